@@ -28,9 +28,8 @@ from kgserve.model.queries import NodesQuery
 from kgserve.model.requests import CountRequest, SearchMode, SearchRequest
 from kgserve.model.rows import NodeRow
 from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.reading import list_nodes
+from kgserve.ops.reading import count, list_nodes
 from kgserve.ops.search import search
-from kgserve.ops.selecting import count
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.views.indexer import Indexer

@@ -24,7 +24,7 @@ import msgspec
 from bench.measure import Report, times
 from bench.server import Client, Server, end_when_told
 from bench.wire import Wire, request
-from kgserve.access.keys import add_key, mint
+from kgserve.access.authentication import add_key, mint
 from kgserve.store.layout import Layout
 
 STORES = 200

@@ -25,7 +25,7 @@ from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import MemoriesQuery
 from kgserve.model.named import ConfidenceQuery, CountsQuery, EntitiesQuery, GrowthQuery, RelationsQuery
 from kgserve.ops import analytics, memory_lists
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.graphs import graph_of

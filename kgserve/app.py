@@ -7,15 +7,19 @@ import gc
 import os
 import resource
 import secrets
+import shutil
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import structlog
 import uvicorn
 from litestar import Litestar, asgi
@@ -28,23 +32,22 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.server import logger as uvicorn_log
 
 from kgserve import __version__, log
-from kgserve.access.authentication import Audit, Authenticator, Keyring, check_may_start, exposure
-from kgserve.capacity import excesses, machine
+from kgserve.access.audit import Audit
+from kgserve.access.authentication import Authenticator, Keyring, check_may_start, exposure
 from kgserve.engine.process import nursery
 from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.forwarding import Forwarder
 from kgserve.http.connection import Connections, HttpConnection, Limits
-from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge, Proxies, check_role
 from kgserve.http.problem import handle
 from kgserve.http.routes import HANDLERS, ROUTES
-from kgserve.http.service import Service
+from kgserve.http.service import Directory, Service, Shortcuts
 from kgserve.http.tls import Certificate
 from kgserve.mcp.endpoint import McpEndpoint
-from kgserve.ops.graph import Graphs
+from kgserve.ops.graph import Graphs, Threads
 from kgserve.ops.opening import open_all
-from kgserve.ops.shares import Threads
 from kgserve.reach import reachable
+from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.lock import DataFolderLock
 
 if TYPE_CHECKING:
@@ -429,3 +432,84 @@ class Server(uvicorn.Server):
 def _leave() -> None:
     logger.error("grace_time_over", reason="connections or stores did not close in time")
     os._exit(1)
+
+
+STORE_MB = 80
+"""What an open store may keep in memory of commits that its files do not have yet: rows and memories."""
+_SEGMENTS = 2
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Bytes of memory that this process may take, and of the disk that the data folder is on; None where not known."""
+
+    memory: int | None
+    disk: int | None
+
+
+class Excess(msgspec.Struct, frozen=True):
+    """Something that the settings allow more of than there is, in MiB, and the settings that decide."""
+
+    what: str
+    settings: str
+    allowed_mb: int
+    machine_mb: int
+
+
+def machine(folder: Path, root: Path = Path("/")) -> Machine:
+    """What there is, as the files of a system below ``root`` say it: the least of its memory and its groups' limits."""
+    found = [*_installed(root), *_group_limits(root)]
+    disk: int | None = None
+    with suppress(OSError):
+        disk = shutil.disk_usage(folder).total
+    return Machine(min(found, default=None), disk)
+
+
+def excesses(settings: Settings, there: Machine) -> list[Excess]:
+    """The limits that alone allow more than a machine has."""
+    memory = [
+        ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
+        ("open stores", f"max_open_stores * {STORE_MB}", settings.max_open_stores * STORE_MB),
+        ("request bodies", "max_connections * max_body_mb", settings.max_connections * settings.max_body_mb),
+    ]
+    segments = _SEGMENTS * max(settings.journal_segment_mb, settings.compact_wal_mb)
+    store = settings.journal_retention_mb + segments + settings.history_mb
+    disk = [("a store", "journal_retention_mb + history_mb", store)]
+    return [*_beyond(memory, there.memory), *_beyond(disk, there.disk)]
+
+
+def _beyond(limits: list[tuple[str, str, int]], there: int | None) -> Iterator[Excess]:
+    if there is None:
+        return
+    for what, names, allowed in limits:
+        if allowed * MEBIBYTE > there:
+            yield Excess(what, names, allowed, there // MEBIBYTE)
+
+
+def _installed(root: Path) -> Iterator[int]:
+    with suppress(OSError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                yield int(line.split()[1]) << 10
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """The limits of this process's control group and of those above it, in either version."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            yield from _limits(root / "sys/fs/cgroup", path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _limits(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+
+
+def _limits(top: Path, path: str, name: str) -> Iterator[int]:
+    # Within a container the path may be that of the host, and the group's files are at the top.
+    inner = top / path.strip("/")
+    for folder in (inner, *inner.parents):
+        with suppress(OSError, ValueError):
+            yield int((folder / name).read_text())
+        if folder == top:
+            return

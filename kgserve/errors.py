@@ -66,7 +66,7 @@ class InvalidInput(KgserveError):
 
     @classmethod
     def at(cls, path: str, message: str) -> Self:
-        """The error of one place."""
+        """Of what stands at one place of a request."""
         return cls(f"{path}: {message}", (FieldError(path, message),))
 
 

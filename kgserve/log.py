@@ -33,6 +33,8 @@ _log = structlog.get_logger()
 
 PATIENCE_SECONDS = 0.02
 
+_SHOWN = re.compile(r"(kgs_[a-z0-9]{8})_[A-Za-z0-9_-]+")
+
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -89,6 +91,11 @@ def json_line(event: str, **fields: object) -> str:
     for processor in (*_shared(), *_last("json")):
         line = processor(None, "info", line)
     return str(line)
+
+
+def masked(text: str) -> str:
+    """A text in which of every key only the prefix is left, fit for a log."""
+    return _SHOWN.sub(r"\1_…", text) if "kgs_" in text else text
 
 
 def flush() -> None:

@@ -1,14 +1,20 @@
-"""Files of SQLite: made in their format, taken away, and made to hold nothing of what was deleted from them."""
+"""Files of SQLite: made in their format, asked about many rows at once, taken away, and emptied of what was deleted."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import structlog
 
 from kgserve.errors import Unavailable
+
+log = structlog.get_logger()
+_Found = TypeVar("_Found")
 
 _SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
@@ -75,3 +81,58 @@ def empty_log(connection: sqlite3.Connection) -> None:
         if time.monotonic() > deadline:
             raise Unavailable("a file's log could not be emptied, for it is being read; try again later")
         time.sleep(_PAUSE_SECONDS)
+
+
+_AT_ONCE = 500
+_Value = str | int | bytes
+
+
+def asked(
+    question: Callable[[], _Found], renew: Callable[[], object], damaged: str, renewing: str, **about: str
+) -> _Found:
+    """What a question finds in a file, which is begun anew, and asked again, if it turns out to be damaged.
+
+    That is logged as the event ``damaged``. Raises Unavailable, with the text ``renewing``, when it helps nothing.
+    """
+    try:
+        return question()
+    except sqlite3.Error:
+        log.exception(damaged, **about)
+    try:
+        renew()
+        return question()
+    except sqlite3.Error as error:
+        raise Unavailable(renewing, retry_after=2) from error
+
+
+def of_some(
+    run: Callable[..., sqlite3.Cursor],
+    query: str,
+    values: Sequence[_Value],
+    *,
+    before: Sequence[_Value] = (),
+    end: str = "",
+) -> Iterator[Any]:
+    """The rows of a query that goes on with ``IN``, for some values; ``before`` are others, in front of them.
+
+    In slices, each asked for when the one before was read. Not by json_each, for which a NUL ends a text.
+    """
+    for start in range(0, len(values), _AT_ONCE):
+        some = values[start : start + _AT_ONCE]
+        yield from run(f"{query} ({', '.join('?' * len(some))}) {end}", [*before, *some])
+
+
+def of_rows(
+    run: Callable[..., sqlite3.Cursor], query: str, rows: Sequence[Sequence[_Value]], end: str
+) -> Iterator[Any]:
+    """The rows of a query that goes on with rows of values to join, and then with ``end``; in such slices as well."""
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE]
+        marks = f"({', '.join('?' * len(some[0]))})"
+        values = [each for row in some for each in row]
+        yield from run(f"{query} (VALUES {', '.join([marks] * len(some))}) {end}", values)
+
+
+def named(name: str, values: Sequence[_Value]) -> dict[str, _Value]:
+    """Values as parameters of a query: `NAME0`, `NAME1`."""
+    return {f"{name}{at}": value for at, value in enumerate(values)}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kgserve.capacity import Excess, Machine, excesses, machine
+from kgserve.app import Excess, Machine, excesses, machine
 from kgserve.settings import MEBIBYTE, Settings
 from tests.store.writing import settings
 

@@ -1,38 +1,344 @@
-"""Who a request comes from, whether its caller may do what it asks for, and the record of refusals.
+"""Who a request comes from, and whether its caller may do what it asks for.
 
-`Authenticator` is the policy of one server: its address, its keys, and what a request brings along. `RequestContext`
-goes with each request. `Audit` writes audit.log of a data folder, one JSON object per line: who was refused what, and
-every act of administration.
-
-An attacker must be able neither to fill the disk with refusals nor to drown one's own among others': of each address
-(of IPv6, each network of 64 bits) and key the first ten in a minute are written, then only their number when the minute
-is over. So it is with acts of administration that fail; those that are done are all written.
+`Caller` is somebody who was let in. A key is shown once; what is kept of it, a `Key`, is in keys.json of a data folder,
+read by the server and changed by the command line, whether or not a server runs. `Authenticator` is the policy of one
+server: its address, its keys, and what a request brings along. `RequestContext` goes with each request.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import hmac
 import os
 import re
-import threading
+import secrets
+import string
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 import structlog
 
-from kgserve.access.caller import CALLER_HEADER, LOCAL, NOBODY, Caller, Role
-from kgserve.access.keys import KEY_FILE, MARK, NO_KEY, Key, KeysDamaged, mint, parse, read_keys
-from kgserve.decoding import convert, decode_json
-from kgserve.errors import InvalidInput, Unauthenticated
-from kgserve.model.audit import AuditRecord
+from kgserve.access.audit import Audit
+from kgserve.decoding import decode_json
+from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.model.hosts import is_loopback, network_of
-from kgserve.model.times import format_time
 from kgserve.settings import Settings
+
+Role = Literal["read", "write", "admin"]
+
+_RANKS: dict[Role, int] = {"read": 0, "write": 1, "admin": 2}
+EVERY_STORE = "*"
+CALLER_HEADER = "kgserve-caller"
+"""Where one node of a cluster tells another for whom it asks, which is believed with the token of that other one."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Somebody who was let in. ``stores`` are names, or beginnings of names that end with ``*``.
+
+    ``key_id`` is None for who needs no key: local clients, and everybody on a loopback address without keys.
+    ``trusted``: it has shown the token of server.json. ``expires_at`` is when its key ends, in microseconds.
+    """
+
+    name: str
+    role: Role
+    stores: tuple[str, ...] = (EVERY_STORE,)
+    key_id: str | None = None
+    trusted: bool = False
+    expires_at: int | None = None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether no store is hidden from the caller."""
+        return EVERY_STORE in self.stores
+
+    def may(self, role: Role) -> bool:
+        """Whether the caller's role includes another; admin includes write, write includes read."""
+        return _RANKS[self.role] >= _RANKS[role]
+
+    def sees(self, store: str) -> bool:
+        """Whether a store of this name is, or would be, one of the caller's."""
+        return self.sees_all or any(
+            store.startswith(pattern[:-1]) if pattern.endswith("*") else store == pattern for pattern in self.stores
+        )
+
+    def require(self, role: Role) -> None:
+        """Raises Forbidden when the caller's role does not include ``role``."""
+        if not self.may(role):
+            raise Forbidden(f"this needs the role {role}; the key {self.name!r} has the role {self.role}")
+
+    def require_every_store(self, act: str) -> None:
+        """Raises Forbidden for an act that may touch any store, when some are hidden from the caller."""
+        if not self.sees_all:
+            raise Forbidden(f"{act} needs a key for all stores; the key {self.name!r} is for some")
+
+    def require_store(self, store: str) -> None:
+        """Raises Hidden, a NoStore, for a store that is not the caller's, in the words for one that does not exist."""
+        if not self.sees(store):
+            raise Hidden(store)
+
+
+class Hidden(NoStore):
+    """A store that is none of the caller's: to the caller as if there were none, and on record as a denial."""
+
+
+LOCAL = Caller("local", "admin")
+"""Whoever reaches a server that asks for no keys."""
+
+NOBODY = Caller("nobody", "read", ())
+"""Who asks for what needs no key, where others do."""
+
+
+KEY_FILE = "keys.json"
+LOCK_FILE = "keys.lock"
+FORMAT = 1
+MAX_KEYS = 10_000
+
+MARK = "kgs_"
+ID_LENGTH = 8
+SECRET_BYTES = 32
+MAX_NAME = 64
+MAX_PATTERNS = 64
+SECOND = 1_000_000
+
+_ID_SIGNS = string.ascii_lowercase + string.digits
+_TEXT = re.compile(r"kgs_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
+_PATTERN = re.compile(r"(?=.{1,64}\*?$)[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?:\.?\*)?|\*")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._@-]{0,62}[A-Za-z0-9])?")
+_SPAN = re.compile(r"([1-9][0-9]{0,4})([hdwy])")
+_SPANS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of a key. Times are microseconds since 1970; ``salt`` and ``hash`` are in hexadecimal digits."""
+
+    id: str
+    name: str
+    role: Role
+    stores: tuple[str, ...]
+    created_at: int
+    salt: str
+    hash: str
+    prefix: str
+    expires_at: int | None = None
+    revoked_at: int | None = None
+
+    def state(self, now: int) -> str:
+        """Whether it opens anything: active, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "active" if self.expires_at is None or now < self.expires_at else "expired"
+
+    def matches(self, secret: str) -> bool:
+        """Whether this is its secret, in a time that does not tell how much of it is right."""
+        return hmac.compare_digest(_hash(self.salt, secret), self.hash)
+
+    @property
+    def caller(self) -> Caller:
+        """Who comes with it."""
+        return Caller(self.name, self.role, self.stores, self.id, expires_at=self.expires_at)
+
+
+class Secret(NamedTuple):
+    """The two parts of a key as it is sent."""
+
+    id: str
+    secret: str
+
+
+def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int | None = None) -> tuple[Key, str]:
+    """A new key, and its text, which is nowhere else. Raises InvalidInput for what cannot be a name or a pattern."""
+    identity = "".join(secrets.choice(_ID_SIGNS) for _ in range(ID_LENGTH))
+    secret, salt, prefix = secrets.token_urlsafe(SECRET_BYTES), secrets.token_hex(16), f"{MARK}{identity}"
+    patterns = checked_patterns(stores)
+    key = Key(
+        id=identity,
+        name=checked_name(name),
+        role=role,
+        stores=patterns,
+        created_at=now,
+        salt=salt,
+        hash=_hash(salt, secret),
+        prefix=prefix,
+        expires_at=expires_at,
+    )
+    return key, f"{prefix}_{secret}"
+
+
+def parse(text: str) -> Secret | None:
+    """The parts of what was sent as a key; None for what cannot be one."""
+    found = _TEXT.fullmatch(text)
+    return Secret(found[1], found[2]) if found else None
+
+
+def checked_name(name: str) -> str:
+    """Raises InvalidInput for what is no name of a key."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{name[:80]!r} is no name for a key: up to {MAX_NAME} letters, digits, blanks and . _ @ -, "
+            "with a letter or digit at both ends"
+        )
+    return name
+
+
+def checked_patterns(stores: Iterable[str]) -> tuple[str, ...]:
+    """The patterns without repetitions. Raises InvalidInput naming one that can match no store."""
+    patterns = tuple(dict.fromkeys(stores))
+    for pattern in patterns:
+        if not _PATTERN.fullmatch(pattern):
+            raise InvalidInput(
+                f"{pattern[:80]!r} names no stores: write names, beginnings such as team-*, or * for all of them"
+            )
+    if not 1 <= len(patterns) <= MAX_PATTERNS:
+        raise InvalidInput(f"a key is for 1 to {MAX_PATTERNS} names or beginnings of stores, not {len(patterns)}")
+    return (EVERY_STORE,) if EVERY_STORE in patterns else patterns
+
+
+def parse_span(text: str) -> int:
+    """Microseconds of a text such as 12h, 30d, 6w or 1y. Raises InvalidInput."""
+    found = _SPAN.fullmatch(text.strip().lower())
+    seconds = int(found[1]) * _SPANS[found[2]] if found else 0
+    if not 0 < seconds <= 100 * _SPANS["y"]:
+        raise InvalidInput(f"{text[:80]!r} is no length of time up to 100 years: write 12h, 30d, 6w or 1y")
+    return seconds * SECOND
+
+
+def _hash(salt: str, secret: str) -> str:
+    """A fast hash on purpose: slow ones make guessing a password dear, but 256 random bits cannot be guessed at all.
+
+    It is taken of every request, where a slow one would be a way to keep the server busy.
+    """
+    return hashlib.sha256(bytes.fromhex(salt) + secret.encode()).hexdigest()
+
+
+NO_KEY = Key("00000000", "nobody", "read", (), 0, "00" * 16, "00" * 32, "")
+"""Compared with when there is no such key, so that it takes as long. No secret is known that has this hash."""
+
+
+class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    keys: list[Key]
+
+
+class KeysDamaged(KgserveError):
+    """keys.json is there and cannot be read. Nobody is let in by it, and it is not written over."""
+
+    code = "conflict"
+
+
+def read_keys(data_dir: Path) -> list[Key]:
+    """The keys of a data folder, oldest first; none when it has no file. Raises KeysDamaged."""
+    path = data_dir / KEY_FILE
+    try:
+        return _decoded(path.read_bytes())
+    except FileNotFoundError as error:
+        if not path.is_symlink():
+            return []
+        raise KeysDamaged(f"{path} is a link to what is not there: put it back, or make new keys") from error
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
+        raise KeysDamaged(
+            f"{path} cannot be read ({error}): put back a whole one, or remove it and make new keys"
+        ) from error
+
+
+def add_key(data_dir: Path, key: Key) -> None:
+    """Keep a new key. Raises Conflict for the name of one that is active, KeysDamaged."""
+    with _changing(data_dir) as keys:
+        for other in keys:
+            if other.name == key.name and other.state(key.created_at) == "active":
+                raise Conflict(f"there is an active key named {key.name!r}: revoke it first, or choose another name")
+        if len(keys) >= MAX_KEYS:
+            raise Conflict(f"there are {MAX_KEYS:,} keys already, revoked ones included")
+        keys.append(key)
+
+
+def revoke_key(data_dir: Path, id_or_name: str, now: int) -> Key:
+    """Have a key open nothing any more; the key as it is kept from now on.
+
+    Raises NotFound, Conflict when it was revoked before or the name stands for several, KeysDamaged.
+    """
+    with _changing(data_dir) as keys:
+        place = _place_of(keys, id_or_name, now)
+        keys[place] = msgspec.structs.replace(keys[place], revoked_at=now)
+        return keys[place]
+
+
+def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
+    """Keep what others know of keys beside what is known here, where one that was revoked is; all of them.
+
+    Raises KeysDamaged.
+    """
+    with _changing(data_dir) as keys:
+        known = {key.id: key for key in keys}
+        for other in others:
+            mine = known.get(other.id, other)
+            revoked = [each.revoked_at for each in (mine, other) if each.revoked_at is not None]
+            known[other.id] = msgspec.structs.replace(mine, revoked_at=min(revoked, default=None))
+        keys[:] = sorted(known.values(), key=lambda key: key.created_at)
+        return keys
+
+
+def _place_of(keys: list[Key], wanted: str, now: int) -> int:
+    found = [place for place, key in enumerate(keys) if wanted in {key.id, key.prefix, key.name}]
+    if not found:
+        raise NotFound(f"there is no key {wanted[:80]!r}; `kgserve keys list` shows all")
+    usable = [place for place in found if keys[place].revoked_at is None]
+    if not usable:
+        raise Conflict(f"the key {wanted!r} was revoked before")
+    active = [place for place in usable if keys[place].state(now) == "active"]
+    if len(active or usable) > 1:
+        ids = ", ".join(keys[place].id for place in usable)
+        raise Conflict(f"several keys are named {wanted!r}: name one by its id, {ids}")
+    return (active or usable)[0]
+
+
+@contextmanager
+def _changing(data_dir: Path) -> Generator[list[Key]]:
+    """The keys, to be changed in place and written when the block ends well; one process at a time."""
+    if not data_dir.is_dir():
+        raise InvalidInput(f"{data_dir} is no data folder; `kgserve serve --data {data_dir}` makes one")
+    descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        keys = read_keys(data_dir)
+        yield keys
+        _write(data_dir, keys)
+    finally:
+        os.close(descriptor)
+
+
+def _write(data_dir: Path, keys: list[Key]) -> None:
+    """Replace the file as a whole, so that a reader sees all keys of before or all of now."""
+    fresh = data_dir / f".keys-{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(_Content(FORMAT, keys))) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(data_dir / KEY_FILE)
+    finally:
+        fresh.unlink(missing_ok=True)
+    folder = os.open(data_dir, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _decoded(text: bytes) -> list[Key]:
+    content = decode_json(text, _Content)
+    if content.format != FORMAT:
+        raise ValueError(f"its format is {content.format}, and this kgserve knows {FORMAT}")
+    return content.keys
+
 
 log = structlog.get_logger()
 
@@ -61,22 +367,9 @@ BROWSER = "browser"
 BROWSER_HOURS = 12
 MAX_BROWSER_KEYS = 100
 
-AUDIT_FILE = "audit.log"
-MAX_BYTES = 10 << 20
-KEPT = 5
-"""Older files, audit.log.1 to audit.log.5."""
-
-WINDOW = 60.0
-EACH = 10
-EVERYBODY = 600
-"""Refusals written within a window: of one address and key, and of all of them together."""
-_SOURCES = 1_024
-_LONGEST = 200
-
 _FileState = tuple[int, int, int] | None
 _UNREAD: _FileState = (-1, -1, -1)
 _network = lru_cache(maxsize=1024)(network_of)
-_SHOWN = re.compile(r"(kgs_[a-z0-9]{8})_[A-Za-z0-9_-]+")
 _DENIALS = frozenset({401, 403, 421})
 _FAILED = 400
 _SENT_ON = 307
@@ -359,118 +652,3 @@ class RequestContext:
             "address": self.address,
             "store": store or self.store,
         }
-
-
-class _Source:
-    """The refusals of one address and key within the present window."""
-
-    def __init__(self, last: AuditRecord) -> None:
-        self.seen = 0
-        self.left_out = 0
-        self.last = last
-
-
-class Audit:
-    """Writes the log. For any thread. What cannot be written is an error in the server's log, and holds nothing up.
-
-    Only who holds the data folder's lock may turn the file over (``rotating``): two could turn it over at once.
-    """
-
-    def __init__(self, data_dir: Path, *, rotating: bool = True) -> None:
-        self._path = data_dir / AUDIT_FILE
-        self._rotating = rotating
-        self._lock = threading.Lock()
-        self._sources: OrderedDict[tuple[str, str | None], _Source] = OrderedDict()
-        self._window_ends = 0.0
-        self._written = 0
-
-    def administered(self, act: str, outcome: str, **details: str | None) -> None:
-        """An act of administration, with its outcome. ``details`` are fields of `AuditRecord`."""
-        with self._lock:
-            self._write([_record("admin", act, outcome, details)])
-
-    def denied(self, act: str, outcome: str, **details: str | None) -> None:
-        """A refusal. Bounded, see above."""
-        self._bounded(_record("denied", act, outcome, details))
-
-    def failed(self, act: str, outcome: str, **details: str | None) -> None:
-        """An act of administration that came to nothing: bounded like a refusal, or it would be as good for a flood."""
-        self._bounded(_record("admin", act, outcome, details))
-
-    def _bounded(self, record: AuditRecord) -> None:
-        with self._lock:
-            lines = self._summaries() if time.monotonic() >= self._window_ends else []
-            source = self._source(record, lines)
-            source.seen, source.last = source.seen + 1, record
-            if source.seen <= EACH and self._written < EVERYBODY:
-                self._written += 1
-                lines.append(record)
-            else:
-                source.left_out += 1
-            self._write(lines)
-
-    def close(self) -> None:
-        """Write down the numbers of the present window."""
-        with self._lock:
-            self._write(self._summaries())
-
-    def _source(self, record: AuditRecord, lines: list[AuditRecord]) -> _Source:
-        name = (network_of(record.address), record.key)
-        source = self._sources.get(name)
-        if source is None:
-            source = self._sources[name] = _Source(record)
-            if len(self._sources) > _SOURCES:
-                _, oldest = self._sources.popitem(last=False)
-                if self._written < EVERYBODY:
-                    self._written += 1
-                    lines += _summary(oldest)
-        return source
-
-    def _summaries(self) -> list[AuditRecord]:
-        lines = [line for source in self._sources.values() for line in _summary(source)]
-        self._sources.clear()
-        self._written, self._window_ends = 0, time.monotonic() + WINDOW
-        return lines
-
-    def _write(self, records: list[AuditRecord]) -> None:
-        if not records:
-            return
-        text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
-        try:
-            if self._rotating:
-                self._turn_over(len(text))
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(descriptor, text)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            log.exception("audit_not_written", error=str(error), lines=len(records))
-
-    def _turn_over(self, coming: int) -> None:
-        try:
-            if self._path.stat().st_size + coming <= MAX_BYTES:
-                return
-        except FileNotFoundError:
-            return
-        for number in range(KEPT, 0, -1):
-            older = self._path.with_name(f"{AUDIT_FILE}.{number - 1}") if number > 1 else self._path
-            if older.exists():
-                older.replace(self._path.with_name(f"{AUDIT_FILE}.{number}"))
-
-
-def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
-    given = {"act": act, "outcome": outcome, **details}
-    clean = {name: masked(text)[:_LONGEST] for name, text in given.items() if text is not None}
-    return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
-
-
-def _summary(source: _Source) -> list[AuditRecord]:
-    if not source.left_out:
-        return []
-    return [msgspec.structs.replace(source.last, act="more of the same", store=None, request="", times=source.left_out)]
-
-
-def masked(text: str) -> str:
-    """A text in which of every key only the prefix is left, fit for a log."""
-    return _SHOWN.sub(r"\1_…", text) if MARK in text else text

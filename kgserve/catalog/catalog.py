@@ -206,16 +206,12 @@ def _fewest(reader: sqlite3.Connection, wanted: NodeFilter) -> _Way:
     """The index to go along: by types, or by the rarest tag or attribute."""
     types = set(wanted.types)
     ways: list[_Way] = [("tag", (tag,), _count_of(reader, TAGS, tag)) for tag in wanted.tags]
-    ways += [("attribute", (digest,), attributes.how_many(reader, digest)) for digest in _digests(wanted)]
+    ways += [("attribute", (each.digest,), attributes.how_many(reader, each.digest)) for each in wanted.attributes]
     if types:
         ways.append(("type", types, sum(_count_of(reader, TYPES, type_) for type_ in types)))
     if not ways:
         return "all", ("",), reader.execute(sql.NODES).fetchone()[0]
     return min(ways, key=lambda way: way[2])
-
-
-def _digests(wanted: NodeFilter) -> Iterator[bytes]:
-    return (each.digest for each in wanted.attributes)
 
 
 def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:

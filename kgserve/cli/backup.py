@@ -83,8 +83,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
     from kgserve.backup.create import BackupSource, back_up
     from kgserve.backup.folder import BackupFolder
     from kgserve.reach import find
-    from kgserve.store.closed_store import closed_state
-    from kgserve.store.layout import Layout
+    from kgserve.store.layout import Layout, closed_state
     from kgserve.store.lock import DataFolderLock
     from kgserve.store.pool import StorePool
 
@@ -208,7 +207,7 @@ def verify(folder: str, *, store: str | None) -> int:
     The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
     """
     from kgserve.backup.folder import BackupFolder
-    from kgserve.backup.verify import verify as look
+    from kgserve.backup.restore import verify as look
 
     found = list(look(BackupFolder(Path(folder)), store))
     if not told_as_json(found):

@@ -18,8 +18,7 @@ from kgserve.permissions import private_files, private_folder
 from kgserve.settings import load
 
 if TYPE_CHECKING:
-    from kgserve.access.caller import Role
-    from kgserve.access.keys import Key
+    from kgserve.access.authentication import Key, Role
 
 ROLES = ("read", "write", "admin")
 COLUMNS = tuple(map(Column, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
@@ -63,7 +62,7 @@ def keys() -> None:
 @private_files()
 def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
     """Make a key and print it, this once: only a hash of it is kept."""
-    from kgserve.access.keys import add_key, mint, parse_span
+    from kgserve.access.authentication import add_key, mint, parse_span
 
     folder, now = _folder(data_dir), _now()
     until = None if expires is None else now + parse_span(expires)
@@ -86,7 +85,7 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
 @settings_options("data_dir")
 def list_keys(*, data_dir: str | None) -> None:
     """List all keys, revoked and expired ones as well, without what opens anything."""
-    from kgserve.access.keys import read_keys
+    from kgserve.access.authentication import read_keys
 
     now = _now()
     listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
@@ -101,7 +100,7 @@ def list_keys(*, data_dir: str | None) -> None:
 @private_files()
 def revoke(id_or_name: str, data_dir: str | None) -> None:
     """Have a key open nothing any more, at once. It stays in the list."""
-    from kgserve.access.keys import revoke_key
+    from kgserve.access.authentication import revoke_key
 
     folder = _folder_there(data_dir)
     key = revoke_key(folder, id_or_name, _now())
@@ -125,7 +124,7 @@ def _now() -> int:
 
 
 def _record(folder: Path, act: str, key: Key) -> None:
-    from kgserve.access.authentication import Audit
+    from kgserve.access.audit import Audit
 
     about = f"{key.prefix} {key.name}: {key.role} on {','.join(key.stores)}"
     Audit(folder, rotating=False).administered(act, "done", caller="local", about=about)

@@ -14,8 +14,7 @@ from typing import NamedTuple, Self
 import msgspec
 import structlog
 
-from kgserve.access.authentication import AUDIT_FILE
-from kgserve.access.recorded import Place, decode_records, lines_after
+from kgserve.access.audit import AUDIT_FILE, Place, decode_records, lines_after
 from kgserve.cluster.protocols import Log
 from kgserve.cluster.records import Position, Record
 from kgserve.decoding import msgpack_decoder

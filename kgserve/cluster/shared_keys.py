@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.access.keys import KEY_FILE, Key, merge_keys
+from kgserve.access.authentication import KEY_FILE, Key, merge_keys
 from kgserve.cluster.protocols import Entry, Registry
 from kgserve.decoding import decode_json
 

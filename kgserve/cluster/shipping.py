@@ -13,8 +13,7 @@ from kgserve.cluster.records import Logged, Position, Record, joined
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
 from kgserve.journal.files import storing, sync_folder, write_whole
-from kgserve.journal.frame import Frame, FrameError, encode_frame, frame_bytes, read_frame
-from kgserve.journal.journal import Journal
+from kgserve.journal.journal import Frame, FrameError, Journal, encode_frame, frame_bytes, read_frame
 from kgserve.model.change import ChangeSet
 
 REACHED_FILE = "log.json"

@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kgserve.asking import of_some
 from kgserve.errors import Gone
 from kgserve.history import packing
 from kgserve.history import statements as sql
@@ -25,7 +24,7 @@ from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.sqlite_files import write_anew
+from kgserve.sqlite_files import of_some, write_anew
 
 FOREVER = (1 << 63) - 1
 LOCKED_SECONDS = 5.0

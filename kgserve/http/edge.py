@@ -25,8 +25,7 @@ from urllib.parse import SplitResult, urlsplit
 import structlog
 from litestar.enums import ScopeType
 
-from kgserve.access.authentication import RequestContext, WrongKey, masked
-from kgserve.access.caller import NOBODY, Hidden
+from kgserve.access.authentication import NOBODY, Hidden, RequestContext, WrongKey
 from kgserve.engine.turns import asker
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.http.coding import (
@@ -50,7 +49,6 @@ from kgserve.http.connection import (
     json_head,
     with_standard_headers,
 )
-from kgserve.http.direct import authorized_store
 from kgserve.http.problem import (
     CLIENT_LEFT,
     MEDIA_TYPE,
@@ -62,8 +60,8 @@ from kgserve.http.problem import (
     render,
     target_of,
 )
-from kgserve.http.service import bear_with_copies, read_from
-from kgserve.log import Who
+from kgserve.http.service import authorized_store, bear_with_copies, read_from
+from kgserve.log import Who, masked
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.model.hosts import is_loopback, network_of
@@ -79,10 +77,10 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
     from litestar.types.asgi_types import HTTPResponseBodyEvent, HTTPResponseStartEvent, ReceiveMessage
 
-    from kgserve.access.authentication import Audit, Authenticator
-    from kgserve.access.caller import Caller
+    from kgserve.access.audit import Audit
+    from kgserve.access.authentication import Authenticator, Caller
     from kgserve.http.connection import Header
-    from kgserve.http.direct import Shortcuts
+    from kgserve.http.service import Shortcuts
     from kgserve.metrics.observation import Observation
     from kgserve.settings import Settings
 
@@ -205,7 +203,8 @@ class Edge:
                 return
             self._let_in(scope, context)
             self._check_path(scope["path"])
-            if not self._is_passed_on(exchange.headers) and (found := self.shortcuts.find(scope)):
+            is_passed = self._in_cluster and is_passed_on(exchange.headers)
+            if not is_passed and (found := self.shortcuts.find(scope)):
                 await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
             else:
                 await in_task()
@@ -224,9 +223,6 @@ class Edge:
                 log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
         finally:
             exchange.log()
-
-    def _is_passed_on(self, headers: Mapping[bytes, bytes]) -> bool:
-        return self._in_cluster and is_passed_on(headers)
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):

@@ -10,11 +10,11 @@ import anyio
 import msgspec
 from litestar.enums import HttpMethod, ScopeType
 
-from kgserve.access.caller import CALLER_HEADER
+from kgserve.access.authentication import CALLER_HEADER
 from kgserve.errors import Unavailable
 from kgserve.forwarding import HOPS
 from kgserve.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
-from kgserve.http.service import READ
+from kgserve.http.service import READ, client_left
 from kgserve.operations.operation import STORE
 
 if TYPE_CHECKING:
@@ -198,6 +198,5 @@ async def _body(passed: Passed, receive: Receive, read: anyio.Event) -> AsyncIte
 async def _end_when_left(receive: Receive, read: anyio.Event, scope: anyio.CancelScope) -> None:
     """Let go of the answer of a client that is gone; what it sends is read by nobody else from then on."""
     await read.wait()
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await client_left(receive)
     scope.cancel()

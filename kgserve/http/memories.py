@@ -10,9 +10,19 @@ import msgspec
 from litestar import Request, Response, get, post
 
 from kgserve.decoding import decode_json
-from kgserve.errors import FieldError, InvalidInput, NoStore
-from kgserve.http.direct import graph_of, is_yet_to_be_made, store_of
-from kgserve.http.service import OF_DEFAULT, Service, answer, json_of, path_text, query, service_of
+from kgserve.errors import InvalidInput, NoStore
+from kgserve.http.service import (
+    OF_DEFAULT,
+    Service,
+    answer,
+    graph_of,
+    is_yet_to_be_made,
+    json_of,
+    path_text,
+    query_of,
+    service_of,
+    store_of,
+)
 from kgserve.model.answers import EntityVersion
 from kgserve.model.attributes import Scalar
 from kgserve.model.hierarchy import (
@@ -75,7 +85,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
 
     `types`, `tags` and `also` may be repeated. What else POST says of the answer is in headers.
     """
-    return await _array(request, _asked(query(request, RecallQuery, repeated=_LISTS, passed=OF_DEFAULT)))
+    return await _array(request, _asked(request, RecallQuery))
 
 
 @get("/api/v1/recall", opt=described(_AGENTS))
@@ -84,7 +94,7 @@ async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
 
     `limit`, `expand` and `budget` say otherwise. `types`, `tags` and `also` may be repeated.
     """
-    return await _array(request, _asked(query(request, AgentRecallQuery, repeated=_LISTS, passed=OF_DEFAULT)))
+    return await _array(request, _asked(request, AgentRecallQuery))
 
 
 @post("/api/v1/recall", status_code=200, opt=described(_AGENTS_SEND))
@@ -114,7 +124,8 @@ async def _recalled(request: Request[Any, Any, Any], service: Service, asked: Re
         return NOTHING_RECALLED
 
 
-def _asked(given: RecallQuery | AgentRecallQuery) -> RecallRequest:
+def _asked(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
+    given = query_of(request.scope["query_string"], kind, repeated=_LISTS, passed=OF_DEFAULT)
     values = msgspec.structs.asdict(given)
     if isinstance(given, AgentRecallQuery):
         values["query"] = _one_query(given.query, values.pop("same_query"))
@@ -126,11 +137,9 @@ def _asked(given: RecallQuery | AgentRecallQuery) -> RecallRequest:
 def _one_query(query: str | None, same: str | None) -> str:
     found = same if query is None else query
     if found is None:
-        message = "is required: what to look for"
-        raise InvalidInput(f"q: {message}", (FieldError("q", message),))
+        raise InvalidInput.at("q", "is required: what to look for")
     if same is not None and same != found:
-        message = "says something else than q; send one of them"
-        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+        raise InvalidInput.at("query", "says something else than q; send one of them")
     return found
 
 
@@ -138,8 +147,7 @@ def _metadata(text: str) -> dict[str, Scalar]:
     try:
         return decode_json(text.encode(), dict[str, Scalar])
     except (msgspec.MsgspecError, UnicodeError) as error:
-        message = "is not a JSON object of texts, numbers, true, false and null"
-        raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from error
+        raise InvalidInput.at("metadata", "is not a JSON object of texts, numbers, true, false and null") from error
 
 
 _HISTORY = Operation(
@@ -165,7 +173,8 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
     after the `sequence` of its last version, as the header `Link` says.
     """
-    wanted, service = query(request, EntityHistoryQuery, passed=OF_DEFAULT), service_of(request)
+    service = service_of(request)
+    wanted = query_of(request.scope["query_string"], EntityHistoryQuery, passed=OF_DEFAULT)
     asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     store = store_of(request.scope, service)
     found = await service.call(history.entity_history, service.graphs.graph(store), asked)
@@ -218,7 +227,7 @@ async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
 @get(f"{_PATH}/ancestors", opt=described(_ANCESTORS))
 async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories above one that are true now, or then with `as_of`: its parent, the parent of that, up to 100."""
-    wanted, service = query(request, HierarchyQuery, passed=OF_DEFAULT), service_of(request)
+    wanted, service = query_of(request.scope["query_string"], HierarchyQuery, passed=OF_DEFAULT), service_of(request)
     asked = AncestorsRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     graph = service.graphs.graph(store_of(request.scope, service))
     return answer(msgspec.json.encode(await service.call(hierarchy.ancestors, graph, asked)))
@@ -227,7 +236,7 @@ async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
 async def _page(
     request: Request[Any, Any, Any], name: str, ask: Callable[[Graph, BelowRequest], PlacedPage]
 ) -> Response[bytes]:
-    wanted, service = query(request, BelowQuery, passed=OF_DEFAULT), service_of(request)
+    wanted, service = query_of(request.scope["query_string"], BelowQuery, passed=OF_DEFAULT), service_of(request)
     asked = BelowRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     store = store_of(request.scope, service)
     found = await service.call(ask, service.graphs.graph(store), asked)

@@ -13,7 +13,7 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.errors import (
     ConflictManual,
     Gone,

@@ -2,23 +2,149 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import asyncio
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
-from litestar import Request, Response, post
+from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
-from kgserve.http import cypher, events, explorer, memories, metrics, openapi, transfer
-from kgserve.http.direct import routes
-from kgserve.http.service import answer, json_of, service_of
+from kgserve.errors import NotFound
+from kgserve.http import events, memories, openapi, transfer
+from kgserve.http.coding import etag_of
+from kgserve.http.service import Service, answer, caller_of, json_of, routes, service_of
 from kgserve.model.answers import BrowserKey, BrowserKeyRequest
 from kgserve.model.times import format_time
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, Body, Operation, described
 from kgserve.operations.table import USE_CASES
+from kgserve.ops import metrics as ops
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
     from kgserve.access.authentication import RequestContext
+    from kgserve.http.connection import Connections
+    from kgserve.http.tls import Certificate
+
+_PROMETHEUS = "text/plain"
+_OPENMETRICS = "application/openmetrics-text"
+_CHARSET = "; charset=utf-8"
+_METRICS = Operation(
+    id="metrics",
+    role="read",
+    tag="service",
+    summary="Numbers for Prometheus",
+    answer=Body(None, examples.METRICS, _PROMETHEUS),
+    others=(Body(None, examples.OPENMETRICS, _OPENMETRICS),),
+    errors=ALWAYS,
+)
+
+
+@get("/metrics", media_type=_PROMETHEUS, opt=described(_METRICS))
+async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """In Prometheus' text format, or in OpenMetrics' for who accepts that. No store is opened, and nothing waited for.
+
+    A key that holds for some stores is shown the numbers of those that are open; one that holds for all of them, those
+    of the server as well.
+    """
+    service = service_of(request)
+    moment = _moment(request, service)
+    # Not one of the threads for reads: when those are all busy is when somebody looks.
+    body, media_type = await asyncio.to_thread(
+        ops.metrics,
+        service.graphs,
+        caller_of(request),
+        moment,
+        request.headers.get("accept", ""),
+    )
+    # To what is text, Litestar adds the charset itself.
+    return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
+
+
+def _moment(request: Request[Any, Any, Any], service: Service) -> ops.Moment:
+    state = request.app.state
+    connections = cast("Connections | None", state.get("connections"))
+    certificate = cast("Certificate | None", state.get("certificate"))
+    ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
+    streams = service.streams
+    moment = ops.Moment(
+        state["edge"].running, streams.count, streams.most, certificate_ends=ends, places=service.places
+    )
+    if connections is None:  # the application without its server
+        return moment
+    return msgspec.structs.replace(moment, connections=len(connections), refused=connections.refused.counts())
+
+
+_FOLDER = files("kgserve.http") / "static" / "explorer"
+_PAGE = "index.html"
+_MEDIA = {
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
+    "json": "application/json",
+    "txt": "text/plain",
+}
+_HASHED = re.compile(r"\.[0-9a-f]{10}\.js")
+_POLICY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; "
+    "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
+_FOR_EVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+
+
+class File(NamedTuple):
+    """A file of the page, with the headers that it is answered with."""
+
+    body: bytes
+    media: str
+    headers: dict[str, str]
+
+    @classmethod
+    def read(cls, source: Traversable) -> File:
+        """A browser keeps a file whose name has its hash, and asks whether another one has changed."""
+        body = source.read_bytes()
+        cache = _FOR_EVER if _HASHED.search(source.name) else _ASK_AGAIN
+        headers = {**_POLICY, "etag": etag_of(body), "cache-control": cache}
+        return cls(body, _MEDIA[source.name.rpartition(".")[2]], headers)
+
+    def answer(self) -> Response[bytes]:
+        """The file; that a browser has it already, the edge tells it by the tag."""
+        return Response(self.body, headers=self.headers, media_type=self.media)
+
+
+def _below(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, File]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _below(entry, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}", File.read(entry)
+
+
+FILES = dict(_below(_FOLDER))
+"""By path below ``/explorer/``."""
+
+
+@get("/")
+async def page() -> Response[bytes]:
+    """The page."""
+    return FILES[_PAGE].answer()
+
+
+@get("/explorer/{name:path}")
+async def part(name: FromPath[str]) -> Response[bytes]:
+    """A script or style sheet of the page. Raises NotFound."""
+    found = FILES.get(name.removeprefix("/"))
+    if found is None:
+        raise NotFound("the explorer has no such file")
+    return found.answer()
+
 
 _BROWSER_KEY = Operation(
     id="browserKey",
@@ -53,20 +179,20 @@ HANDLERS: tuple[HTTPRouteHandler, ...] = (
     memories.children,
     memories.descendants,
     memories.ancestors,
-    cypher.cypher,
+    transfer.cypher,
     transfer.import_store,
     transfer.export_store,
     events.store_events,
     events.events,
-    metrics.metrics,
+    metrics,
     browser_key,
     openapi.openapi,
     openapi.openapi_30,
     openapi.docs,
     openapi.docs_style,
     openapi.docs_script,
-    explorer.page,
-    explorer.part,
+    page,
+    part,
 )
 
 

@@ -1,52 +1,68 @@
 """What every handler works with: the stores, the threads that may block for them, and what a request says.
 
 That is names and ids in the path as it was sent, the query and the body as Structs; every fault with a sentence and,
-where known, its place.
+where known, its place. At the end the use cases of the table of operations, each of which reads its request, runs its
+function and answers with its JSON; without the router where it can be.
+
+The router, its request and its response take longer than a short operation itself. So the edge finds a use case here
+and has it answered, as bytes. It stays among the routes, which describe it, and through which it is answered the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
+import msgspec.inspect
 from litestar import Request, Response
+from litestar.handlers import HTTPRouteHandler
 
-from kgserve.decoding import convert, decode_json, place_of
+from kgserve.access.authentication import Hidden
+from kgserve.decoding import convert, decode_json, kind_of, place_of
 from kgserve.engine.turns import asker
-from kgserve.errors import FieldError, InvalidInput, TooLarge, Unsupported
+from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.forwarding import Forwarder
 from kgserve.http.connection import in_task
-from kgserve.http.problem import ClientLeft
+from kgserve.http.problem import RENAMED, ClientLeft
 from kgserve.http.sse import MEDIA_TYPE as EVENT_STREAM
 from kgserve.http.sse import Streams
 from kgserve.model.cluster import AT_LEAST_HEADER, READ_HEADER
 from kgserve.model.requests import check_store_name
-from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED
+from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON, renamed
 from kgserve.operations.operation import (
+    ALIAS,
     SEQUENCE_HEADER,
     STORE_HEADER,
     STORE_PARAMETER,
     Operation,
+    UseCase,
+    described,
 )
 from kgserve.ops.graph import CopyReads, Graphs
+from kgserve.rows.walk import TooLong
 from kgserve.settings import MEBIBYTE
+from kgserve.store.pool import NotOpen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator
     from contextlib import AbstractContextManager
 
-    from litestar.types import HTTPScope
+    from litestar.types import HTTPScope, Receive
 
-    from kgserve.access.authentication import RequestContext
-    from kgserve.access.caller import Caller
+    from kgserve.access.authentication import Caller, RequestContext
     from kgserve.http.connection import Header
-    from kgserve.ops.shares import Kind, Places, Threads
+    from kgserve.operations.operation import Method
+    from kgserve.ops.graph import Graph, Kind, Places, Threads
+
+    Headers = Iterable[tuple[bytes, bytes]]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,15 +128,9 @@ class Service:
         """The result of ``work``, run in one of the threads for reads and short work."""
         return await self._run(partial(work, *args, **kwargs), "reads")
 
-    async def statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
-        await in_task()
-        return await self._threads.statements.run(partial(work, *args, **kwargs), caller)
-
-    async def writing_statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `statement`, of one that writes and may have to wait for others: not in a thread that readers need."""
-        await in_task()
-        return await self._threads.writing_statements.run(partial(work, *args, **kwargs), caller)
+    async def statement(self, threads: Kind, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, a statement. One that writes may wait for others: in no thread that readers need."""
+        return await self._run(partial(work, *args, **kwargs), threads)
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for imports and exports."""
@@ -229,7 +239,7 @@ def _check_header(name: str) -> None:
     try:
         check_store_name(name)
     except InvalidInput as error:
-        raise InvalidInput(f"{STORE_HEADER}: {error}", (FieldError(STORE_HEADER, str(error)),)) from None
+        raise InvalidInput.at(STORE_HEADER, str(error)) from None
 
 
 def asks_versioned_names(query: bytes) -> bool:
@@ -249,17 +259,6 @@ NAMES = frozenset({FIELD_NAMES})
 """What `asks_versioned_names` reads."""
 NAMES_ASKED = FIELD_NAMES.encode()
 """Stands in each query in which it may find any."""
-
-
-def query(
-    request: Request[Any, Any, Any],
-    into: type[Into],
-    lists: frozenset[str] = NONE,
-    repeated: frozenset[str] = NONE,
-    passed: frozenset[str] = NONE,
-) -> Into:
-    """As `query_of`."""
-    return query_of(request.scope["query_string"], into, lists, repeated, passed)
 
 
 def query_of(
@@ -304,13 +303,6 @@ def _once(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from litestar.types import Receive
-
-    Headers = Iterable[tuple[bytes, bytes]]
-
 AnyRequest = Request[Any, Any, Any]
 
 INLINE_BYTES = 64 << 10  # decoding this much takes about 0.1 ms, less than the way to a thread and back
@@ -320,15 +312,13 @@ NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/j
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
 
 
-async def read_json(request: AnyRequest, into: type[Into]) -> Into:
-    """The body as ``into``. Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived."""
-    return await json_of(request.scope["headers"], request.receive, service_of(request), into)
-
-
 async def json_of(
     headers: Headers, receive: Receive, service: Service, into: type[Into], *, optional: bool = False
 ) -> Into:
-    """As `read_json`; ``optional``: without a body all is left out, whatever its headers say of it."""
+    """The body as ``into``; ``optional``: without a body all is left out, whatever its headers say of it.
+
+    Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived.
+    """
     if not optional:
         _check_headers(headers, _is_json)
     body = await _body(headers, receive, service)
@@ -413,6 +403,12 @@ def _too_large(limit: int) -> TooLarge:
     )
 
 
+async def client_left(receive: Receive) -> None:
+    """Wait until the client has left, reading its body into nothing."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     more = True
     while more:
@@ -422,3 +418,236 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
         if part := message.get("body", b""):
             yield part
         more = message.get("more_body", False)
+
+
+SHORT_WRITE = 50
+"""Rows that a write may have to be checked where it arrives."""
+CASE = "use_case"
+"""The key of a handler's ``opt`` for the use case that it is."""
+_CREATED = 201
+_PARAMETER = None
+_HERE = "/"
+
+
+class DirectOperation(NamedTuple):
+    """A use case, where it is, and how its request is read from path parameters, query and body."""
+
+    template: str
+    case: UseCase
+    read: Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]
+
+    @property
+    def operation(self) -> Operation:
+        """What is said of it."""
+        return self.case.operation
+
+    async def answered(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
+        """The JSON of the answer, for a caller that may have it. Raises as the use case and as `json_of`."""
+        target, request = await self._request(scope, receive, service)
+        try:
+            return await self._found(target, request, service)
+        except NoStore as error:
+            if self.case.nothing is None or not is_yet_to_be_made(error, target):
+                raise
+            return msgspec.json.encode(self.case.nothing)
+
+    async def _found(self, target: Any, request: Any, service: Service) -> bytes:
+        found = self._at_once(target, request)
+        if isinstance(found, bytes):
+            return found
+        await in_task()
+        if found is not None:
+            return await service.settled(found)
+        case = self.case
+        return await service.in_threads(case.threads, lambda: _json_of(case.ask(target, request)))
+
+    def _at_once(self, target: Any, request: Any) -> bytes | Future[Any] | None:
+        """JSON, or a write that was queued; None for what is not short, or has to wait."""
+        case = self.case
+        rows = case.short(request) if callable(case.short) else case.short
+        if rows is None or rows > SHORT_WRITE:
+            return None
+        with suppress(NotOpen, TooLong):
+            return case.run(target.at_once(), request) if case.of_store else case.run(target)
+        return None
+
+    async def routed(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """The same, asked for through the router."""
+        service, scope = service_of(request), request.scope
+        if self.case.status is None:
+            versioned = self.case.takes_names and asks_versioned_names(scope["query_string"])
+            if versioned:
+                scope["state"][RENAMED] = True
+            found = await self.answered(scope, request.receive, service)
+            return Response(renamed(found), media_type=VERSIONED_JSON) if versioned else answer(found)
+        target, asked = await self._request(scope, request.receive, service)
+        made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
+        response = answer(msgspec.json.encode(made), self.case.status(made))
+        if self.case.location and response.status_code == _CREATED:
+            named = asked_store(scope, "")
+            where = f"?{STORE_PARAMETER}={quote(named.name)}" if named.named else ""
+            response.headers["location"] = self.case.location(made) + where
+        return response
+
+    async def _request(self, scope: HTTPScope, receive: Receive, service: Service) -> tuple[Any, msgspec.Struct | None]:
+        """The graph that it is about, or all of them, and the request."""
+        case, given = self.case, scope["path_params"]
+        body = None
+        if case.in_body:
+            body = await json_of(
+                scope["headers"], receive, service, cast("type[msgspec.Struct]", case.sent), optional=case.optional
+            )
+        graphs = service.graphs
+        target = graph_of(scope, service) if case.of_store else graphs
+        request = self.read(given, scope["query_string"], body)
+        if case.administers is not None and case.administers(request):
+            cast("RequestContext", scope["state"]["request_context"]).administer()
+        return target, request
+
+
+def graph_of(scope: HTTPScope, service: Service) -> Graph:
+    """The store that a request is about: that of its path, or what it says otherwise."""
+    given = scope["path_params"].get("store")
+    if given is not None:
+        return service.graphs.graph(decoded(given, "store"))
+    asked = asked_store(scope, service.settings.default_store)
+    return service.graphs.graph(asked.name, is_default=not asked.named)
+
+
+def store_of(scope: HTTPScope, service: Service) -> str:
+    """The name of that store."""
+    return graph_of(scope, service).name
+
+
+def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
+    """Whether the store that is not there is the default one, which nobody has named."""
+    return graph.is_default and error.store == graph.name and not isinstance(error, Hidden)
+
+
+def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
+    """Handlers for use cases."""
+    return [_route(case, method) for case in cases for method in (case.method, *case.also)]
+
+
+def _route(case: UseCase, method: Method) -> HTTPRouteHandler:
+    path = case.path.replace("}", ":str}")
+    opt = described(case.operation) | {CASE: case, ALIAS: method != case.method}
+    route = HTTPRouteHandler(path, http_method=method, status_code=case.operation.statuses[0], opt=opt)
+    found = DirectOperation("", case, _reader(case))
+
+    async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await found.routed(request)
+
+    routed.__name__, routed.__doc__ = case.name, case.description
+    return route(routed)
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A query without anything but what is read elsewhere: the store, and names of fields."""
+
+
+def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]:
+    request, sent, in_path = case.request, case.sent, case.in_path
+    repeated = NONE if sent is None or case.in_body else _lists(sent)
+    passed = OF_DEFAULT if case.operation.of_default else NONE
+    is_optional = sent is not None and not any(field.required for field in msgspec.structs.fields(sent))
+    # Some who probe add a query so that nothing in between answers.
+    is_strict = case.path.startswith("/api/")
+
+    def read(given: Mapping[str, str], query: bytes, body: Any) -> msgspec.Struct | None:
+        others = passed | NAMES if case.takes_names and NAMES_ASKED in query else passed
+        if query and is_strict and (sent is None or case.in_body):
+            query_of(query, NoQuery, passed=others)
+        if request is None:
+            return None
+        named = {field: decoded(given[wire], wire) for wire, field in in_path.items()}
+        if sent is not None and not case.in_body:
+            body = query_of(query, sent, repeated=repeated, passed=others) if query or not is_optional else sent()
+        if not named:
+            return body
+        return request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
+
+    return read
+
+
+def _lists(query: type[msgspec.Struct]) -> frozenset[str]:
+    """The parameters that may be given more than once."""
+    fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
+    return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))
+
+
+def _json_of(found: Any) -> Any:
+    return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)
+
+
+def authorized_store(scope: HTTPScope, operation: Operation, service: Service) -> str | None:
+    """The store that a request is about, if it is about one, percent-encoded as in a path."""
+    if operation.of_default:
+        return quote(asked_store(scope, service.settings.default_store).name, safe="")
+    return scope["path_params"].get("store")
+
+
+class Shortcuts(NamedTuple):
+    """The direct operations of an application, and what they work with."""
+
+    directory: Directory
+    service: Service
+
+    def find(self, scope: HTTPScope) -> DirectOperation | None:
+        """The operation that a request is for; the scope is told where it is. None for what the router must see."""
+        found = self.directory.find(scope["method"], scope["path"])
+        if found is None or NAMES_ASKED in scope["query_string"]:
+            return None
+        operation, scope["path_params"] = found
+        scope["path_template"] = operation.template
+        return operation
+
+    async def answered(self, found: DirectOperation, scope: HTTPScope, receive: Receive) -> bytes:
+        """The JSON of the answer, if the caller may have it."""
+        context = cast("RequestContext", scope["state"]["request_context"])
+        store = authorized_store(scope, found.operation, self.service)
+        context.authorize(store, found.operation.id, found.operation.role)
+        asker, service = context.caller, self.service
+        if asker is not service.graphs.caller:
+            service = service.seen_by(asker)
+        bear_with_copies(scope, found.operation)
+        return await found.answered(scope, receive, service.reading(scope))
+
+
+class Directory:
+    """Finds direct operations. Knows all routes, because a path that names one of them may look like another's."""
+
+    def __init__(self, handlers: Iterable[HTTPRouteHandler]) -> None:
+        self._tree: dict[str | None, Any] = {}
+        for handler in handlers:
+            self.add(handler)
+
+    def add(self, handler: HTTPRouteHandler) -> None:
+        """Take a handler in, direct or not."""
+        for path in handler.paths:
+            self._add(path.replace(":str", ""), handler)
+
+    def _add(self, template: str, handler: HTTPRouteHandler) -> None:
+        node = self._tree
+        for segment in template.split("/"):
+            node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
+        methods = node.setdefault(_HERE, {})
+        case: UseCase | None = handler.opt.get(CASE)
+        if case is not None and case.status is None:
+            names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
+            found = DirectOperation(template, case, _reader(case))
+            methods.update(dict.fromkeys((case.method, *case.also), (found, names)))
+
+    def find(self, method: str, path: str) -> tuple[DirectOperation, dict[str, str]] | None:
+        """The operation at a path as it was sent, and its path parameters; None for what the router must see."""
+        node, given = self._tree, list[str]()
+        for segment in path.split("/"):
+            deeper = node.get(segment)
+            if deeper is None:
+                deeper = node.get(_PARAMETER)
+                if deeper is None:
+                    return None
+                given.append(segment)
+            node = deeper
+        found = node.get(_HERE, {}).get(method)
+        return found and (found[0], dict(zip(found[1], given, strict=True)))

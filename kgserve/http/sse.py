@@ -18,7 +18,7 @@ import msgspec
 from anyio import CancelScope, CapacityLimiter
 
 from kgserve.errors import Limited, Unavailable
-from kgserve.ops.shares import RETRY_AFTER, Places
+from kgserve.ops.graph import RETRY_AFTER, Places
 
 P = ParamSpec("P")
 T = TypeVar("T")

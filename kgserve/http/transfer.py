@@ -1,11 +1,12 @@
-"""POST …/import and GET …/export: whole stores, as NDJSON streamed in constant memory, or in other formats."""
+"""What is streamed: whole stores (POST …/import, GET …/export) and the rows of statements (POST …/cypher)."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import anyio
 import msgspec
@@ -13,17 +14,31 @@ from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
 from kgserve.errors import Unsupported
+from kgserve.http.problem import ClientLeft
+from kgserve.http.service import (
+    JSON,
+    Service,
+    answer,
+    caller_of,
+    chunks_of,
+    client_left,
+    json_of,
+    path_text,
+    query_of,
+    service_of,
+)
 from kgserve.http.service import NDJSON as NDJSON_TYPES
-from kgserve.http.service import Service, answer, chunks_of, path_text, query, service_of
-from kgserve.model.answers import ImportAnswer
-from kgserve.model.requests import KEPT_AT, AsOfText
+from kgserve.model.answers import CypherAnswer, ImportAnswer
+from kgserve.model.requests import KEPT_AT, AsOfText, CypherRequest
 from kgserve.operations import examples
-from kgserve.operations.operation import NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
-from kgserve.ops.converting import ARCHIVE, ConvertedExport, ConvertedImport
-from kgserve.ops.exporting import Exported, exported
-from kgserve.ops.importing import Importer
+from kgserve.operations.operation import CSV, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
+from kgserve.ops.cypher import run
+from kgserve.ops.cypher_read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
+from kgserve.ops.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from litestar.types import Receive, Scope, Send
 
     from kgserve.http.edge import Edge
@@ -115,7 +130,7 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
     (`application/zip`). They are read when they have arrived as a whole; faults name the row or line of the file.
     """
-    wanted = query(request, ImportQuery)
+    wanted = query_of(request.scope["query_string"], ImportQuery)
     kind = _sent_format(request, wanted.format)
     with service_of(request).transferring():
         return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
@@ -177,7 +192,7 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """
     service = service_of(request)
     graph = service.graphs.graph(path_text(request, "store"))
-    wanted = query(request, ExportQuery)
+    wanted = query_of(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.transferring():
         stream = await service.transfer(exported, graph, wanted.as_of, wanted.valid_at)
@@ -200,36 +215,19 @@ def _accepted(accept: str) -> str:
     return "ndjson"
 
 
-class ExportAnswer(ASGIResponse):
-    """Streams an open export, and closes it whatever happens, the client's leaving included."""
+class _InBlocks(ASGIResponse):
+    """Sends a stream block after block, until it ends or the client leaves."""
 
     _should_set_content_length = False
-
-    def __init__(self, service: Service, store: str, stream: Sent, kind: str = "ndjson") -> None:
-        headers = {
-            "content-disposition": f'attachment; filename="{store}.{_ENDINGS[kind]}"',
-            "kgserve-sequence": str(stream.sequence),
-        }
-        super().__init__(media_type=_ANSWERED[kind], headers=headers)
-        self._service = service
-        self._stream = stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry."""
-        try:
-            with self._service.transferring():
-                await super().__call__(scope, receive, send)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._service.transfer(self._stream.__exit__, None, None, None)
+    _service: Service
+    _stream: Iterable[bytes]
 
     async def send_body(self, send: Send, receive: Receive) -> None:
         """Sends block after block; the server's ``send`` waits while the client is slow."""
         leaving = anyio.CancelScope()
 
         async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await client_left(receive)
             leaving.cancel()
 
         async with anyio.create_task_group() as group:
@@ -243,3 +241,121 @@ class ExportAnswer(ASGIResponse):
         while block := await self._service.transfer(next, blocks, b""):
             await send({"type": "http.response.body", "body": block, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class ExportAnswer(_InBlocks):
+    """Streams an open export, and closes it whatever happens, the client's leaving included."""
+
+    def __init__(self, service: Service, store: str, stream: Sent, kind: str = "ndjson") -> None:
+        headers = {
+            "content-disposition": f'attachment; filename="{store}.{_ENDINGS[kind]}"',
+            "kgserve-sequence": str(stream.sequence),
+        }
+        super().__init__(media_type=_ANSWERED[kind], headers=headers)
+        self._service = service
+        self._stream = self._export = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        try:
+            with self._service.transferring():
+                await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._service.transfer(self._export.__exit__, None, None, None)
+
+
+Done = TypeVar("Done")
+
+INTERRUPT_SECONDS = 0.05
+_encode = msgspec.json.Encoder().encode
+_FORMATS: dict[str, Format] = {NDJSON: "ndjson", CSV: "csv"}
+_ANY_FORM = {JSON, "application/*", "*/*"}
+
+_CYPHER = Operation(
+    id="cypher",
+    role="read",
+    tag="cypher",
+    summary="Run one Cypher statement",
+    request=Body(CypherRequest, examples.CYPHER),
+    answer=Body(CypherAnswer, examples.CYPHER_ROWS),
+    others=(Body(None, examples.CYPHER_LINES, NDJSON), Body(None, examples.CYPHER_CSV, CSV)),
+    errors=(*READ, "conflict", "too_large", "unsupported", "storage_full"),
+)
+
+
+@post("/api/memory/{store:str}/cypher", status_code=200, opt=described(_CYPHER))
+async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """Reads, or with `"mode": "write"` changes the graph: what the statement changes is one atomic write.
+
+    With `Accept: application/x-ndjson` or `text/csv` the rows of a statement that reads are streamed. Files, settings,
+    transactions and data definition are not to be had. A statement ends when its client leaves.
+    """
+    service, control = service_of(request), Interruption()
+    asked = await json_of(request.scope["headers"], request.receive, service, CypherRequest)
+    if asked.mode == "write":
+        caller_of(request).require("write")
+    graph, media = service.graphs.graph(path_text(request, "store")), _media(request.headers.get("accept", ""))
+    if asked.mode == "write" and media is None:
+        written = service.statement("writing_statements", run, graph, asked, control)
+        return _json(_encode(await _while_present(request, control, written)))
+    form = "json" if media is None else _FORMATS[media]
+    reading = service.statement("statements", stream, graph, asked, form, control)
+    rows = await _while_present(request, control, reading)
+    if media is None and rows.size <= IN_MEMORY_BYTES:
+        with closing(rows):
+            return _json(b"".join(rows))
+    return RowsAnswer(service, rows, media or JSON)
+
+
+def _json(body: bytes) -> ASGIResponse:
+    return ASGIResponse(body=body, media_type=JSON)
+
+
+def _media(accept: str) -> str | None:
+    """The first of the media types that can be had; None stands for JSON."""
+    wanted = (part.partition(";")[0].strip().lower() for part in accept.split(","))
+    known = next((media for media in wanted if media in _FORMATS or media in _ANY_FORM), JSON)
+    return known if known in _FORMATS else None
+
+
+async def _while_present(request: Request[Any, Any, Any], control: Interruption, work: Awaitable[Done]) -> Done:
+    """The result of work in a thread. When the client leaves the statement is stopped, and ClientLeft raised."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(client_left(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        await _stop(control, working)
+        raise ClientLeft
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await _stop(control, working)
+        raise
+    finally:
+        leaving.cancel()
+
+
+async def _stop(control: Interruption, working: asyncio.Future[Any]) -> None:
+    while not working.done():
+        control.interrupt()
+        await asyncio.wait({working}, timeout=INTERRUPT_SECONDS)
+    if not working.cancelled() and working.exception() is None and isinstance(working.result(), RowStream):
+        working.result().close()
+
+
+class RowsAnswer(_InBlocks):
+    """Sends the text of a stream, and closes it whatever happens."""
+
+    def __init__(self, service: Service, rows: RowStream, media: str) -> None:
+        super().__init__(media_type=media)
+        self._service = service
+        self._stream = self._rows = rows
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._rows.close()

@@ -164,17 +164,14 @@ def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
 def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
     """The same of links; they have the columns of an edge behind that of the store."""
     schema = pa.schema([(STORE, arrow_type("string")), *schema_of(EDGES, Width.MEMORY)])
-    _write_part(folder / LINKS, schema, (map(_link_values, some) for some in links))
+    values = ([(row.store, *edge_values(astuple(row.edge))) for row in some] for some in links)
+    _write_part(folder / LINKS, schema, values)
 
 
 def write_ended(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
     """The same of the last versions of deleted nodes."""
     schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
     _write_part(folder / ENDED, schema, ended)
-
-
-def _link_values(row: LinkRow) -> RowTuple:
-    return row.store, *edge_values(astuple(row.edge))
 
 
 def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTuple]]) -> None:

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgserve.asking import of_rows, of_some
 from kgserve.decoding import msgpack_decoder
 from kgserve.links import statements as sql
 from kgserve.model.change import LinksState
 from kgserve.model.digest import checksum, shift_links
 from kgserve.model.rows import LinkKey, LinkRow
-from kgserve.sqlite_files import opened, write_anew
+from kgserve.sqlite_files import of_rows, of_some, opened, write_anew
 
 _AT_ONCE = 5_000
 EVERY = (1 << 63) - 1

@@ -31,8 +31,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.access.authentication import RequestContext
-from kgserve.access.caller import CALLER_HEADER, Caller, Hidden
+from kgserve.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
 from kgserve.decoding import convert, json_decoder
 from kgserve.forwarding import Forwarder
 from kgserve.idempotent import IDEMPOTENT
@@ -48,9 +47,8 @@ from kgserve.mcp.tools import GRAPH_TOOLS, Tool
 from kgserve.mcp.values import shortened
 from kgserve.model.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.ops import search
-from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.graph import Graph, Graphs, Threads
 from kgserve.ops.made_calls import MadeCall, making
-from kgserve.ops.shares import Threads
 from kgserve.version import __version__
 
 MEMORY = "memory"
@@ -442,7 +440,7 @@ class Calls:
     async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.statements.run(lambda: _said(call, *begin()), call.asker)
+            return await self._threads.kinds["statements"].run(lambda: _said(call, *begin()), call.asker)
         if not call.writes:
             return await self._threads.read(lambda: _said(call, *begin()))
         answer, given, store = await self._threads.kinds["writes"].run(begin)

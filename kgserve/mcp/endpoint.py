@@ -20,8 +20,7 @@ from kgserve.settings import MEBIBYTE
 if TYPE_CHECKING:
     from kgserve.forwarding import Forwarder
     from kgserve.mcp.server import Served
-    from kgserve.ops.graph import Graphs
-    from kgserve.ops.shares import Threads
+    from kgserve.ops.graph import Graphs, Threads
 
 log = structlog.get_logger()
 

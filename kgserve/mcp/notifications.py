@@ -32,9 +32,8 @@ from kgserve.mcp.resources import Place, place_of
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, Position, Told
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.ops.graph import Graphs
+from kgserve.ops.graph import Graphs, Threads
 from kgserve.ops.metrics import standing_of
-from kgserve.ops.shares import Threads
 from kgserve.store.feed import Feed, Wake
 from kgserve.store.pool import StorePool
 

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from mcp import MCPError, types
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.mcp.calls import Context, as_protocol_errors, default_store, visit_of
 from kgserve.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.model.fields import MAX_ID_BYTES
-from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.shares import Threads
+from kgserve.ops.graph import Graph, Graphs, Threads
 
 INSTRUCTIONS = """\
 kgserve remembers, and keeps knowledge graphs, in stores.

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from mcp import MCPError, types
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.forwarding import Forwarder
 from kgserve.mcp.calls import Context, as_protocol_errors, asked_elsewhere, visit_of
@@ -36,10 +36,8 @@ from kgserve.model.reflection import memory_line
 from kgserve.model.stores import StoreSummary
 from kgserve.model.versioned import EdgeList
 from kgserve.ops import reading, stores
-from kgserve.ops.graph import Graph, Graphs, as_struct
-from kgserve.ops.shares import Threads
-from kgserve.ops.shown_memories import shown
-from kgserve.ops.worth import now_in_microseconds, settings_of
+from kgserve.ops.graph import Graph, Graphs, Threads, as_struct
+from kgserve.ops.shown_memories import now_in_microseconds, settings_of, shown
 from kgserve.rows.snapshot import Rows
 
 SCHEME = "kgserve://"

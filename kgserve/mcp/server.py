@@ -30,14 +30,13 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
 from kgserve import __version__
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.forwarding import Forwarder
 from kgserve.mcp.calls import Calls, Context, check_wishes, wished
 from kgserve.mcp.notifications import Notices, Notifications
 from kgserve.mcp.prompts import INSTRUCTIONS, Completions, get_prompt, list_prompts
 from kgserve.mcp.resources import Resources
-from kgserve.ops.graph import Graphs
-from kgserve.ops.shares import Threads
+from kgserve.ops.graph import Graphs, Threads
 from kgserve.settings import MEBIBYTE
 
 RETRY_MS = 1_000

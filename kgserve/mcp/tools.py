@@ -9,14 +9,14 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kgserve.access.caller import Role
+from kgserve.access.authentication import Role
 from kgserve.decoding import convert
 from kgserve.errors import InvalidInput
 from kgserve.mcp import present, schemas
 from kgserve.mcp.schemas import as_request
 from kgserve.model import answers, queries, requests, versioned
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
-from kgserve.ops import cypher, history, merging, reading, search, selecting, unmerging, versions, writing
+from kgserve.ops import cypher, history, merging, reading, search, versions, writing
 from kgserve.ops.graph import Graph, as_struct
 
 G = TypeVar("G", bound=msgspec.Struct)
@@ -91,11 +91,11 @@ def _list_entities(
     graph: Graph, given: schemas.ListEntities
 ) -> answers.ListedPage | answers.NodesAnswer | answers.CountAnswer:
     if given.ids:
-        return selecting.get_nodes(graph, as_request(requests.NodesRequest, given))
+        return reading.get_nodes(graph, as_request(requests.NodesRequest, given))
     if given.count:
         if given.as_of:
             raise InvalidInput("count: goes without as_of; list the entities of then")
-        return selecting.count(graph, as_request(requests.CountRequest, given))
+        return reading.count(graph, as_request(requests.CountRequest, given))
     found = _page(graph, given, given.limit)
     # A page that is too large is asked for again as a shorter one, whose cursor goes on where it ends.
     while (fitting := present.fitting(found.nodes, detail=given.detail)) < len(found.nodes):
@@ -148,12 +148,12 @@ def _delete_entity(
     asked = as_request(requests.DeleteNodesRequest, given)
     if given.id:
         asked.ids = [given.id, *(given.ids or ())]
-    return selecting.delete_nodes(graph, asked)
+    return reading.delete_nodes(graph, asked)
 
 
 def _merge(graph: Graph, given: schemas.MergeEntities) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
     if given.undo:
-        return unmerging.unmerge(graph, as_request(UnmergeNode, given))
+        return merging.unmerge(graph, as_request(UnmergeNode, given))
     if not given.into:
         raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity that stays")
     return merging.merge(graph, as_request(MergeNode, given))

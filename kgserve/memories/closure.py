@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kgserve.asking import of_some
 from kgserve.model.hierarchy import CHILD_OF, MAX_DEPTH, is_upward
 from kgserve.model.rows import EdgeKey, EdgeRow, edge_created_at
+from kgserve.sqlite_files import of_some
 
 SECOND_PARENTS, CYCLES = "second_parent", "cycle"
 _REMADE_FROM = 1_000

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kgserve.asking import of_some
 from kgserve.memories import statements as sql
 from kgserve.memories.closure import HierarchyLookups
 from kgserve.memories.entries import LiveMemory
@@ -19,6 +18,7 @@ from kgserve.model.change import Access
 from kgserve.model.listing import MAX_PASSED
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey
+from kgserve.sqlite_files import of_some
 
 MOST_ALIKE = 100
 MOST_NAMED = 1_000

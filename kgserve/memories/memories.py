@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.asking import of_some
 from kgserve.memories import closure, selecting
 from kgserve.memories import statements as sql
 from kgserve.memories.closure import Hierarchy
@@ -39,7 +38,7 @@ from kgserve.model.listing import Counted, MemoryFilter
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT, aliases_in, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.sqlite_files import opened, write_anew
+from kgserve.sqlite_files import of_some, opened, write_anew
 
 NO_RELATIONS = (IS_ABOUT, MERGED_INTO)
 """What joins no two entities: that a memory is about one, and that one has come to another."""

@@ -9,12 +9,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kgserve.asking import named
 from kgserve.memories import closure
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import BOUNDED, SOURCES, TAGS, TOTAL, TYPES, length_of_epoch
 from kgserve.model.decay import LASTING, LEAST_KEY, least_key
 from kgserve.model.listing import ANY_END, MAX_PASSED, MemoryFilter
+from kgserve.sqlite_files import named
 
 FEW = 5_000
 """So many are found and sorted sooner than the rest is passed over in order."""

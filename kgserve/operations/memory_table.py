@@ -21,13 +21,11 @@ from kgserve.operations.operation import READ, WRITE, UseCase
 from kgserve.ops import (
     analytics,
     consolidating,
-    extracting,
     forgetting,
     hierarchy,
     memories,
     memory_lists,
     named,
-    naming,
     recall,
     reflecting,
     retaining,
@@ -167,12 +165,12 @@ MEMORY_CASES = (
         sent=examples.REFLECT, optional=True, example=examples.REFLECTED, errors=_KNOWN, threads="transfers", long=True,
     ),
     UseCase(
-        *("extract_memories", "POST", f"{_LAYERED}/extract", extracting.extract_memories),
+        *("extract_memories", "POST", f"{_LAYERED}/extract", memories.extract_memories),
         id="extractMemories", tag="memories", role="write", summary="Have a language model take facts out of memories",
         sent=examples.EXTRACT, optional=True, example=examples.EXTRACTING, errors=_KNOWN, repeatable=True,
     ),
     UseCase(
-        *("create_entity", "POST", _ENTITIES, naming.create_entity),
+        *("create_entity", "POST", _ENTITIES, named.create_entity),
         id="createEntity", tag="entities", role="write", summary="Create an entity, or meet the one of that name",
         sent=examples.ENTITY_INPUT, example=examples.ENTITY_CREATED, errors=WRITE, threads="writes",
         statuses=(201, 200), status=_made, location=_entity_at, positional=("description",),
@@ -213,7 +211,7 @@ MEMORY_CASES = (
         example=examples.ENTITY_GRAPH, errors=(*READ, "conflict"),
     ),
     UseCase(
-        *("merge_entities", "POST", f"{_ENTITY}/merge", naming.merge_entities),
+        *("merge_entities", "POST", f"{_ENTITY}/merge", named.merge_entities),
         id="mergeEntities", tag="entities", role="write", summary="Merge an entity into another one that is the same",
         sent=MERGE, example=MERGED, errors=_KNOWN, threads="writes",
     ),
@@ -229,7 +227,7 @@ MEMORY_CASES = (
         nothing=RelationPage(relations=[], next_cursor=None),
     ),
     UseCase(
-        *("relate", "POST", _RELATIONS, naming.relate),
+        *("relate", "POST", _RELATIONS, named.relate),
         id="createRelation", tag="entities", role="write", summary="Relate two entities by name",
         sent=examples.RELATION_INPUT, example=examples.RELATION_CREATED, errors=WRITE, threads="writes",
         statuses=(201, 200), status=_made,

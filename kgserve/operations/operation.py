@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 import msgspec
 
-from kgserve.access.caller import Role
+from kgserve.access.authentication import Role
 from kgserve.model.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
-from kgserve.ops.graph import Encoded, Graph
-from kgserve.ops.shares import Kind
+from kgserve.ops.graph import Encoded, Graph, Kind
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"

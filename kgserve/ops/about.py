@@ -21,10 +21,10 @@ from kgserve.model.merging import MERGED_INTO
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import time_of
-from kgserve.ops.drafting import Draft
 from kgserve.ops.named import no_entity
 from kgserve.ops.search import PresentSurroundings, Searched
 from kgserve.ops.shown_memories import entities_of, name_of
+from kgserve.ops.storing import Draft
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import not_of_kinds, of_kinds
 from kgserve.rows.snapshot import Rows

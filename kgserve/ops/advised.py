@@ -25,7 +25,6 @@ from kgserve.model.memories import RecallRequest
 from kgserve.model.reflection import Proposal, Reflection, ReflectRequest
 from kgserve.ops.graph import Graph
 from kgserve.ops.recall import recall
-from kgserve.ops.reflected import nothing
 from kgserve.store.store import Store
 from kgserve.views.extractor import Extraction
 
@@ -34,15 +33,14 @@ MOST_TOKENS = 4_000
 """Memories, and tokens of their texts, that a question is answered from."""
 
 
-def answer(graph: Graph, extraction: Extraction, request: ReflectRequest) -> Reflection:
-    """Answer a question from memories. Raises InvalidInput, and Unavailable where there is no answer."""
+def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found: Reflection) -> Reflection:
+    """Answer a question from memories, in what was ``found``. Raises InvalidInput, Unavailable where there is none."""
     if request.query is None:
         raise InvalidInput("query: is the question to answer; send it with answer")
     wanted = RecallRequest(
         query=request.query, under=request.under, limit=MOST_RECALLED, budget=MOST_TOKENS, expand=True
     )
     hits = recall(graph, wanted).hits
-    found = nothing(None, dry_run=request.dry_run)
     found.answer, found.used = "", []
     if not hits:
         return found

@@ -25,7 +25,7 @@ from kgserve.model.named import (
 )
 from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph
-from kgserve.ops.worth import now_in_microseconds, settings_of
+from kgserve.ops.shown_memories import now_in_microseconds, settings_of
 from kgserve.store.store import Store
 
 T = TypeVar("T")

@@ -31,8 +31,7 @@ from kgserve.model.stores import (
 )
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.settings import Settings
-from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import SUFFIX
+from kgserve.store.layout import SUFFIX, closed_state
 from kgserve.store.pool import StorePool
 
 log = structlog.get_logger()

@@ -27,7 +27,7 @@ from kgserve.model.memories import (
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph
-from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.validate import checked_label
 from kgserve.store.store import Store
 from kgserve.views import consolidating, pruning
 from kgserve.views.comparing import Wanted, plan_of
@@ -93,9 +93,7 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
 
     Raises NotFound, and Conflict, which names the memories that were changed since.
     """
-    faults = Faults()
-    check_label(request.run_id, "id", faults)
-    faults.raise_any()
+    checked_label(request.run_id)
     with graph.lease() as store:
         if request.run_id in store.runs:
             raise Unavailable("this consolidation is still going on; try again when it is done")

@@ -17,7 +17,7 @@ from kgserve.cypher.writes import SETTABLE, Assignment, Element, Ending, Footpri
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
 from kgserve.engine.protocol import Changed, Difference
-from kgserve.errors import FieldError, Gone, InvalidInput, TooLarge
+from kgserve.errors import Gone, InvalidInput, TooLarge
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
@@ -235,7 +235,7 @@ def _faults(name: str) -> Fault:
 
 def fault(message: str) -> InvalidInput:
     """What is wrong with what a statement wants to change."""
-    return InvalidInput(f"query: {message}", (FieldError("query", message),))
+    return InvalidInput.at("query", message)
 
 
 MAX_ANSWERS = 1_000_000

@@ -264,10 +264,6 @@ def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
     return _encode({"row_count": count, "truncated": truncated, "took_ms": took_ms}) + b"\n"
 
 
-def _csv_head(cursor: Cursor) -> bytes:
-    return _csv([cursor.columns])
-
-
 def _csv_pieces(cursor: Cursor) -> Iterator[_Piece]:
     lines = cursor.lines()
     while some := [*islice(lines, _CSV_ROWS)]:
@@ -279,10 +275,6 @@ def _csv(rows: list[list[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue().encode()
-
-
-def _csv_tail(_count: int, _truncated: bool, _took_ms: float) -> bytes:
-    return b""
 
 
 def _cell(value: Any) -> Any:
@@ -302,7 +294,7 @@ class _Form(NamedTuple):
 _FORMS: dict[Format, _Form] = {
     "json": _Form(_json_head, _json_pieces, _json_tail, MAX_ANSWER_BYTES, len(",")),
     "ndjson": _Form(_ndjson_head, _ndjson_pieces, _ndjson_tail),
-    "csv": _Form(_csv_head, _csv_pieces, _csv_tail),
+    "csv": _Form(lambda cursor: _csv([cursor.columns]), _csv_pieces, lambda *_: b""),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.errors import NoStore, NotFound, TooLarge
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.entities import (
@@ -41,7 +41,7 @@ from kgserve.model.fields import MAX_CONTENT_BYTES
 from kgserve.model.queries import NodesQuery
 from kgserve.model.requests import SearchRequest
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, answered
 from kgserve.ops.reading import list_nodes
 from kgserve.ops.search import search
 from kgserve.ops.validate import Faults, check_label
@@ -134,7 +134,7 @@ def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Futu
         raise
     except NoStore:
         if not additions:
-            return _done(Added(results=[]))
+            return answered(Added(results=[]))
         raise _no_entity(additions[0].name) from None
 
 
@@ -207,13 +207,7 @@ def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Fu
     except Hidden:
         raise
     except NoStore:
-        return _done(answer)
-
-
-def _done(answer: T) -> Future[T]:
-    done: Future[T] = Future()
-    done.set_result(answer)
-    return done
+        return answered(answer)
 
 
 def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:

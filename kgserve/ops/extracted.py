@@ -41,11 +41,11 @@ from kgserve.model.times import format_time
 from kgserve.model.withdrawing import VERSION_OF, is_active
 from kgserve.ops import superseding
 from kgserve.ops.memories import Checked, Compared, checked_memory, compared
-from kgserve.ops.named import relate, related_put
+from kgserve.ops.named import put_relation, related_put
 from kgserve.ops.retaining import entities_named_in
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.ops.storing import MemoryPut, Storing
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.worth import now_in_microseconds
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
@@ -333,7 +333,7 @@ class _Extracting(Storing):
         source, target, kind = relation.key
         put = msgspec.structs.replace(relation, key=(self.entity(source), self.entity(target), kind))
         if self.edge(put.key) is None:
-            relate(self, msgspec.structs.replace(put, extras=EdgeExtrasPut(created_by=AUTHOR)))
+            put_relation(self, msgspec.structs.replace(put, extras=EdgeExtrasPut(created_by=AUTHOR)))
 
     def _superseded(self, fact: ProposedFact) -> NodeRow | None:
         """The memory that a fact takes the place of, if it is still as it was shown; one fact alone can."""

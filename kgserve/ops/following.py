@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.history.history import History
 from kgserve.links.links import EVERY, LinkReader
 from kgserve.model.answers import Edge, Node, ReachedNode, TraverseAnswer
@@ -20,9 +20,8 @@ from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.model.walk import MAX_EDGES, Walk
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
-from kgserve.ops.moments import EVERY_EDGE, Past, rows_at, world_moment
-from kgserve.ops.redirects import noted, survivor_at
-from kgserve.ops.standing import shown_then
+from kgserve.ops.moments import EVERY_EDGE, Past, noted, rows_at, survivor_at, world_moment
+from kgserve.ops.render import shown_then
 from kgserve.rows.redirect import absorbed, merged_among
 from kgserve.rows.snapshot import Rows
 from kgserve.store.pool import NotOpen
@@ -414,10 +413,10 @@ def beside(graph: Graph, near: Mapping[Place, float], asked: Moment, most: int) 
 
 def _check_past(past: Past, request: TraverseRequest) -> None:
     if past.is_sequence:
-        raise _fault("as_of", "must be a time where edges into other stores are followed: each store counts for itself")
+        raise InvalidInput.at(
+            "as_of", "must be a time where edges into other stores are followed: each store counts for itself"
+        )
     if request.direction not in ("outgoing", ""):
-        raise _fault("direction", "must be outgoing with as_of: who linked into a store is known of the present alone")
-
-
-def _fault(path: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{path}: {message}", (FieldError(path, message),))
+        raise InvalidInput.at(
+            "direction", "must be outgoing with as_of: who linked into a store is known of the present alone"
+        )

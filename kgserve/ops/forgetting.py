@@ -1,6 +1,7 @@
 """Forgetting: memories that are true at no moment any more, with their former versions and relations; and back again.
 
-A past state of the store still has them (`as_of`), and so has who asks for whatever was ever true.
+A past state of the store still has them (`as_of`), and so has who asks for whatever was ever true. Erasing leaves
+nothing: which nodes that means, with what they have said and what they took in, and who still has it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from concurrent.futures import Future
 
 import msgspec
 
-from kgserve.errors import Conflict, FieldError, InvalidInput
+from kgserve.backup.folder import holding
+from kgserve.errors import Conflict, FieldError, InvalidInput, Unavailable
+from kgserve.history.history import FOREVER, History
+from kgserve.journal.snapshot import list_snapshots, sequence_of
+from kgserve.journal.tail import Tail
 from kgserve.model.batch import WriteBatch
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.layers import ForgetAnswer, ForgetMatch, ForgetRequest
+from kgserve.model.layers import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
 from kgserve.model.memories import MAX_TOLD, RecallRequest
+from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import (
@@ -27,13 +33,16 @@ from kgserve.model.withdrawing import (
     goes_along,
     remembered,
 )
-from kgserve.ops.drafting import Draft
-from kgserve.ops.erasing import erase
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, answered
 from kgserve.ops.memories import TEASER
 from kgserve.ops.recall import recall
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
+from kgserve.ops.storing import Draft
+from kgserve.rows.redirect import survivor
+from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
+from kgserve.store.erasing import Doomed, Erased
+from kgserve.store.store import Store
 
 MOST_MATCHES = 10
 NOTHING_FORGOTTEN = ForgetAnswer(
@@ -63,11 +72,11 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     """
     ids = _meant(request)
     if request.query is not None:
-        return _done(_matches(graph, request.query, dry_run=request.dry_run))
+        return answered(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
         return erase(graph, request, ids)
     if request.dry_run:
-        return _done(_tried(graph, request, ids))
+        return answered(_tried(graph, request, ids))
     forgetting: list[_Forgetting] = []
 
     def decide(ahead: Ahead) -> WriteBatch:
@@ -89,10 +98,10 @@ def _meant(request: ForgetRequest) -> list[str]:
     wrong = "undo" if request.query is not None and request.undo else "hard" if request.hard and request.undo else ""
     if wrong:
         message = "goes with entity_id or ids, and not with hard, which cannot be undone"
-        raise InvalidInput(f"{wrong}: {message}", (FieldError(wrong, message),))
+        raise InvalidInput.at(wrong, message)
     if request.erase and (request.query is not None or request.undo or request.reason):
         message = "goes with entity_id or ids alone: it cannot be undone, and nothing is kept, not even a reason"
-        raise InvalidInput(f"erase: {message}", (FieldError("erase", message),))
+        raise InvalidInput.at("erase", message)
     return list(dict.fromkeys(request.ids or ([] if request.entity_id is None else [request.entity_id])))
 
 
@@ -193,7 +202,168 @@ def versions_of(ahead: Ahead, memory: str) -> list[NodeRow]:
     return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
 
 
-def _done(answer: ForgetAnswer) -> Future[ForgetAnswer]:
-    done: Future[ForgetAnswer] = Future()
-    done.set_result(answer)
-    return done
+_BELONGING = frozenset({VERSION_OF, MERGED_INTO})
+"""The relations from what a memory was, and from what it took in, to the memory."""
+OPENING_SECONDS = 10.0
+COPIES = Remainder(
+    kind="node",
+    name="copies on other nodes",
+    reason="a node of the cluster that is down removes its copy when it is back",
+)
+UNKNOWN = Remainder(
+    kind="unknown",
+    name="copies outside of this server",
+    reason="exports, backups elsewhere, and what callers and models were told are not known here",
+)
+
+
+def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[ForgetAnswer]:
+    """Erase memories: see `forget`. Raises Forbidden, Conflict, StorageFull and Unavailable."""
+    graph.graphs.caller.require("admin")
+    wanted: list[_Wanted] = []
+
+    def begin(store: Store) -> Future[Erased]:
+        wanted.append(_Wanted(graph, store, ids))
+        if request.dry_run:
+            return answered(wanted[0].tried())
+        if store.eraser is None:
+            raise Unavailable("this store is just being opened, or closed; try again")
+        return store.eraser.erase(wanted[0].find)
+
+    return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
+
+
+def _answer(graph: Graph, wanted: _Wanted, erased: Erased, *, dry_run: bool) -> ForgetAnswer:
+    return ForgetAnswer(
+        memories_removed=len(wanted.ids),
+        relations_removed=wanted.relations,
+        memories_restored=0,
+        relations_restored=0,
+        ids=wanted.ids[:MAX_TOLD],
+        matches=[],
+        dry_run=dry_run,
+        sequence=erased.through,
+        remains=_remains(graph, erased) if wanted.ids else [],
+    )
+
+
+def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
+    """Who else may have what was erased, as far as that is known."""
+    settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
+    aside = (*root.glob("damaged-*"), *root.glob("journal/*.damaged"))
+    found = [
+        Remainder(kind="file", name=str(path.relative_to(root)), reason="set aside by `kgserve doctor --salvage`")
+        for path in sorted(aside)
+    ]
+    if settings.backup_dir is not None:
+        backups = holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
+        found += [Remainder(kind="backup", name=name, reason=reason) for name, reason in backups]
+    if graph.pool.placement.is_shared:
+        found.append(COPIES)
+    return [*found, UNKNOWN]
+
+
+class _Wanted:
+    """What is meant by the ids of some memories."""
+
+    def __init__(self, graph: Graph, store: Store, ids: Sequence[str]) -> None:
+        self._graph = graph
+        self._store = store
+        self._named = ids
+        self._journaled: set[str] | None = None
+        self.ids: list[str] = []
+        self.relations = 0
+
+    def tried(self) -> Erased:
+        """What erasing them would come to."""
+        with self._store.reading() as rows:
+            doomed = self.find(rows)
+            return Erased(doomed.first, rows.at)
+
+    def find(self, rows: Rows) -> Doomed:
+        """All that is to go of some rows, and what is only in history or journal. Raises Conflict."""
+        named = dict.fromkeys(survivor(rows, each) for each in self._named)
+        there = _whole(rows, named)
+        gone, first = self._gone([*named, *there], there)
+        self.ids = [*there, *gone]
+        self.relations = len(
+            {edge.key for node_id in there for edge in (*rows.outgoing(node_id), *rows.incoming(node_id))}
+        )
+        return Doomed([*there.values()], gone, first)
+
+    def _gone(self, ids: Iterable[str], there: dict[str, NodeRow]) -> tuple[list[str], int]:
+        """Those of which history or journal still know, with their versions, and the first commit that knew any."""
+        gone: dict[str, None] = {}
+        first = FOREVER
+        for node_id in ids:
+            known = self._in_history(node_id)
+            row = there.get(node_id)
+            made = row.sequence if row is not None and row.version == 1 else 0
+            first = min(first, made if row is not None and known[1] == FOREVER else known[1])
+            gone |= dict.fromkeys(each for each in known[0] if each not in there)
+            if not known[0] and node_id not in there and node_id in self._in_journal:
+                gone[node_id], first = None, 0
+        return [*gone], 0 if first == FOREVER else first
+
+    def _in_history(self, node_id: str) -> tuple[list[str], int]:
+        """A node with its former versions, as far as the history knows of them, and since when."""
+        historian = self._graph.graphs.historian
+        follower = None if historian is None else historian.follower(self._store)
+        if follower is None or follower.turned_off:
+            return [], FOREVER
+        if not follower.wait(self._store.state.sequence, OPENING_SECONDS) and not follower.turned_off:
+            # A version that it has yet to see is known nowhere else once its memory is deleted.
+            raise Unavailable("the history has not seen all commits yet; try again in a moment", retry_after=2)
+        return follower.look(lambda history: _known(history, node_id))
+
+    @property
+    def _in_journal(self) -> set[str]:
+        """Those of the named ids that journal and snapshots have, which are looked through only for want of others."""
+        if self._journaled is None:
+            self._journaled = _journaled(self._store, {*self._named})
+        return self._journaled
+
+
+def _whole(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
+    """Memories with their former versions, what they have taken in, and what that was. Raises Conflict."""
+    found: dict[str, NodeRow] = {}
+    waiting = [*ids]
+    while waiting:
+        row = rows.node(waiting.pop())
+        if row is None or row.id in found:
+            continue
+        if not row.is_memory:
+            raise Conflict(f"node {row.id!r} is no memory; it is deleted as a node, and prune-history forgets its past")
+        found[row.id] = row
+        waiting += [
+            edge.source for edge in rows.incoming(row.id) if _belongs(rows, edge.source, edge.relation_type, row)
+        ]
+    return found
+
+
+def _belongs(rows: Rows, source: str, relation_type: str, to: NodeRow) -> bool:
+    row = rows.node(source) if relation_type in _BELONGING else None
+    if row is None or not row.is_memory:
+        return False
+    is_merged = relation_type == MERGED_INTO and is_withdrawn(row.extras)
+    return is_merged or (row.extras or NO_EXTRAS).belongs_to == to.id
+
+
+def _journaled(store: Store, ids: set[str]) -> set[str]:
+    """Those of some memories of which the journal, or a snapshot from before they were deleted, has the rows."""
+    found, others = set[str](), set[str]()
+    oldest = min(map(sequence_of, list_snapshots(store.layout.journal)), default=FOREVER)
+    for change in Tail(store.layout.journal).read(store.journal.oldest, store.journal.last):
+        rows = [row for row in (*change.nodes_created, *change.nodes_updated) if row.id in ids]
+        others.update(row.id for row in rows if not row.is_memory)
+        found.update(row.id for row in rows)
+        if oldest < change.sequence:
+            found |= ids.intersection(change.nodes_deleted)
+    return found - others
+
+
+def _known(history: History, node_id: str) -> tuple[list[str], int]:
+    versions = history.sources_of(node_id, VERSION_OF)
+    states = {each: history.node_states_after(each, -1, 1) for each in (node_id, *versions)}
+    found = {each: state[0] for each, state in states.items() if state and state[0].row.is_memory}
+    return [*found], min((state.first for state in found.values()), default=FOREVER)

@@ -2,40 +2,56 @@
 
 A use case is a function of a `Graph`, or of `Graphs`, and a request. REST, MCP, the command line and `kgserve.open`
 find the graph, read the request, and say the answer in their own way.
+
+At the end what callers share, and how much of it one of them may have: threads, waits for indexes, imports and exports.
+Callers are told apart by key, or else by address. REST and MCP share the same threads. What is beyond a share waits its
+turn without a thread; what is beyond what may wait is refused, with when to come again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
-from kgserve.access.caller import LOCAL, Caller
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+from kgserve.access.authentication import LOCAL, Caller
 from kgserve.decoding import json_decoder
-from kgserve.errors import Conflict, NoStore
+from kgserve.engine.turns import asker
+from kgserve.errors import Conflict, Limited, NoStore, Opening
 from kgserve.model.batch import WriteBatch
-from kgserve.model.cluster import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.model.cluster import DrainAnswer
 from kgserve.model.plan import Report
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import LinkRow
 from kgserve.model.stores import StoreSettings
 from kgserve.ops.moments import Past
-from kgserve.store.feed import Feed
-from kgserve.store.feeds import Feeds, NamedWake
+from kgserve.settings import Settings
+from kgserve.store.feed import Feed, Feeds, NamedWake
 from kgserve.store.inbound_view import InboundView
-from kgserve.store.layout import Layout
 from kgserve.store.pool import CreateIfMissing, NotOpen, StorePool
 from kgserve.store.store import Store
+from kgserve.views.waiting import NotYet, patience
 
 if TYPE_CHECKING:
-    from kgserve.settings import Settings
     from kgserve.views.extractor import Extractor
     from kgserve.views.history import Historian
     from kgserve.views.indexer import Indexer
     from kgserve.views.syncer import Syncers
+
+
+M = TypeVar("M", bound="Callable[..., Any]")
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 class CopyReads:
@@ -54,13 +70,24 @@ def seen_by(pool: StorePool, caller: Caller, copies: CopyReads | None = None) ->
     return pool if caller.sees_all and copies is None else ScopedPool(pool, caller, copies)
 
 
+def _for_callers(method: M) -> M:
+    """As the pool's. Raises NotFound for a store of others, or a name that would not be the caller's."""
+
+    @wraps(method)
+    def checked(self: ScopedPool, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.check(name)
+        return getattr(self.whole, method.__name__)(name, *args, **kwargs)
+
+    return cast("M", checked)
+
+
 class ScopedPool(StorePool):
     """A view of ``whole``. It opens and closes nothing of its own, and raises Hidden for names that it hides."""
 
     def __init__(self, whole: StorePool, caller: Caller, copies: CopyReads | None = None) -> None:
         """With ``copies`` stores are also read where they are not served."""
         # Not super().__init__: that would open a second pool. What is not defined below is not there, and a test looks.
-        self._whole = whole
+        self.whole = whole
         self._caller = caller
         self._copies = copies
         self.settings = whole.settings
@@ -70,21 +97,21 @@ class ScopedPool(StorePool):
         self.companions = whole.companions
         self.observation = whole.observation
         self.inbound: InboundView = ScopedInbound(whole.inbound, caller.sees)
-        self.feeds: Feeds = ScopedFeeds(whole.feeds, self._check, caller.sees)
+        self.feeds: Feeds = ScopedFeeds(whole.feeds, self.check, caller.sees)
 
     def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
+        self.check(name)
         try:
-            return self._read(self._whole.acquire(name, create=create, at_least=self._at_least(at_least)))
+            return self._read(self.whole.acquire(name, create=create, at_least=self._at_least(at_least)))
         except Conflict:
             self._hide_twin(name)
             raise
 
     def acquire_open(self, name: str, *, at_least: int | None = None) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._read(self._whole.acquire_open(name, at_least=self._at_least(at_least)))
+        self.check(name)
+        return self._read(self.whole.acquire_open(name, at_least=self._at_least(at_least)))
 
     def _at_least(self, at_least: int | None) -> int | None:
         return at_least if self._copies is None else self._copies.at_least
@@ -96,86 +123,47 @@ class ScopedPool(StorePool):
 
     def release(self, store: Store) -> None:
         """As the pool's."""
-        self._whole.release(store)
+        self.whole.release(store)
 
     def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
         """As the pool's. Raises NotFound for a name that would not be the caller's."""
-        self._check(name)
+        self.check(name)
         wish = CreateIfMissing(chosen)
         with self.lease(name, create=wish):
             return wish.made
 
-    def drop(self, name: str) -> None:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        self._whole.drop(name)
-
-    def move(self, name: str, node: str) -> MoveAnswer:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.move(name, node)
+    drop = _for_callers(StorePool.drop)
+    move = _for_callers(StorePool.move)
+    repair = _for_callers(StorePool.repair)
+    held_open = _for_callers(StorePool.held_open)
+    unopened = _for_callers(StorePool.unopened)
+    require = _for_callers(StorePool.require)
+    require_files = _for_callers(StorePool.require_files)
+    layout = _for_callers(StorePool.layout)
+    staging = _for_callers(StorePool.staging)
 
     def drain(self, *, undo: bool) -> DrainAnswer:
         """As the pool's. Raises Forbidden for who sees some stores only."""
         self._caller.require_every_store("draining a node")
-        return self._whole.drain(undo=undo)
-
-    def repair(self, name: str) -> RepairAnswer:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.repair(name)
-
-    @contextmanager
-    def held_open(self, name: str) -> Generator[Store | None]:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        with self._whole.held_open(name) as store:
-            yield store
-
-    @contextmanager
-    def unopened(self, name: str) -> Generator[bool]:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        with self._whole.unopened(name) as is_unopened:
-            yield is_unopened
+        return self.whole.drain(undo=undo)
 
     def names(self) -> list[str]:
         """The caller's stores, in order."""
-        return [name for name in self._whole.names() if self._caller.sees(name)]
+        return [name for name in self.whole.names() if self._caller.sees(name)]
 
     def here(self) -> list[str]:
         """Those of the caller's stores that this server serves, in order."""
-        return [name for name in self._whole.here() if self._caller.sees(name)]
-
-    def require(self, name: str) -> None:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        self._whole.require(name)
-
-    def require_files(self, name: str) -> Layout:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.require_files(name)
+        return [name for name in self.whole.here() if self._caller.sees(name)]
 
     def open_stores(self) -> dict[str, Store]:
         """Those of the caller's stores that are open now."""
-        return {name: store for name, store in self._whole.open_stores().items() if self._caller.sees(name)}
-
-    def layout(self, name: str) -> Layout:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.layout(name)
-
-    def staging(self, name: str) -> Path:
-        """As the pool's. Raises NotFound for a name that would not be the caller's."""
-        self._check(name)
-        return self._whole.staging(name)
+        return {name: store for name, store in self.whole.open_stores().items() if self._caller.sees(name)}
 
     def adopt(self, name: str, folder: Path) -> None:
         """As the pool's. Raises NotFound for a name that would not be the caller's."""
-        self._check(name)
+        self.check(name)
         try:
-            self._whole.adopt(name, folder)
+            self.whole.adopt(name, folder)
         except Conflict:
             self._hide_twin(name)
             raise
@@ -183,14 +171,15 @@ class ScopedPool(StorePool):
     def close(self) -> None:
         """Nothing: the pool belongs to who opened it."""
 
-    def _check(self, name: str) -> None:
+    def check(self, name: str) -> None:
+        """Raises Hidden for a store of others."""
         check_store_name(name)
         self._caller.require_store(name)
 
     def _hide_twin(self, name: str) -> None:
         """A name that differs in case alone from that of a store of others cannot be had, and that is all to say."""
         if not self.placement.exists(name) and any(
-            other.lower() == name.lower() and not self._caller.sees(other) for other in self._whole.names()
+            other.lower() == name.lower() and not self._caller.sees(other) for other in self.whole.names()
         ):
             raise Conflict(f"a store cannot be called {name!r}; choose another name") from None
 
@@ -273,9 +262,6 @@ class ScopedFeeds(Feeds):
 
         return self._whole.listen_by_name(choose)
 
-
-A = TypeVar("A")
-R = TypeVar("R")
 
 SHORT_EDGES = 2_000
 """Edges that a read may meet where nothing may wait, which it holds up for about a millisecond."""
@@ -415,25 +401,212 @@ class Graph:
     ) -> Future[A]:
         """Begin a write; the store stays leased until its report is there."""
         store = self.pool.acquire(self.name, create=create)
-        result: Future[A] = Future()
-
-        def settle(report: Future[R]) -> None:
-            self.pool.release(store)
-            if not result.set_running_or_notify_cancel():
-                return
-            try:
-                result.set_result(answer(report.result()))
-            except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
-                result.set_exception(error)
-
         try:
-            begin(store).add_done_callback(settle)
+            begun = begin(store)
         except BaseException:
             self.pool.release(store)
             raise
-        return result
+        begun.add_done_callback(lambda _: self.pool.release(store))
+        return made_of(begun, answer)
+
+    def prepared(
+        self,
+        look: Callable[[Store], R],
+        batch: Callable[[Store, R], WriteBatch],
+        told: Callable[[R, int], A],
+        *,
+        dry_run: bool,
+    ) -> Future[A]:
+        """Write what ``batch`` makes of what ``look`` finds in the writer's turn; with ``dry_run`` nothing is written.
+
+        ``told`` makes the answer of what was found, and of a sequence.
+        """
+        if dry_run:
+            with self.lease() as store:
+                return answered(told(look(store), store.state.sequence))
+        found: list[R] = []
+
+        def prepare(store: Store) -> WriteBatch:
+            found.append(look(store))
+            return batch(store, found[0])
+
+        return self.write(
+            lambda store: store.submit_prepared(lambda: prepare(store)), lambda report: told(found[0], report.sequence)
+        )
+
+
+def answered(answer: A) -> Future[A]:
+    """The future of an answer that is there already."""
+    done: Future[A] = Future()
+    done.set_result(answer)
+    return done
+
+
+def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
+    """The future of what is made of what another one leaves; of what that raises, if it does."""
+    result: Future[A] = Future()
+
+    def settle(report: Future[R]) -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(answer(report.result()))
+        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
+            result.set_exception(error)
+
+    found.add_done_callback(settle)
+    return result
 
 
 def as_struct(answer: Any, kind: type[A]) -> A:
     """An answer as its Struct, whether it is one or JSON."""
     return json_decoder(kind).decode(answer) if isinstance(answer, bytes) else answer
+
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 20.0
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
+
+THREADS = 16
+TRANSFER_THREADS = 4
+"""Threads for reads, for writes, and for statements of either kind; and for what moves much."""
+STATEMENTS = 6
+"""Threads that the statements of one caller may have."""
+STATEMENTS_OPEN = 70
+"""Statements of one caller, those that wait for a thread included."""
+RETRY_AFTER = 2
+"""Seconds after which to come again."""
+
+Kind: TypeAlias = Literal["reads", "writes", "transfers", "statements", "writing_statements"]
+
+
+class Places:
+    """What each caller may have so much of at once."""
+
+    def __init__(self, name: str, most: int, refusal: str) -> None:
+        """``refusal`` is what is said to who has that many, after the number."""
+        self.name = name
+        self.refused = 0
+        self._most = most
+        self._refusal = refusal
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def taken(self) -> int:
+        """How much is taken by all callers."""
+        return self._taken.total()
+
+    @contextmanager
+    def one(self, caller: str) -> Generator[None]:
+        """One more of a caller's, until the end of the block. Raises Limited."""
+        if self._taken[caller] >= self._most:
+            self.refused += 1
+            raise Limited(f"{self._most} {self._refusal}", RETRY_AFTER)
+        self._taken[caller] += 1
+        try:
+            yield
+        finally:
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]
+
+
+class Shares:
+    """The threads for one kind of work."""
+
+    def __init__(self, threads: int, each: int, queue: Places | None = None, waits: Places | None = None) -> None:
+        """``each``: threads that one caller may have; ``queue``: its requests, those that wait for one included.
+
+        ``waits``: those that wait for an index instead, where work may be done over again.
+        """
+        self._threads = CapacityLimiter(threads)
+        self._most = min(each, threads)
+        self._each: dict[str, CapacityLimiter] = {}
+        self._queue = queue
+        self._waits = waits
+
+    async def run(self, work: Callable[[], T], caller: str | None = None) -> T:
+        """The result of ``work`` for a caller, the one who asks. Raises Limited when too many of its requests wait."""
+        if caller is None:
+            caller = asker.get()
+        else:
+            asker.set(caller)
+        with self._share(caller) as share:
+
+            async def in_turn() -> T:
+                with self._queue.one(caller) if self._queue is not None else nullcontext():
+                    async with share:
+                        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+            if self._waits is None:
+                return await patiently(in_turn)
+            return await _put_off(in_turn, self._waits, caller)
+
+    @contextmanager
+    def _share(self, caller: str) -> Generator[CapacityLimiter]:
+        share = self._each.setdefault(caller, CapacityLimiter(self._most))
+        try:
+            yield share
+        finally:
+            found = share.statistics()
+            if not found.borrowed_tokens and not found.tasks_waiting:
+                self._each.pop(caller, None)
+
+
+async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Places, caller: str) -> T:
+    """The result of ``attempt``, made again when what it waits for may have come. Raises Limited."""
+    token = patience.set({})
+    try:
+        while True:
+            try:
+                return await patiently(attempt)
+            except NotYet as missing:
+                with waits.one(caller):
+                    await missing.over()
+    finally:
+        patience.reset(token)
+
+
+class Threads:
+    """The threads in which requests may block, each kind by itself, so that none takes the places of another.
+
+    What moves much is not refused here: it must come to its end in order, and `transfers` says how much of it may be.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        each, waits = settings.max_threads_per_key, settings.max_waits_per_key
+        own = settings.max_requests_per_key
+        queue = Places("requests", own, "requests of yours are being worked on, or wait for that; come again shortly")
+        waited = Places("index_waits", waits, "requests of yours wait for an index already; come again shortly")
+        stated = Places("statements", STATEMENTS_OPEN, "statements of yours run already, or wait; come again shortly")
+        self.transfers = Places(
+            "transfers", settings.max_transfers_per_key, "imports and exports of yours are open already; end one first"
+        )
+        self.places = (queue, waited, stated, self.transfers)
+        self.kinds: dict[Kind, Shares] = {
+            "reads": Shares(THREADS, each, queue, waited),
+            "writes": Shares(THREADS, each, queue),
+            "transfers": Shares(TRANSFER_THREADS, TRANSFER_THREADS // 2),
+            "statements": Shares(THREADS, STATEMENTS, stated),
+            "writing_statements": Shares(THREADS, STATEMENTS, stated),
+        }
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, which may be done over again while it waits for an index."""
+        return await self.kinds["reads"].run(work)
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """The result of ``attempt``, made again while somebody else is opening the store; raises Opening after 20 s."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except Opening:
+            if time.monotonic() + pause > deadline:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

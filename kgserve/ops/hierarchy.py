@@ -33,9 +33,8 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.memories import get_memory, memory_in
 from kgserve.ops.moments import EVERY_EDGE
 from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
-from kgserve.ops.shown_memories import as_memory, shown, shown_fields
-from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.worth import now_in_microseconds, settings_of
+from kgserve.ops.shown_memories import as_memory, now_in_microseconds, settings_of, shown, shown_fields
+from kgserve.ops.validate import checked_label
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
 from kgserve.store.memories_view import MemoriesDamaged
@@ -102,9 +101,7 @@ def ancestors(graph: Graph, request: AncestorsRequest) -> list[PlacedMemory]:
 
 def found_memory(store: Store, memory_id: str, name: str) -> NodeRow:
     """A memory in force of the store of a name, or the one that has taken it in. Raises InvalidInput and NotFound."""
-    faults = Faults()
-    check_label(memory_id, "id", faults)
-    faults.raise_any()
+    checked_label(memory_id)
     with store.reading() as rows:
         return memory_in(rows, memory_id, name)
 
@@ -172,7 +169,8 @@ class Then:
 
     def parent(self, memory_id: str) -> str | None:
         """What a memory stood below."""
-        edge = newest(edge for edge in self._upward(memory_id) if stands(self.node(edge.target)))
+        edges = filter(is_upward, self._edges(memory_id, outgoing=True))
+        edge = newest(edge for edge in edges if stands(self.node(edge.target)))
         return None if edge is None else edge.target
 
     def above(self, memory_id: str) -> Iterator[Placed]:
@@ -221,9 +219,6 @@ class Then:
                 f"more than {MOST_THEN} memories stood below {memory_id!r} then; that is too many to be told"
             )
         return [child for child in sources if stands(self.node(child)) and self.parent(child) == memory_id]
-
-    def _upward(self, memory_id: str) -> list[EdgeRow]:
-        return [edge for edge in self._edges(memory_id, outgoing=True) if is_upward(edge)]
 
     def _edges(self, memory_id: str, *, outgoing: bool) -> list[EdgeRow]:
         def look(history: History) -> list[EdgeRow]:

@@ -7,14 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
 
-from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
-from kgserve.history.history import FOREVER, History, SaidBy, State
+from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.history.history import FOREVER, SaidBy, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
     AlsoBy,
@@ -40,9 +39,9 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
-from kgserve.ops.standing import Standing, standing_of, standings
+from kgserve.ops.render import Standing, standing_of, standings
 from kgserve.ops.superseding import in_order, sequence_in
-from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.validate import checked_label
 from kgserve.ops.writing import cost, inject_answer
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
@@ -65,9 +64,7 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
     A node that was deleted has a history, too. Raises NotFound for one that never was.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
-    faults = Faults()
-    check_label(node_id, "id", faults)
-    faults.raise_any()
+    checked_label(node_id)
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
         # One more than is shown: what the last one has changed, and whether there is another page.
@@ -165,7 +162,7 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
         moment = parse_time(before)
     except ValueError as error:
         message = f"is neither a sequence, nor a number of days such as 30d, nor a time: {error}"
-        raise InvalidInput(f"before: {message}", (FieldError("before", message),)) from None
+        raise InvalidInput.at("before", message) from None
     return follower.look(lambda history: history.sequence_at(moment))
 
 
@@ -252,9 +249,7 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     a memory that was forgotten, Conflict when no history is kept, but for a memory, Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
-    faults = Faults()
-    check_label(entity_id, "entity_id", faults)
-    faults.raise_any()
+    checked_label(entity_id, "entity_id")
     with graph.lease() as leased:
         with leased.reading() as rows:
             found = _versions(rows, entity_id)
@@ -337,16 +332,12 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
     size = 0
     while len(found) < limit and size < MAX_BYTES:
         start, most = found[-1].first if found else after, min(limit - len(found), STATES_AT_ONCE)
-        states = follower.look(partial(_some, entity_id, start, most))
+        states = follower.look(lambda history, at=start, some=most: history.node_states_after(entity_id, at, some))
         found += states
         if len(states) < most:
             return found, False
         size += sum(len(state.row.content) + len(state.row.attributes) for state in states)
     return found, True
-
-
-def _some(entity_id: str, after: int, most: int, history: History) -> list[State[NodeRow]]:
-    return history.node_states_after(entity_id, after, most)
 
 
 def _parent(follower: HistoryFollower, state: State[NodeRow], present: int) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.links.links import EVERY, LinkReader
 from kgserve.model.batch import EdgePut, LinkPut
 from kgserve.model.requests import EdgeInput, check_store_name
@@ -44,7 +44,7 @@ def _leads_elsewhere(graph: Graph, to_graph: str, index: int) -> bool:
         return leads_elsewhere(graph, to_graph)
     except InvalidInput as error:
         path = f"edges[{index}].to_graph"
-        raise InvalidInput(f"{path}: {error}", (FieldError(path, str(error)),)) from None
+        raise InvalidInput.at(path, str(error)) from None
 
 
 def edge_of(store: Store, key: EdgeKey | LinkKey) -> EdgeRow | None:

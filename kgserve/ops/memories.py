@@ -1,4 +1,7 @@
-"""Memories: storing them with a look at what is there already, reading, changing and deleting them."""
+"""Memories: storing them with a look at what is there already, reading, changing and deleting them.
+
+At the end giving memories to a language model by hand: those that were set aside, or any.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +18,7 @@ from kgserve.memories.entries import LiveMemory
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.model.extraction import ExtractAnswer, ExtractRequest, is_text
 from kgserve.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.model.likeness import differs
 from kgserve.model.listing import MemoryFilter
@@ -49,11 +53,10 @@ from kgserve.model.times import format_time
 from kgserve.model.withdrawing import SUPERSEDED, VERSION_OF
 from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
-from kgserve.ops.shown_memories import shown
+from kgserve.ops.shown_memories import now_in_microseconds, settings_of, shown, use
 from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.superseding import check_bounds, is_version_id
 from kgserve.ops.validate import Fault, Faults, bound, called, check_label, moment, node_put
-from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
@@ -73,6 +76,7 @@ SLICE = 1_000
 TEASER = 200
 """Characters of a similar memory that are told."""
 _CALLED = {"type": "memory_type", "attributes": "metadata"}
+_SENT = ("content", "tags", "valid_from", "valid_to", "confidence", "importance", "source", "context", "layer")
 _SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]+)([smhdw])")
 
@@ -157,21 +161,15 @@ class Done(msgspec.Struct):
 
 def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place: str = "") -> Checked:
     """A memory to store as far as it can be known without its store; ``number`` is its own among those sent."""
-    node = NodeInput(
+    put = _put(
+        request,
+        fault,
         id=request.memory_id or ordered_id(number),
         type=request.memory_type or (USUAL_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
-        content=request.content,
-        attributes=request.metadata,
         tags=request.tags or None,
-        valid_from=request.valid_from,
-        valid_to=request.valid_to,
-        confidence=request.confidence,
-        importance=request.importance,
         source=request.source or None,
         context=request.context or None,
-        layer=request.layer,
     )
-    put = node_put(0, node, called(fault, _CALLED))
     created = _created(request.created_at, fault)
     extras = put.extras or NodeExtrasPut()
     if request.expires_in is not None:
@@ -193,6 +191,12 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place
         MemoryPut(node=whole, about=about, dedup="off", threshold=1.0, parent=request.parent_id or ""),
         place,
     )
+
+
+def _put(request: StoreMemoryRequest | UpdateMemoryRequest, fault: Fault, **others: Any) -> NodePut:
+    """The node of a memory that was sent, checked; ``others`` are fields that are not as they were sent."""
+    fields = {name: getattr(request, name) for name in _SENT} | others
+    return node_put(0, NodeInput(attributes=request.metadata, **fields), called(fault, _CALLED))
 
 
 def _created(text: str | None, fault: Fault) -> int | None:
@@ -387,21 +391,7 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
 def _change(request: UpdateMemoryRequest) -> NodePut:
     """What is given, checked. Raises InvalidInput and TooLarge."""
     faults = Faults()
-    node = NodeInput(
-        id=request.memory_id,
-        type=request.memory_type,
-        content=request.content,
-        attributes=request.metadata,
-        tags=request.tags,
-        valid_from=request.valid_from,
-        valid_to=request.valid_to,
-        confidence=request.confidence,
-        importance=request.importance,
-        source=request.source,
-        context=request.context,
-        layer=request.layer,
-    )
-    put = node_put(0, node, called(faults, _CALLED))
+    put = _put(request, faults, id=request.memory_id, type=request.memory_type)
     if request.content is not None and not request.content.strip():
         faults("content", "is blank")
     if request.parent_id:
@@ -483,25 +473,13 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
         message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
         raise InvalidInput(message, (FieldError("", message),))
     wanted = _Doomed(request, before)
-    if request.dry_run:
-        with graph.lease() as store:
-            found = wanted.find(store)
-            sequence = store.state.sequence
-        done: Future[MemoriesDeleted] = Future()
-        done.set_result(wanted.told(found, sequence))
-        return done
-    found_at: list[list[str]] = []
 
-    def batch(store: Store) -> WriteBatch:
-        found_at.append(wanted.find(store))
+    def batch(store: Store, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
-            doomed = with_versions(rows, found_at[0][:DELETED_AT_ONCE])
+            doomed = with_versions(rows, found[:DELETED_AT_ONCE])
         return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
 
-    def answer(report: Report) -> MemoriesDeleted:
-        return wanted.told(found_at[0], report.sequence)
-
-    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
+    return graph.prepared(wanted.find, batch, wanted.told, dry_run=request.dry_run)
 
 
 class _Doomed:
@@ -587,3 +565,31 @@ def _missing(memory_id: str, store: str, row: NodeRow | None) -> str:
     if row.is_memory and row.extras is not None:
         return f"memory {memory_id!r} was {row.extras.ended}; a list with ended={row.extras.ended} shows it"
     return f"node {memory_id!r} is no memory"
+
+
+NO_MODEL = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
+
+
+def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
+    """Has memories wait for the language model: those that were set aside, or with `ids` these.
+
+    The model is asked afterwards, one text after the other; `stats` shows how far it is. A text that was taken apart
+    already is not taken apart again. Raises InvalidInput where no language model is set, NotFound and Unavailable.
+    """
+    extractor = graph.graphs.extractor
+    if extractor is None:
+        raise InvalidInput(NO_MODEL)
+    with graph.lease() as store:
+        extraction, missing, ids = extractor.of(store), list[str](), None
+        if request.ids is not None:
+            with store.reading() as rows:
+                found = rows.nodes(request.ids)
+            ids = [each for each in dict.fromkeys(request.ids) if each in found and is_text(found[each])]
+            missing = [each for each in dict.fromkeys(request.ids) if each not in ids]
+        queued = extraction.again(ids)
+        return ExtractAnswer(
+            queued=queued,
+            missing=missing[:MAX_TOLD],
+            waiting=extraction.waiting[0],
+            sequence=store.state.sequence,
+        )

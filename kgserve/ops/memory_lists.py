@@ -8,12 +8,12 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from kgserve.decoding import decode_json, msgpack_decoder
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.decoding import msgpack_decoder
+from kgserve.errors import InvalidInput
 from kgserve.memories.lookups import RelationFilter
 from kgserve.memories.memories import Memories
 from kgserve.memories.selecting import FEW, MemoryPlace, Sort
-from kgserve.model.attributes import Condition, Wanted, has_all
+from kgserve.model.attributes import Condition, has_all
 from kgserve.model.listing import MemoryFilter, NodeFilter
 from kgserve.model.memories import MAX_SKIPPED, MemoriesQuery, MemoryPage
 from kgserve.model.named import (
@@ -29,9 +29,8 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.moments import valid_moment
 from kgserve.ops.named import entity_fields, found_entity, shown_relations
-from kgserve.ops.shown_memories import shown
-from kgserve.ops.validate import Faults, asked_attributes, bound
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds, shown
+from kgserve.ops.validate import Faults, asked_in_json, bound
 from kgserve.rows.snapshot import Rows
 from kgserve.store.memories_view import MemoriesDamaged
 from kgserve.store.store import Store
@@ -60,11 +59,10 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
     entities have.
     """
     if request.offset and request.cursor:
-        message = "goes with the first page only; the cursor knows how far that was"
-        raise InvalidInput(f"offset: {message}", (FieldError("offset", message),))
+        raise InvalidInput.at("offset", "goes with the first page only; the cursor knows how far that was")
     start = _start(request.cursor, request.sort, request.offset)
     wanted = _wanted(request, start.now)
-    conditions = asked_attributes(_attributes(request.metadata), "metadata")
+    conditions = asked_in_json(request.metadata, "metadata")
     with graph.lease() as store:
         if request.entity:
             wanted = msgspec.structs.replace(wanted, entity=found_entity(store, request.entity, graph.name))
@@ -119,14 +117,6 @@ def _page(
         return MemoryPage(memories=shown(store, rows, [*found.values()], now_in_microseconds()), next_cursor=cursor)
 
     return store.memories.ask(look)
-
-
-def _attributes(text: str | None) -> dict[str, Any] | None:
-    try:
-        return None if text is None else decode_json(text, Wanted)
-    except (msgspec.DecodeError, RecursionError) as error:
-        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
-        raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from None
 
 
 def _holders(store: Store, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
@@ -218,4 +208,4 @@ def _decoded(cursor: str | None, kind: Any, start: T) -> T:
 
 def _no_cursor() -> InvalidInput:
     message = "is not a cursor that a page of this list gave"
-    return InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
+    return InvalidInput.at("cursor", message)

@@ -1,6 +1,9 @@
-"""Merging two entities that are one, in one commit.
+"""Merging two entities that are one, in one commit, and taking that back.
 
-Decided from the present rows in the writer's turn, so that nothing comes in between.
+Merging is decided from the present rows in the writer's turn, so that nothing comes in between. When it is taken back
+the node gets its edges as they were, from the history, and what was written since stays. The history is read before the
+writer's turn, for it may have to be waited for; what it says of a moment does not change. In the turn it is held
+against the rows as they are by then.
 """
 
 from __future__ import annotations
@@ -8,15 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain
 
 import msgspec
 import numpy as np
 
-from kgserve.errors import Conflict, NotFound, TooLarge
+from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
+from kgserve.history.history import History
 from kgserve.links.links import LinkReader
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
-from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.merging import (
     MAX_CHAIN,
     MAX_MOVED,
@@ -24,18 +29,23 @@ from kgserve.model.merging import (
     MERGED_INTO,
     MergeAnswer,
     MergeNode,
+    NotRestored,
+    UnmergeAnswer,
+    UnmergeNode,
     moved_key,
     moved_link,
+    survivor_of,
 )
 from kgserve.model.plan import Report
-from kgserve.model.rows import EdgeRow, LinkRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
-from kgserve.ops.taking import Taken, taken_over
+from kgserve.ops.moments import EVERY_EDGE, merged_at, rows_at, whole_history
+from kgserve.ops.taking import GivenBack, Taken, given_back, taken_over
 from kgserve.ops.validate import Faults, check_author, check_label
 from kgserve.ops.versions import written
 from kgserve.ops.writing import cost
-from kgserve.rows.redirect import aliases, survivor
+from kgserve.rows.redirect import aliases, merged_among, survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 
@@ -187,3 +197,273 @@ def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
 def _withdrawn(node_id: str, author: str) -> NodePut:
     now = time.time_ns() // 1000
     return NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_from=now, valid_to=now))
+
+
+def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
+    """Takes the merge of a node back: it is what it was before, with the edges that it had.
+
+    The other one loses what it had by the merge, but for what was written since, which stays with it: `edges_kept` and
+    `kept` say what. What both had been given is for a person to sort out. It is read from the history, so where that
+    does not reach back to the merge, it is refused. A node that is not merged stays as it is. All of it is one commit.
+
+    Raises NotFound, Conflict where no history is kept, where the node came merged, by an import, or where the other one
+    was merged in its turn, and Gone for a merge that the history no longer knows.
+    """
+    faults = Faults()
+    check_label(request.node_id, "id", faults)
+    author = check_author(request.created_by, faults)
+    faults.raise_any()
+    found: list[_Unmerge] = []
+
+    def begin(store: Store) -> Future[Report]:
+        with store.reading() as rows:
+            seen = _seen(rows, request.node_id, graph.name)
+        past = None if seen is None else _past(graph, store, seen)
+
+        def batch() -> WriteBatch:
+            with store.reading_links() as (rows, links):
+                found.append(_planned_back(rows, links, request.node_id, seen, past, author, graph.name))
+            return found[0].batch
+
+        return store.submit_prepared(batch)
+
+    return graph.write(begin, lambda report: _unmerged(request.node_id, found[0], report))
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """A merge as it stands: the node, what it was merged into, and others that were, in the order of their merging."""
+
+    row: NodeRow
+    into: str
+    others: tuple[NodeRow, ...]
+
+
+class _Past(msgspec.Struct, frozen=True):
+    """What a merge changed. ``before`` and ``after`` are states of the one that stayed, if it was changed.
+
+    ``edges`` are those of the node; ``heirs`` are edges of others, by the key that one of these came to be at. So are
+    ``links`` and ``link_heirs``.
+    """
+
+    row: NodeRow
+    edges: list[EdgeRow]
+    before: NodeRow | None
+    after: NodeRow | None
+    heirs: dict[EdgeKey, EdgeRow]
+    links: list[LinkRow]
+    link_heirs: dict[LinkKey, LinkRow]
+
+
+class _Unmerge(msgspec.Struct, frozen=True):
+    """What taking a merge back is to write, and what is told of it."""
+
+    batch: WriteBatch
+    out_of: str | None = None
+    back: GivenBack | None = None
+    restored: int = 0
+    removed: int = 0
+    kept: int = 0
+
+
+def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer:
+    lost = [
+        NotRestored(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
+        for each in report.skipped[:MAX_TOLD]
+        if each.key is not None
+    ]
+    back = unmerge_.back
+    return UnmergeAnswer(
+        id=node_id,
+        out_of=unmerge_.out_of,
+        changed=unmerge_.out_of is not None,
+        node=render.node(written(report)),
+        edges_restored=unmerge_.restored - report.skipped_count,
+        edges_removed=unmerge_.removed,
+        edges_kept=unmerge_.kept,
+        not_restored=lost,
+        not_restored_count=report.skipped_count,
+        given_back=[] if back is None else back.gone[:MAX_TOLD],
+        kept=[] if back is None else back.kept[:MAX_TOLD],
+        sequence=report.sequence,
+    )
+
+
+def _seen(rows: Rows, node_id: str, store: str) -> _Seen | None:
+    """The merge of a node; None if it was not merged. Raises NotFound, and Conflict where another has to go first."""
+    row = rows.node(node_id)
+    if row is None:
+        raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+    steps = merged_among(rows, (node_id,))
+    into = steps.get(node_id)
+    if into is None:
+        return None
+    if into in steps:
+        raise Conflict(
+            f"node {into!r}, which {node_id!r} was merged into, was merged into {steps[into]!r} since; "
+            f"unmerge {into!r} first"
+        )
+    others = rows.nodes([each for each in aliases(rows, into) if each != node_id]).values()
+    return _Seen(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
+
+
+def _past(graph: Graph, store: Store, seen: _Seen) -> _Past:
+    """What the history says of a merge. Raises Conflict, Gone and Unavailable."""
+    node_id, at = seen.row.id, seen.row.sequence
+    try:
+        follower = whole_history(graph.graphs.historian, store)
+        past = follower.look(lambda history: _read(history, seen, at))
+    except (Conflict, Gone) as error:
+        error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be taken back: {error}")
+        raise
+    if past is None:
+        raise Conflict(
+            f"the merge of {node_id!r} cannot be taken back: it came merged, by an import or a restore, at sequence "
+            f"{at}; delete {node_id!r} to be free to write it anew"
+        )
+    return past
+
+
+def _read(history: History, seen: _Seen, at: int) -> _Past | None:
+    row = next(rows_at(history, (seen.row.id,), at - 1), None)
+    if row is None or merged_at(history, row.id, at - 1) is not None:
+        return None
+    edges = list(_edges_at(history, row.id, at - 1))
+    before, after = (next(rows_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
+    moved = {moved_key(edge.key, row.id, seen.into) for edge in edges}
+    links = _links_at(history, row.id, at - 1)
+    link_heirs = _link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
+    return _Past(row, edges, before, after, _heirs(history, seen, moved), links, link_heirs)
+
+
+def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
+    """The edges of a node as of a commit, each once, without those of merges."""
+    out = (state.row for state in history.outgoing(node_id, at, EVERY_EDGE))
+    into = (state.row for state in history.incoming(node_id, at, EVERY_EDGE))
+    edges = chain(out, (row for row in into if row.source != node_id))
+    return (row for row in edges if row.relation_type != MERGED_INTO)
+
+
+def _heirs(history: History, seen: _Seen, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+    """The edges of others that a moved one stood for, too: of the first that was merged, where there are several."""
+    heirs: dict[EdgeKey, EdgeRow] = {}
+    for other in seen.others:
+        # What the history no longer knows cannot be handed on.
+        with suppress(Gone):
+            for edge in _edges_at(history, other.id, other.sequence - 1):
+                key = moved_key(edge.key, other.id, seen.into)
+                if key in moved:
+                    heirs.setdefault(key, edge)
+    return heirs
+
+
+def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
+    return [state.row for state in history.links_from(node_id, at, EVERY_EDGE)]
+
+
+def _link_heirs(history: History, seen: _Seen, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
+    """As `_heirs`, of links."""
+    heirs: dict[LinkKey, LinkRow] = {}
+    for other in seen.others if moved else ():
+        with suppress(Gone):
+            for link in _links_at(history, other.id, other.sequence - 1):
+                key = moved_link(link.key, other.id, seen.into)
+                if key in moved:
+                    heirs.setdefault(key, link)
+    return heirs
+
+
+class _Links(msgspec.Struct, frozen=True):
+    """What becomes of links: those that are put back, the keys of those that go, how many of both there are."""
+
+    puts: list[LinkPut] = []
+    going: list[LinkKey] = []
+    kept: int = 0
+    inherited: int = 0
+
+
+def _planned_links(links: LinkReader | None, past: _Past, seen: _Seen) -> _Links:
+    if links is None or not past.links:
+        return _Links([link_again(row, row.key) for row in past.links])
+    moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
+    there = {row.key: row for row in links.of(moved)}
+    at = seen.row.sequence
+    going = [key for key, row in there.items() if row.edge.sequence >= at and _same(row.edge, moved[key].edge)]
+    heirs = [link_again(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
+    puts = [*(link_again(row, row.key) for row in past.links), *heirs]
+    return _Links(puts, going, len(there) - len(going), len(heirs))
+
+
+def _planned_back(
+    rows: Rows,
+    links: LinkReader | None,
+    node_id: str,
+    seen: _Seen | None,
+    past: _Past | None,
+    author: str,
+    store: str,
+) -> _Unmerge:
+    if _seen(rows, node_id, store) != seen:
+        raise Unavailable(f"what {node_id!r} was merged into was merged, or unmerged, just now; try again")
+    if seen is None or past is None:
+        return _Unmerge(WriteBatch(nodes=[NodePut(0, node_id)], told=True))
+    moved = _moved(rows, past.edges, node_id, seen.into)
+    there = rows.edges([*moved])
+    going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _same(row, moved[key])]
+    heirs = _inherited(going, moved, past, seen)
+    puts = [*(edge_again(edge, edge.key) for edge in past.edges), *heirs]
+    elsewhere = _planned_links(links, past, seen)
+    back = _given_back(rows, seen, past, author)
+    nodes = [_as_it_was(past.row, author), *([] if back is None else [back.put])]
+    batch = WriteBatch(
+        nodes=nodes,
+        edges=puts,
+        links=elsewhere.puts,
+        delete_edges=[(node_id, seen.into, MERGED_INTO), *going],
+        delete_links=elsewhere.going,
+        touch=False,
+        told=True,
+        cost=cost(nodes, [*puts, *(put.edge for put in elsewhere.puts)]) + sum(sum(map(len, key)) for key in going),
+    )
+    restored = len(past.edges) + len(past.links)
+    removed = len(going) - len(heirs) + len(elsewhere.going) - elsewhere.inherited
+    return _Unmerge(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
+
+
+def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
+    """The edges by the keys at which they are to be found now, without those between the two nodes."""
+    moving = [row for row in edges if {row.source, row.target} != {node_id, into}]
+    steps = merged_among(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
+    keys = (moved_key(row.key, node_id, into) for row in moving)
+    ends = ((survivor_of(steps, source), survivor_of(steps, target), kind) for source, target, kind in keys)
+    return dict(zip(ends, moving, strict=True))
+
+
+def _same(row: EdgeRow, edge: EdgeRow) -> bool:
+    """Whether an edge says what another one does, at the same times."""
+    return (row.weight, row.attributes, row.extras) == (edge.weight, edge.attributes, edge.extras)
+
+
+def _inherited(going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _Past, seen: _Seen) -> list[EdgePut]:
+    """Edges of others that take the place of some that go."""
+    places = ((key, moved_key(moved[key].key, seen.row.id, seen.into)) for key in going)
+    return [edge_again(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
+
+
+def _given_back(rows: Rows, seen: _Seen, past: _Past, author: str) -> GivenBack | None:
+    """What the one that stayed gives back; None if it had taken nothing over."""
+    row = rows.node(seen.into)
+    if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:
+        return None
+    return given_back(past.before, past.after, row, seen.others, author)
+
+
+def _as_it_was(row: NodeRow, author: str) -> NodePut:
+    """A put that makes a node that was merged what it was: no more of it than when it is true has changed."""
+    extras = row.extras or NO_EXTRAS
+    return NodePut(
+        0,
+        row.id,
+        extras=NodeExtrasPut(
+            created_by=author or extras.created_by, valid_from=extras.valid_from, valid_to=extras.valid_to
+        ),
+    )

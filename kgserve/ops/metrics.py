@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import msgspec
 
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.errors import KgserveError
 from kgserve.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
 from kgserve.metrics.observation import Labels, NodeCounts, Observation
 from kgserve.model.cluster import ClusterStatus, NodeState
-from kgserve.ops.graph import Graphs
-from kgserve.ops.shares import Places
+from kgserve.ops.graph import Graphs, Places
 from kgserve.store.store import Store
 from kgserve.version import __version__
 from kgserve.views.follower import View

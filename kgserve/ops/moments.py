@@ -7,12 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from kgserve.errors import Conflict, FieldError, InvalidInput, Unavailable
+from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.history.history import History, gone
 from kgserve.model.listing import Listed, NodeFilter, Place, page_of
+from kgserve.model.merging import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, LinkRow, NodeRow, RowTuple, holds
 from kgserve.model.times import parse_time
 from kgserve.model.walk import Reached, Standing, Walk, by_levels
+from kgserve.rows.redirect import survivor
+from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from kgserve.views.history import Historian, HistoryFollower
 from kgserve.views.waiting import reached
@@ -64,8 +67,7 @@ class Past(msgspec.Struct, frozen=True):
         try:
             moment = parse_time(self._text)
         except ValueError as error:
-            message = f"is neither a sequence nor a time: {error}"
-            raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),)) from None
+            raise InvalidInput.at("as_of", f"is neither a sequence nor a time: {error}") from None
         _catch_up(follower, present)
         return follower.look(lambda history: history.sequence_at(moment))
 
@@ -124,7 +126,7 @@ def valid_moment(text: str | None) -> int | None:
         return parse_time(text)
     except (ValueError, OverflowError):
         message = "is neither an RFC 3339 time such as 2025-07-15T12:00:00Z nor now or any"
-        raise InvalidInput(f"valid_at: {message}", (FieldError("valid_at", message),)) from None
+        raise InvalidInput.at("valid_at", message) from None
 
 
 def when_asked(past: Past | None, valid_at: str | None) -> str:
@@ -259,9 +261,11 @@ def _walk(history: History, wanted: Walk, at: int) -> Reached:
     start = history.node_at(wanted.start, at)
     if start is None or not (wanted.valid_at is None or start.row.holds_at(wanted.valid_at)):
         return Reached([], [], truncated=False)
-    found = by_levels(
-        wanted, wanted.start, lambda ids: _followed(history, wanted, ids, at), _standing(history, wanted, at)
-    )
+
+    def followed(ids: Collection[str]) -> Iterator[EdgeRow]:
+        return filter(wanted.follows, _edges(history, wanted, ids, at))
+
+    found = by_levels(wanted, wanted.start, followed, _standing(history, wanted, at))
     states = ((history.node_at(node_id, at), depth) for node_id, depth in found.depths.items())
     return Reached([(state.row, depth) for state, depth in states if state is not None], found.edges, found.truncated)
 
@@ -271,13 +275,56 @@ def _standing(history: History, wanted: Walk, at: int) -> Standing | None:
     return None if moment is None else lambda ids: standing(ids, lambda some: rows_at(history, some, at), moment)
 
 
-def _followed(history: History, wanted: Walk, ids: Collection[str], at: int) -> Iterator[EdgeRow]:
-    return filter(wanted.follows, _edges(history, wanted, ids, at))
-
-
 def _edges(history: History, wanted: Walk, ids: Collection[str], at: int) -> Iterable[EdgeRow]:
     for node_id in ids:
         if wanted.direction != "incoming":
             yield from (state.row for state in history.outgoing(node_id, at, EVERY_EDGE))
         if wanted.direction != "outgoing":
             yield from (state.row for state in history.incoming(node_id, at, EVERY_EDGE))
+
+
+MOST_ENDS = 100
+
+
+def found_as(rows: Rows, node_id: str, valid_at: str | None) -> str:
+    """The node that is meant by an id: the one that it was merged into, but itself where everything is asked for."""
+    return node_id if valid_at == ANY else survivor(rows, node_id)
+
+
+def found_then(store: Store, past: Past, node_id: str, valid_at: str | None) -> str:
+    """The same, as of a moment. Raises as `Past.of`."""
+    if valid_at == ANY:
+        return node_id
+    follower, at = past.of(store)
+    return follower.look(lambda history: survivor_at(history, node_id, at))
+
+
+def survivor_at(history: History, node_id: str, at: int) -> str:
+    """The node itself, or the one that it had come to by merges as of a commit."""
+    steps: dict[str, str] = {}
+    end: str | None = node_id
+    while end is not None and end not in steps and len(steps) <= MAX_CHAIN:
+        into = merged_at(history, end, at)
+        if into is not None:
+            steps[end] = into
+        end = into
+    return survivor_of(steps, node_id)
+
+
+def merged_at(history: History, node_id: str, at: int) -> str | None:
+    """What a node had been merged into as of a commit, if into any."""
+    state = history.node_at(node_id, at)
+    if state is None or not is_withdrawn(state.row.extras):
+        return None
+    edges = (each.row for each in history.outgoing(node_id, at, MOST_ENDS))
+    return max(((row.sequence, row.target) for row in edges if row.relation_type == MERGED_INTO), default=(0, None))[1]
+
+
+def note(asked: str, found: str) -> bytes:
+    """What an answer in JSON says of it behind its last field."""
+    return b"" if asked == found else b',"redirected_from":' + msgspec.json.encode(asked)
+
+
+def noted(asked: str, found: str) -> str | msgspec.UnsetType:
+    """The same for an answer that is a Struct."""
+    return msgspec.UNSET if asked == found else asked

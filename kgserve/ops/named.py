@@ -19,7 +19,7 @@ from kgserve.model.decay import Worth
 from kgserve.model.fields import NodeExtrasPut
 from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import MAX_TOLD
-from kgserve.model.merging import MERGED_INTO
+from kgserve.model.merging import MERGED_INTO, MergeAnswer, MergeNode
 from kgserve.model.named import (
     USUAL_STRENGTH,
     CreatedEntity,
@@ -51,11 +51,11 @@ from kgserve.model.plan import Report
 from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import format_time, parse_time
-from kgserve.ops.drafting import Draft
-from kgserve.ops.graph import Graph
-from kgserve.ops.shown_memories import name_of, shown
+from kgserve.ops import merging
+from kgserve.ops.graph import Graph, made_of
+from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of, shown, use
+from kgserve.ops.storing import Draft
 from kgserve.ops.validate import Faults, called, edge_put, node_put
-from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.rows.snapshot import Rows
@@ -253,27 +253,17 @@ def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[Enti
     A name that nothing has is not an error. With `dry_run` nothing is deleted. Raises Conflict for a name that several
     entities have.
     """
-    found: list[_Doomed] = []
 
     def look(store: Store) -> _Doomed:
         with store.reading() as rows:
             ahead = Ahead(rows, store.memories, now_in_microseconds())
             return _Doomed.of(Draft(ahead), rows, request)
 
-    def batch(store: Store) -> WriteBatch:
-        found.append(look(store))
-        gone = [*found[0].entities, *found[0].memories]
+    def batch(_: Store, found: _Doomed) -> WriteBatch:
+        gone = [*found.entities, *found.memories]
         return WriteBatch(delete_nodes=gone, cost=sum(map(len, gone)))
 
-    if request.dry_run:
-        with graph.lease() as store:
-            done: Future[EntitiesDeleted] = Future()
-            done.set_result(look(store).told(request, store.state.sequence))
-            return done
-    return graph.write(
-        lambda store: store.submit_prepared(lambda: batch(store)),
-        lambda report: found[0].told(request, report.sequence),
-    )
+    return graph.prepared(look, batch, lambda found, at: found.told(request, at), dry_run=request.dry_run)
 
 
 class _Doomed(msgspec.Struct):
@@ -353,7 +343,8 @@ class _Around:
         depths, level = {start: 0}, [start]
         for hops in range(1, depth + 1):
             ends = self._ends(level) - depths.keys()
-            level = sorted(row.id for row in self._rows.nodes(ends).values() if self._is_entity(row))
+            there = self._rows.nodes(ends).values()
+            level = sorted(row.id for row in there if not row.is_memory and row.holds_at(self._moment))
             room = most - len(depths)
             depths |= dict.fromkeys(level[:room], hops)
             if len(level) > room:
@@ -376,9 +367,6 @@ class _Around:
         found = not_of_kinds(rows, rows.around(numbers, outgoing=outgoing), _APART)
         found = rows.holding(found, self._moment) if rows.dated else found
         return strong(rows, found, self._least) if self._least > 0 else found
-
-    def _is_entity(self, row: NodeRow) -> bool:
-        return not row.is_memory and row.holds_at(self._moment)
 
 
 def _remembered(store: Store, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:
@@ -424,7 +412,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     def decide(draft: Draft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
             key = (draft.entity(each.source), draft.entity(each.target), each.relation_type)
-            made.append(relate(draft, msgspec.structs.replace(put, key=key)))
+            made.append(put_relation(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
@@ -460,7 +448,7 @@ def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
     return put
 
 
-def relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
+def put_relation(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
     """Write a relation, and say what it comes to."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
@@ -599,3 +587,34 @@ def shown_relations(store: Store, rows: Rows, edges: Sequence[EdgeRow]) -> list[
         )
 
     return [relation(edge) for edge in edges]
+
+
+def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
+    """Makes an entity, or meets the one of that name and type; makes the store if it does not exist.
+
+    Names are the same whatever their case, blanks and forms of letters. One whose type nobody had said gets the type.
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable.
+    """
+    made = create_entities(graph, CreateEntitiesRequest(entities=[request]))
+    return made_of(made, lambda answer: answer.entities[0])
+
+
+def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
+    """Relates two entities by their names; ends that are not there are made, as `unknown`.
+
+    Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
+    StorageFull and Unavailable.
+    """
+    made = create_relations(graph, CreateRelationsRequest(relations=[request]))
+    return made_of(made, lambda answer: answer.relations[0])
+
+
+def merge_entities(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
+    """Merges an entity into another one that is the same, each by its id or its name: what is about either is about it.
+
+    Both names mean the one that stays. Undone as the merge of any two nodes. Raises what a merge does, and Conflict for
+    a name that several entities have.
+    """
+    with graph.lease() as store:
+        absorbed, into = (found_entity(store, each, graph.name) for each in (request.node_id, request.into))
+    return merging.merge(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))

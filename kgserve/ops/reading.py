@@ -1,11 +1,16 @@
-"""Reading the graph: nodes, edges, walks from a node, and the types and tags in use."""
+"""Reading the graph: nodes, edges, walks from a node, and the types and tags in use.
+
+At the end what is done with all nodes that a filter lets pass, or that are named: count them, get them, delete them.
+"""
 
 from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -13,23 +18,26 @@ import msgspec
 import numpy as np
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.decoding import decode_json, json_decoder
-from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.decoding import json_decoder
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.links.links import LinkReader
 from kgserve.model.answers import (
     MAX_EXAMPLE,
     MAX_TAGS_LISTED,
+    CountAnswer,
+    DeleteNodesAnswer,
     Edge,
     ListedNode,
     ListedPage,
     Node,
     NodeAnswer,
     NodePage,
+    NodesAnswer,
     SchemaDescription,
     TagList,
     TraverseAnswer,
 )
-from kgserve.model.attributes import Scalar, Wanted
+from kgserve.model.batch import WriteBatch
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.queries import (
@@ -41,7 +49,7 @@ from kgserve.model.queries import (
     NodesQuery,
     TagsQuery,
 )
-from kgserve.model.requests import TraverseRequest
+from kgserve.model.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
 from kgserve.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
 from kgserve.model.times import parse_time
 from kgserve.model.versioned import EdgeAnswer, EdgeList
@@ -55,25 +63,28 @@ from kgserve.ops.moments import (
     ANY,
     MAX_SHOWN,
     Past,
+    found_as,
+    found_then,
+    note,
+    noted,
     page_as_of,
+    rows_at,
     valid_moment,
     view_as_of,
     walk_as_of,
     when_asked,
     world_moment,
 )
-from kgserve.ops.redirects import found_as, found_then, note, noted
-from kgserve.ops.standing import shown_then
-from kgserve.ops.validate import Faults, asked_attributes, check_label, named_twice
+from kgserve.ops.render import shown_then
+from kgserve.ops.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
 from kgserve.rows.delta import Gathered
-from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
+from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges, with_versions
 from kgserve.rows.encoding import encode_link
 from kgserve.rows.redirect import absorbed
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
-from kgserve.store.catalog_view import CatalogDamaged
 from kgserve.store.pool import NotOpen
-from kgserve.store.store import Store
+from kgserve.store.store import CatalogDamaged, Store
 
 _Inbound = tuple[str, LinkRow]
 """A link, and the store that it leads from."""
@@ -90,9 +101,7 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
             raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
-    faults = Faults()
-    check_label(node_id, "id", faults)
-    faults.raise_any()
+    checked_label(node_id)
     inbound = _inbound(graph, request)
     with graph.lease() as store:
         found = (
@@ -175,14 +184,17 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
     """
     nodes, next_cursor = _page_of_nodes(graph, request)
     if request.compact:
-        return ListedPage(nodes=list(map(_listed_node, nodes)), next_cursor=next_cursor)
+        return ListedPage(
+            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT}) for node in nodes],
+            next_cursor=next_cursor,
+        )
     return NodePage(nodes=nodes, next_cursor=next_cursor)
 
 
 def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | None]:
     place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
-    attributes = asked_attributes(_json_object(wanted.attributes))
+    attributes = asked_in_json(wanted.attributes, "attributes")
     with graph.lease() as leased:
         wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past), attributes)
         if past is None:
@@ -192,14 +204,6 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
             found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
             nodes = shown_then(leased, past, found.items)
     return nodes, None if found.next is None else _cursor_of(found.next)
-
-
-def _json_object(text: str | None) -> dict[str, Scalar] | None:
-    try:
-        return None if text is None else decode_json(text, Wanted)
-    except (msgspec.DecodeError, RecursionError) as error:
-        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
-        raise InvalidInput(f"attributes: {message}", (FieldError("attributes", message),)) from None
 
 
 def listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
@@ -233,10 +237,6 @@ def _start_of_page(wanted: NodesQuery) -> Place:
     return _place_of(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
 
 
-def _listed_node(node: Node) -> ListedNode:
-    return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
-
-
 _LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
 _COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
@@ -255,8 +255,7 @@ def _place_of(cursor: str) -> Place:
         place = Place()
     # The decoder passes over signs that are none of its alphabet.
     if not place.after or not 0 <= place.skip <= MAX_OFFSET or _cursor_of(place) != cursor:
-        message = "is not a cursor that a page of this list gave"
-        raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
+        raise InvalidInput.at("cursor", "is not a cursor that a page of this list gave")
     return place
 
 
@@ -283,7 +282,7 @@ def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_I
         return ()
     if wanted.as_of is not None:
         message = "goes without follow_symlinks: who linked into a store is known of the present alone"
-        raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),))
+        raise InvalidInput.at("as_of", message)
     if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
         raise NotOpen
     with graph.lease() as store, store.reading() as rows:
@@ -314,9 +313,7 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
 
 def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> Encoded[EdgeList]:
     """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
-    faults = Faults()
-    check_label(request.node_id, "id", faults)
-    faults.raise_any()
+    checked_label(request.node_id)
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
@@ -495,3 +492,160 @@ def list_tags(graph: Graph, request: TagsQuery) -> TagList:
     limit = request.limit if 0 < request.limit < MAX_TAGS_LISTED else MAX_TAGS_LISTED
     with graph.lease() as leased:
         return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
+
+
+EDGES_AT_ONCE = 100_000
+"""Edges that go with the nodes of one deletion, at most, unless a single node has more."""
+
+
+def count(graph: Graph, request: CountRequest) -> CountAnswer:
+    """Counts the nodes of any of `types`, with all of `tags` and `attributes`; without any of them all nodes.
+
+    `valid_at` left out counts what is true now, as lists do. Where more than 500,000 nodes would have to be looked at,
+    `exact` is false, and at least so many fit.
+    """
+    with graph.lease() as store:
+        wanted = _filter(store, request)
+        found, sequence = store.listing(
+            lambda catalog, rows: (catalog.count(wanted), rows.at), by_attributes=bool(wanted.attributes)
+        )
+    return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)
+
+
+def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
+    """The nodes of up to 1,000 ids, without edges: now, or as they were. `missing` names those that are not there.
+
+    Raises Gone for a moment that is no longer known.
+    """
+    ids = _checked(request.ids)
+    moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
+    with graph.lease() as store:
+        if past is None:
+            with store.reading() as rows:
+                there = [*rows.nodes(ids).values()]
+        else:
+            follower, at = past.of(store)
+            there = follower.look(lambda history: [*rows_at(history, ids, at)])
+        found = [row for row in there if moment is None or row.holds_at(moment)]
+        shown = map(render.node, found) if past is None else shown_then(store, past, found)
+        nodes = {node.id: node for node in shown}
+    return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
+
+
+def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
+    """Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
+
+    One of `ids`, `types`, `tags` and `attributes` must be there and not empty. What goes in one request goes in one
+    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With a memory
+    go its former versions, which are not counted. With `dry_run` nothing is deleted, and the answer is what it would
+    be. `valid_at` left out deletes what is true now.
+
+    Raises InvalidInput without a filter, NotFound for the store.
+    """
+    if not (request.ids or request.types or request.tags or request.attributes):
+        raise InvalidInput("a filter is needed: ids, types, tags or attributes; DELETE of the store deletes everything")
+    with graph.lease() as store:
+        wanted = _filter(store, request)
+        deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
+
+    def look(leased: Store) -> _Chosen:
+        with leased.reading() as rows:
+            return deletion.chosen(rows)
+
+    def batch(_: Store, chosen: _Chosen) -> WriteBatch:
+        return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
+
+    return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """What goes: nodes with so many edges; ``more`` if others fit. ``unfit`` are candidates that do not."""
+
+    ids: list[str]
+    edges: int
+    more: bool
+    unfit: list[str]
+
+
+class _Deletion(msgspec.Struct, frozen=True):
+    """A deletion: the nodes among ``candidates`` that still fit when it comes to it."""
+
+    request: DeleteNodesRequest
+    wanted: NodeFilter
+    candidates: list[str]
+
+    def chosen(self, rows: Rows) -> _Chosen:
+        """What is to go of the rows that are there now."""
+        found = rows.nodes(self.candidates)
+        fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
+        ids, edges = _bounded(rows, islice(fitting, self.request.limit))
+        return _Chosen(ids, edges, len(ids) < len(fitting), _missing(self.candidates, fitting))
+
+    def answer(self, chosen: _Chosen, sequence: int) -> DeleteNodesAnswer:
+        """What callers are told."""
+        return DeleteNodesAnswer(
+            dry_run=self.request.dry_run,
+            count=len(chosen.ids),
+            ids=chosen.ids,
+            edges_deleted=chosen.edges,
+            missing=chosen.unfit if self.request.ids else [],
+            more=chosen.more,
+            sequence=sequence,
+        )
+
+
+def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
+    """The first of some nodes that may go at once, and how many edges go with them."""
+    ids: list[str] = []
+    edges: set[int] = set()
+    for node_id in nodes:
+        more = _edges_of(rows, node_id) - edges
+        if ids and len(edges) + len(more) > EDGES_AT_ONCE:
+            break
+        edges |= more
+        ids.append(node_id)
+    return ids, len(edges)
+
+
+def _edges_of(rows: Rows, node_id: str) -> set[int]:
+    """The numbers of the edges that go with a node, those of its former versions among them."""
+    node = np.array([rows.number(each) for each in with_versions(rows, (node_id,))])
+    found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
+    return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
+
+
+def _candidates(store: Store, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
+    """Ids of nodes that may fit, one more than may be deleted: those that are named, or the first that fit now."""
+    if request.ids:
+        return _checked(request.ids)
+    found: list[str] = []
+    place: Place | None = Place()
+    while place is not None and len(found) <= request.limit:
+        page = listed(store, wanted, place, request.limit + 1 - len(found))
+        found += [row.id for row in page.items]
+        place = page.next
+    return found
+
+
+def _filter(store: Store, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
+    types, tags = tuple(_unique(request.types or ())), tuple(_unique(request.tags or ()))
+    return NodeFilter(types, tags, world_moment(request.valid_at, store), asked_attributes(request.attributes))
+
+
+def _checked(ids: Iterable[str]) -> list[str]:
+    """Ids, each once. Raises InvalidInput for one that none can be."""
+    faults = Faults()
+    unique = _unique(ids)
+    for place, node_id in enumerate(unique):
+        check_label(node_id, f"ids[{place}]", faults)
+    faults.raise_any()
+    return unique
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _missing(ids: Iterable[str], found: Collection[str]) -> list[str]:
+    there = frozenset(found)
+    return [node_id for node_id in ids if node_id not in there]

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput, NoStore, NotFound
+from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.model.memories import RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.model.recall import withheld
 from kgserve.ops.graph import Graph
 from kgserve.ops.recaller import Hits, Page, Recaller, affordable, count_use, created
 from kgserve.ops.search import alone, searching, several, since
-from kgserve.ops.worth import now_in_microseconds, use
+from kgserve.ops.shown_memories import now_in_microseconds, use
 
 FRESH_SECONDS = 0.25
 """So long the indexes have, in all, to see what was stored before it was asked."""
@@ -90,8 +90,7 @@ class _Part(NamedTuple):
 
 def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
     if request.offset > MAX_SKIPPED:
-        message = f"is at most {MAX_SKIPPED:,} with also"
-        raise InvalidInput(f"offset: {message}", (FieldError("offset", message),))
+        raise InvalidInput.at("offset", f"is at most {MAX_SKIPPED:,} with also")
     graphs = several(graph, request.also or (), request.as_of)
     asked = [(each, request if each is graph else alone(request)) for each in graphs]
     limit, top = _measures(asked, until)

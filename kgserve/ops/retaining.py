@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.extraction import EXTRACT
 from kgserve.model.fields import NO_EXTRAS, NodeExtrasPut
@@ -40,17 +40,14 @@ from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.withdrawing import FORGOTTEN, SUPERSEDED
 from kgserve.ops.graph import Graph
 from kgserve.ops.memories import TEASER, Checked, Done, checked_memory, store_checked
-from kgserve.ops.named import relate, related_put
-from kgserve.ops.shown_memories import name_of
+from kgserve.ops.named import put_relation, related_put
+from kgserve.ops.shown_memories import name_of, settings_of
 from kgserve.ops.storing import MemoryPut, Stored, Storing, united_attributes
 from kgserve.ops.superseding import Fact, check_bounds, place
 from kgserve.ops.validate import Fault, Faults, moment
-from kgserve.ops.worth import settings_of
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 from kgserve.views.recent import Recent
-
-_RELATED_BYTES = 1_000
 
 
 def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
@@ -433,8 +430,7 @@ class Retaining(Storing):
         start = self.ahead.now if wanted.start is None else wanted.start
         end = put.extras.valid_to
         if end is not None and end <= start:
-            message = "is not after valid_from; of what is over, say from when on it was true"
-            raise InvalidInput(f"valid_to: {message}", (FieldError("valid_to", message),))
+            raise InvalidInput.at("valid_to", "is not after valid_from; of what is over, say from when on it was true")
         change, before = self._stated(put, row), self.about(row.id)
         placed = place(self, row, Fact(change, start, end, wanted.is_one_of_many))
         action: Action = "update" if placed.is_new else "noop"
@@ -539,7 +535,7 @@ class Retaining(Storing):
         """Write the relations that came along."""
         for each, put in zip(self._wanted.request.relations, self._wanted.relations, strict=True):
             key = (self.entity(each.source), self.entity(each.target), each.relation_type)
-            _, made = relate(self, msgspec.structs.replace(put, key=key))
+            _, made = put_relation(self, msgspec.structs.replace(put, key=key))
             told = f"{each.source} {each.relation_type} {each.target}"
             self._tell(Step("link", key[0], told, f"relation {made}", is_new=made != "existing"))
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.embedding.cache import QueryVectors
-from kgserve.errors import FieldError, InvalidInput, NoStore, Unavailable
+from kgserve.errors import InvalidInput, NoStore, Unavailable
 from kgserve.history.history import History
 from kgserve.metrics.observation import part
 from kgserve.model import context as texts
@@ -40,9 +40,8 @@ from kgserve.ops import render
 from kgserve.ops.following import Place, beside
 from kgserve.ops.graph import Graph
 from kgserve.ops.holders import Holders, IndexesAmong, WithHeads
-from kgserve.ops.moments import MAX_SHOWN, Past, world_moment
-from kgserve.ops.redirects import survivor_at
-from kgserve.ops.standing import shown_then
+from kgserve.ops.moments import MAX_SHOWN, Past, survivor_at, world_moment
+from kgserve.ops.render import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, named_twice
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
@@ -487,8 +486,7 @@ def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[
     Raises NoStore for one that is not there, and InvalidInput for a commit, which is one store's.
     """
     if as_of is not None and Past(None, as_of).is_sequence:
-        message = "a sequence is of one store alone; with also, give a time"
-        raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),))
+        raise InvalidInput.at("as_of", "a sequence is of one store alone; with also, give a time")
     return graph.beside(also)
 
 
@@ -591,8 +589,7 @@ def await_sequence(
     indexes.store.reach(sequence or 0)
     present = indexes.store.state.sequence
     if sequence is not None and sequence > present:
-        message = f"is a sequence that the store has not reached; it is at {present}"
-        raise InvalidInput(f"at_least: {message}", (FieldError("at_least", message),))
+        raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {present}")
     # The first search of a store that was just opened waits for its indexes to be there at all.
     if indexes.reach(sequence or 0, AT_LEAST_SECONDS, why, words_alone=words_alone):
         return
@@ -737,8 +734,7 @@ class Finder:
         if self._request.start_id is not None:
             start = self._around.found_as(self._request.start_id)
             if not self._around.rows([start]):
-                message = f"there is no node {self._request.start_id!r}"
-                raise InvalidInput(f"start_id: {message}", (FieldError("start_id", message),))
+                raise InvalidInput.at("start_id", f"there is no node {self._request.start_id!r}")
             return {start: 1.0}
         ranked = self._hybrid(fusion.POOL)
         best = islice(self._passing(ranked, 2 * GRAPH_STARTS), GRAPH_STARTS)

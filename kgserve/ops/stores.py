@@ -1,4 +1,7 @@
-"""Listing, making, changing, dropping and describing stores, and whether they can be opened and written."""
+"""Listing, making, changing, dropping and describing stores, and whether they can be opened and written.
+
+At the end the nodes of a cluster, moving stores between them, and what they put on record.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from kgserve.access.caller import LOCAL
+from kgserve.access.authentication import LOCAL
 from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
+from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error, write_all
 from kgserve.journal.journal import list_segments
 from kgserve.model.answers import Health, Ready, ReindexAnswer, Whoami
+from kgserve.model.audit import AuditAnswer, AuditQuery
 from kgserve.model.change import StoreState
+from kgserve.model.cluster import (
+    ClusterStatus,
+    DrainAnswer,
+    DrainRequest,
+    MoveAnswer,
+    MoveRequest,
+    RepairAnswer,
+    UpgradeAnswer,
+)
 from kgserve.model.digest import to_text
 from kgserve.model.queries import DropQuery
 from kgserve.model.requests import NodeInput
@@ -45,8 +58,7 @@ from kgserve.ops.metrics import most_behind, standing_of
 from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
-from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import ROOM_BYTES, Layout, StoreFile
+from kgserve.store.layout import ROOM_BYTES, Layout, StoreFile, closed_state
 from kgserve.store.placement import Away
 from kgserve.store.store import Store
 from kgserve.version import __version__
@@ -126,8 +138,7 @@ def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     says how many. Raises NotFound.
     """
     if request.confirm != graph.name:
-        message = f"must repeat the store's name: ?confirm={graph.name}"
-        raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
+        raise InvalidInput.at("confirm", f"must repeat the store's name: ?confirm={graph.name}")
     inbound = sum(count for _, count in graph.pool.inbound.counts(graph.name))
     if not _is_dropped(graph):
         graph.pool.drop(graph.name)
@@ -329,7 +340,7 @@ def _refuse_both(changes: Mapping[str, Any]) -> None:
                 'the policy "manual" keeps versions beside each other in the history, so it does not go with the '
                 'history "none"; choose "lww", or keep a history'
             )
-            raise InvalidInput(f"{field}: {message}", (FieldError(field, message),))
+            raise InvalidInput.at(field, message)
 
 
 def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
@@ -386,3 +397,53 @@ def _write_probe(path: Path) -> None:
     finally:
         os.close(descriptor)
     path.unlink(missing_ok=True)
+
+
+def cluster(graphs: Graphs) -> ClusterStatus:
+    """The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster."""
+    return graphs.pool.placement.status()
+
+
+def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
+    """Has another node serve a store. What is asked meanwhile waits, and goes there.
+
+    Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
+    """
+    return graph.pool.move(graph.name, request.to)
+
+
+def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
+    """Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
+
+    Stores go one after the other; what is asked meanwhile waits, and goes there. One that cannot be handed over stays,
+    and is told. Raises Conflict where there is no cluster.
+    """
+    return graphs.pool.drain(undo=request.undo)
+
+
+def repair(graph: Graph) -> RepairAnswer:
+    """Makes a store's log anew from the files of the node that is asked, when the log has lost something.
+
+    What is left of the log must be in those files, too, as it is there, and nothing beyond them. Raises Conflict when
+    it is not, or nothing is wrong with the log, or there is no cluster.
+    """
+    return graph.pool.repair(graph.name)
+
+
+def audit(graphs: Graphs, request: AuditQuery) -> AuditAnswer:
+    """What was refused and administered, the newest of it, oldest first; in a cluster, at all nodes or one.
+
+    Raises NotFound for a node that there never was, and Conflict for one where there is no cluster.
+    """
+    graphs.caller.require_every_store("reading the audit log")
+    return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
+
+
+def finish_upgrade(graphs: Graphs) -> UpgradeAnswer:
+    """Has all nodes write in the newest format that all of them know; older versions cannot join from then on.
+
+    Raises Conflict while a node that is alive knows none as new as the one that is asked, and where there is no
+    cluster.
+    """
+    graphs.caller.require_every_store("finishing an upgrade")
+    return graphs.pool.placement.finish_upgrade()

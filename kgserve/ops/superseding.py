@@ -22,7 +22,7 @@ from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import SUPERSEDED, VERSION_OF
-from kgserve.ops.drafting import Draft
+from kgserve.ops.storing import Draft
 
 _VERSION_ID = re.compile(r".+@([0-9]{1,19})(?:\.[0-9]+)?", re.DOTALL)
 _COPIED = frozenset({IS_ABOUT, CHILD_OF})

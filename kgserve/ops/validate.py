@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model import fields
-from kgserve.model.attributes import Condition, Scalar, conditions
+from kgserve.model.attributes import Condition, Scalar, Wanted, conditions
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.change import Access
 from kgserve.model.fields import (
@@ -217,6 +218,14 @@ def check_label(text: str, path: str, fault: Fault) -> None:
         fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
 
 
+def checked_label(text: str, path: str = "id") -> str:
+    """The label, if it is one. Raises InvalidInput."""
+    faults = Faults()
+    check_label(text, path, faults)
+    faults.raise_any()
+    return text
+
+
 def _longer(text: str, limit: int) -> bool:
     # A character is at most four bytes: only texts near the limit are encoded to be measured.
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
@@ -242,6 +251,15 @@ def asked_attributes(wanted: Mapping[str, Scalar] | None, path: str = "attribute
         _check_value(value, f"{path}.{key}", 1, faults)
     faults.raise_any()
     return conditions(wanted)
+
+
+def asked_in_json(text: str | None, path: str) -> tuple[Condition, ...]:
+    """The same of a filter that is a text of JSON. Raises InvalidInput."""
+    try:
+        return asked_attributes(None if text is None else decode_json(text, Wanted), path)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
+        raise InvalidInput.at(path, message) from None
 
 
 def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from kgserve.decoding import convert, place_of
-from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound
+from kgserve.errors import ConflictManual, InvalidInput, KgserveError, NotFound
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
 from kgserve.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
 from kgserve.model.plan import Report
@@ -64,9 +64,10 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
         row = written(report)
         node = render.node(row)
         if went_beside(put, report):
+            others = ", ".join(f"version {version}" for version in conflicts(row))
             raise ConflictManual(
                 f"node {row.id!r} is not at version {put.based_on}: what was sent is kept as version {row.version} "
-                f"beside {_listed(conflicts(row))}; put a version that is based on any of them to settle it",
+                f"beside {others}; put a version that is based on any of them to settle it",
                 node,
             )
         # An id that was not given is the call's own: a call that is made again has made the node itself.
@@ -147,10 +148,6 @@ def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
         for ours, name in _NODE_NAMES.items()
     }
     return msgspec.structs.replace(request, **values)
-
-
-def _listed(versions: tuple[int, ...]) -> str:
-    return ", ".join(f"version {version}" for version in versions)
 
 
 QUEUE_SECONDS = 10.0
@@ -302,7 +299,7 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
     source = _end("from", spec.from_ref, spec.from_lineage, refs)
     target = _end("to", spec.to_ref, spec.to_lineage, refs)
     if not spec.kind:
-        raise _fault("kind", "is required")
+        raise InvalidInput.at("kind", "is required")
     faults = Faults()
     edge = EdgeInput(
         source=source,
@@ -336,7 +333,3 @@ def in_words(error: KgserveError) -> str:
     """An error of one item, in the words of the contract."""
     code = "invalid_input" if error.code == InvalidInput.code else error.code
     return f"{code}: {error}"
-
-
-def _fault(path: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{path}: {message}", (FieldError(path, message),))

@@ -21,7 +21,7 @@ from kgserve.model.times import format_time
 from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.ops.graph import Graph
 from kgserve.ops.linking import edge_of, key_of, parted
-from kgserve.ops.validate import Fault, Faults, check_author, check_label, edge_put, moment, node_put
+from kgserve.ops.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
 from kgserve.settings import Settings
 from kgserve.store.store import Store
 
@@ -115,9 +115,7 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
 
     With a memory go its former versions.
     """
-    node_id, faults = request.node_id, Faults()
-    check_label(node_id, "id", faults)
-    faults.raise_any()
+    node_id = checked_label(request.node_id)
 
     def answer(report: Report) -> DeleteNodeAnswer:
         return DeleteNodeAnswer(
@@ -227,8 +225,7 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
     now = time.time_ns() // 1000
     begun = row.extras.valid_from if row.extras is not None else None
     if begun is not None and begun > now:
-        message = f"is needed: it begins to be true only at {format_time(begun)}"
-        raise InvalidInput(f"valid_to: {message}", (FieldError("valid_to", message),))
+        raise InvalidInput.at("valid_to", f"is needed: it begins to be true only at {format_time(begun)}")
     ended = row.extras.valid_to if row.extras is not None else None
     return now if ended is None else min(ended, now)
 

@@ -19,8 +19,7 @@ from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import upward
-from kgserve.store.memories_view import MemoriesView
-from kgserve.store.newest import keys_of
+from kgserve.store.memories_view import MemoriesView, keys_of
 
 MOST_CHILDREN = 100
 """So many children that are in the way of a change are looked at."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from kgserve.access.recorded import newest_records
+from kgserve.access.audit import newest_records
 from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
@@ -43,10 +43,8 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
-from kgserve.store.bases import Bases, fetch_store
-from kgserve.store.closed_store import open_journal
-from kgserve.store.copies import Copies, served_elsewhere
-from kgserve.store.layout import Layout, StoreFile
+from kgserve.store.copies import Bases, Copies, fetch_store, served_elsewhere
+from kgserve.store.layout import Layout, StoreFile, open_journal
 from kgserve.store.placement import NODE_FILE, Away, Commits, Held, OpenStore, Placement, described
 
 log = structlog.get_logger()

@@ -15,13 +15,11 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve.asking import of_some
-from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
-from kgserve.journal.parts import last_versions
+from kgserve.journal.tail import last_versions
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
-from kgserve.sqlite_files import opened, remove_files, write_anew
+from kgserve.sqlite_files import asked, of_some, opened, remove_files, write_anew
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import all_ended
 
@@ -133,16 +131,9 @@ class EndedView:
     # With the lock held
 
     def _ask(self, question: Callable[[], _Found]) -> _Found:
+        told = "the numbers of deleted nodes are being made anew"
         with self._lock:
-            try:
-                return question()
-            except sqlite3.Error:
-                log.exception("ended_damaged", store=self._layout.name)
-            try:
-                self._forget()
-                return question()
-            except sqlite3.Error as error:
-                raise Unavailable("the numbers of deleted nodes are being made anew", retry_after=2) from error
+            return asked(question, self._forget, "ended_damaged", told, store=self._layout.name)
 
     def _versions(self, ids: Collection[str], at: int) -> dict[str, int]:
         file = None if self.is_empty else self._known(at)

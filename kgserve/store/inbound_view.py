@@ -11,12 +11,12 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from kgserve.errors import NotFound, ServedElsewhere, Unavailable
-from kgserve.journal.parts import link_changes
+from kgserve.errors import NotFound, ServedElsewhere
+from kgserve.journal.tail import link_changes
 from kgserve.links.links import Inbound, Seen, left
 from kgserve.model.rows import LinkRow
-from kgserve.sqlite_files import remove_files
-from kgserve.store.feeds import Feeds
+from kgserve.sqlite_files import asked, remove_files
+from kgserve.store.feed import Feeds
 from kgserve.store.layout import Layout
 from kgserve.store.store import Store
 
@@ -91,16 +91,9 @@ class InboundView:
                 self._file = None
 
     def _ask(self, question: Callable[[Inbound], list[_Found]], *, may_open: bool = True) -> list[_Found]:
+        told = "the links between stores are being collected anew"
         with self._lock:
-            try:
-                return self._asked(question, may_open=may_open)
-            except sqlite3.Error:
-                log.exception("inbound_links_damaged")
-            try:
-                self._forget()
-                return self._asked(question, may_open=may_open)
-            except sqlite3.Error as error:
-                raise Unavailable("the links between stores are being collected anew", retry_after=2) from error
+            return asked(lambda: self._asked(question, may_open=may_open), self._forget, "inbound_links_damaged", told)
 
     # With the lock held
 

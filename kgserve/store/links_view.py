@@ -13,7 +13,7 @@ import structlog
 
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
-from kgserve.journal.parts import link_changes
+from kgserve.journal.tail import link_changes
 from kgserve.links.links import LinkReader, Links
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, LinksState
@@ -22,13 +22,14 @@ from kgserve.model.plan import Workspace
 from kgserve.model.rows import LinkKey, LinkRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
-from kgserve.sqlite_files import remove_files
+from kgserve.sqlite_files import asked, remove_files
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import all_links
 
 log = structlog.get_logger()
 
 _Found = TypeVar("_Found")
+_RENEWING = "the links of this store are being made anew"
 
 
 class LinksView:
@@ -59,15 +60,13 @@ class LinksView:
         # Before rows are looked at: commits that it is not told of from now on are among them.
         self.is_asked = True
         with self._lock, self._rows.reading() as rows:
-            try:
-                return question(self._opened(rows.at), rows)
-            except sqlite3.Error:
-                log.exception("links_damaged", store=self._layout.name)
-            try:
-                self._forget()
-                return question(self._opened(rows.at), rows)
-            except sqlite3.Error as error:
-                raise _unavailable() from error
+            return asked(
+                lambda: question(self._opened(rows.at), rows),
+                self._forget,
+                "links_damaged",
+                _RENEWING,
+                store=self._layout.name,
+            )
 
     @contextmanager
     def reading(self) -> Generator[tuple[LinkReader | None, Rows]]:
@@ -89,7 +88,7 @@ class LinksView:
             try:
                 return held.enter_context(self._opened(rows.at).beside()), rows
             except sqlite3.Error as error:
-                raise _unavailable() from error
+                raise Unavailable(_RENEWING, retry_after=2) from error
 
     def erase(self) -> None:
         """Leave nothing of links that are gone. Blocks. Raises sqlite3.Error and Unavailable."""
@@ -216,7 +215,3 @@ class LinksView:
             self._links.close()
             self._links = None
         remove_files(self._layout.links)
-
-
-def _unavailable() -> Unavailable:
-    return Unavailable("the links of this store are being made anew", retry_after=2)

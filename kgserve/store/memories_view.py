@@ -1,7 +1,7 @@
 """The memory view: brought up to date when somebody asks, and while nobody does.
 
 What a write has to know is answered from what the file has seen and, in memory, from the commits after that: a write
-waits for no following.
+waits for no following. So what the last commits have made of memories and names is in memory, too.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import chain
-from typing import TypeVar
+from itertools import chain, islice, takewhile
+from typing import NamedTuple, TypeVar
 
 import structlog
 
-from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.memories.lookups import MOST_ALIKE, MOST_NAMED, Lookups
@@ -23,14 +23,140 @@ from kgserve.memories.memories import Memories
 from kgserve.model.change import Access, ChangeSet, NetChange
 from kgserve.model.decay import HalfLives
 from kgserve.model.fields import Width
-from kgserve.model.names import folded
-from kgserve.model.rows import EdgeRow
+from kgserve.model.likeness import fingerprint, text_hash
+from kgserve.model.names import folded, names_of
+from kgserve.model.rows import NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
-from kgserve.sqlite_files import remove_files
+from kgserve.sqlite_files import asked, remove_files
 from kgserve.store.layout import Layout
-from kgserve.store.newest import Newest
 from kgserve.store.rebuild import all_accesses
+
+MOST_ROWS = 10_000
+MOST_BYTES = 16 << 20
+"""So many rows, and bytes of text, wait for the file at most; else it has to be brought up to date first."""
+
+_Key = bytes | str
+
+
+class _Noted(NamedTuple):
+    """A commit, its size, and what it is found by."""
+
+    change: ChangeSet
+    rows: int
+    bytes: int
+    keys: list[tuple[_Key, str]]
+
+
+class Newest:
+    """Consecutive commits up to the last one. Any thread may ask; one adds.
+
+    ``since`` is the commit after which all are here.
+    """
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self._lock = threading.Lock()
+        self._noted: deque[_Noted] = deque()
+        self._rows = self._bytes = 0
+        # With the last commit that has said so.
+        self._by_key: dict[_Key, dict[str, int]] = {}
+        self._accesses: dict[str, tuple[Access | None, int]] = {}
+
+    def add(self, change: ChangeSet) -> None:
+        """Take in the next commit; one that is too large makes all be forgotten."""
+        rows = change.size + len(change.accessed)
+        size = sum(len(node.content) for node in (*change.nodes_created, *change.nodes_updated))
+        if self._rows + rows > MOST_ROWS or self._bytes + size > MOST_BYTES:
+            self.clear(change.sequence)
+            return
+        noted = _Noted(change, rows, size, [*_keys(change)])
+        with self._lock:
+            self._noted.append(noted)
+            self._count(noted, 1)
+            for key, node_id in noted.keys:
+                self._by_key.setdefault(key, {})[node_id] = change.sequence
+            # Nobody can have read what is new either.
+            for node_id in _unread(change):
+                self._accesses[node_id] = (None, change.sequence)
+            for access in change.accessed:
+                self._accesses[access.id] = (access, change.sequence)
+
+    def clear(self, since: int) -> None:
+        """Forget everything, and go on with the commit after this one."""
+        with self._lock:
+            self._noted.clear()
+            self._by_key.clear()
+            self._accesses.clear()
+            self._rows = self._bytes = 0
+            self.since = since
+
+    def forget(self, sequence: int) -> None:
+        """Forget the commits up to one."""
+        with self._lock:
+            while self._noted and self._noted[0].change.sequence <= sequence:
+                self._drop(self._noted.popleft())
+            self.since = max(self.since, sequence)
+
+    def having(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
+        """The nodes that have come to say or to be called so, the last first seen last, and ``since``."""
+        with self._lock:
+            return [*dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))], self.since
+
+    def called(self, folds: Iterable[str]) -> tuple[set[str], int]:
+        """Those of some folded names that nodes have come to have, and ``since``."""
+        with self._lock:
+            return {fold for fold in folds if fold in self._by_key}, self.since
+
+    def accesses(self, ids: Collection[str]) -> tuple[dict[str, Access | None], int]:
+        """What has come of reading some nodes, None where that is over, and ``since``."""
+        with self._lock:
+            return {each: self._accesses[each][0] for each in ids if each in self._accesses}, self.since
+
+    def after(self, sequence: int, last: int) -> list[ChangeSet]:
+        """The commits after one up to the ``last``, as far as they are here; none if they begin later."""
+        with self._lock:
+            if not self._noted or not self._noted[0].change.sequence <= sequence + 1:
+                return []
+            place = sequence + 1 - self._noted[0].change.sequence
+            found = (noted.change for noted in islice(self._noted, place, None))
+            return [*takewhile(lambda change: change.sequence <= last, found)]
+
+    # With the lock held
+
+    def _drop(self, noted: _Noted) -> None:
+        self._count(noted, -1)
+        sequence = noted.change.sequence
+        for key, node_id in noted.keys:
+            of_key = self._by_key.get(key, {})
+            if of_key.get(node_id) == sequence:
+                del of_key[node_id]
+            if not of_key:
+                self._by_key.pop(key, None)
+        for node_id in (*_unread(noted.change), *(access.id for access in noted.change.accessed)):
+            if self._accesses.get(node_id, (None, -1))[1] == sequence:
+                del self._accesses[node_id]
+
+    def _count(self, noted: _Noted, by: int) -> None:
+        self._rows += by * noted.rows
+        self._bytes += by * noted.bytes
+
+
+def keys_of(node: NodeRow) -> set[_Key]:
+    """What a node is found by: the hash and the print of a memory's text, and its folded names."""
+    keys: set[_Key] = {folded(name) for name in names_of(node)}
+    return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
+
+
+def _unread(change: ChangeSet) -> Iterator[str]:
+    yield from change.nodes_deleted
+    yield from (node.id for node in change.nodes_created)
+
+
+def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
+    for node in (*change.nodes_created, *change.nodes_updated):
+        yield from ((key, node.id) for key in keys_of(node))
+
 
 log = structlog.get_logger()
 
@@ -72,16 +198,11 @@ class MemoriesView:
 
         The file is made anew if it turns out to be damaged. Raises Unavailable.
         """
-        try:
-            return self._ask(question)
-        except sqlite3.Error:
-            log.exception("memories_damaged", store=self._layout.name)
-        try:
-            with self._lock:
-                self._renew()
-                return self._ask(question)
-        except sqlite3.Error as error:
-            raise Unavailable("what is known of memories is being rebuilt", retry_after=2) from error
+        # Before rows are looked at: what is not told of from now on is among them.
+        self.is_asked = True
+        told = "what is known of memories is being rebuilt"
+        with self._lock:
+            return asked(lambda: self._ask(question), self._renew, "memories_damaged", told, store=self._layout.name)
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes. Raises Unavailable."""
@@ -172,9 +293,7 @@ class MemoriesView:
         return self.ask(lambda memories, _: question(memories))
 
     def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
-        # Before rows are looked at: what is not told of from now on is among them.
-        self.is_asked = True
-        with self._lock, self._rows.reading() as rows:
+        with self._rows.reading() as rows:
             return question(self._follow(rows), rows)
 
     def _follow(self, rows: Rows) -> Memories:
@@ -192,7 +311,7 @@ class MemoriesView:
             if net.state is None:
                 return self._renew()
             seen = net.state.sequence
-            memories.apply(net, seen, lambda node_id: _edges_of(rows, node_id))
+            memories.apply(net, seen, lambda node_id: chain(rows.outgoing(node_id), rows.incoming(node_id)))
             if seen - self._committed > COMMIT_CHANGES:
                 self._commit(memories)
         memories.halve(self._half_lives())
@@ -235,7 +354,3 @@ class MemoriesView:
             memories.rebuild(nodes, edges, accesses, rows.at)
         self._commit(memories)
         return memories
-
-
-def _edges_of(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
-    return chain(rows.outgoing(node_id), rows.incoming(node_id))

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from kgserve.access.recorded import newest_records
+from kgserve.access.audit import newest_records
 from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
 from kgserve.journal.files import sync_folder
 from kgserve.journal.journal import Journal

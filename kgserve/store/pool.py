@@ -26,7 +26,7 @@ from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.copy_on_write import WarmCopies
 from kgserve.store.engine_view import EnginePlaces
-from kgserve.store.feeds import Feeds
+from kgserve.store.feed import Feeds
 from kgserve.store.inbound_view import InboundView
 from kgserve.store.layout import Layout, usable_folder
 from kgserve.store.placement import Placement
@@ -185,50 +185,38 @@ class StorePool:
     @contextmanager
     def unopened(self, name: str) -> Generator[bool]:
         """Whether nobody has a store open; within the block nobody opens it then."""
-        entry = self._enter(name)
-        try:
-            with self._waiting(entry):
-                is_ours = entry.gate.acquire(blocking=False)
-                try:
-                    yield is_ours and entry.store is None
-                finally:
-                    if is_ours:
-                        entry.gate.release()
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry, self._waiting(entry):
+            is_ours = entry.gate.acquire(blocking=False)
+            try:
+                yield is_ours and entry.store is None
+            finally:
+                if is_ours:
+                    entry.gate.release()
 
     def drop(self, name: str) -> None:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
         self.require(name)
-        entry = self._enter(name)
-        try:
-            with entry.gate:
-                self.placement.place(name, None)
-                store = self._take_out_when_unused(name, entry)
-                if store is not None:
-                    self._close_store(store)
-                self.placement.drop(name)
-                self.feeds.dropped(name)
-                log.info("store_dropped", store=name)
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry, entry.gate:
+            self.placement.place(name, None)
+            store = self._take_out_when_unused(name, entry)
+            if store is not None:
+                self._close_store(store)
+            self.placement.drop(name)
+            self.feeds.dropped(name)
+            log.info("store_dropped", store=name)
 
     def move(self, name: str, node: str) -> MoveAnswer:
         """Close a store and have another node of the cluster serve it. Raises NotFound, ServedElsewhere, Conflict."""
         self.require(name)
-        entry = self._enter(name)
-        try:
-            with self._waiting(entry), entry.gate:
-                self.placement.place(name, None)
-                store = self._take_out_when_unused(name, entry, waiting=True)
-                if store is not None:
-                    self._close_store(store)
-                moved = self.placement.hand_over(name, node)
-                self.feeds.moved(name)
-                log.info("store_moved", store=name, node=node)
-                return moved
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry, self._waiting(entry), entry.gate:
+            self.placement.place(name, None)
+            store = self._take_out_when_unused(name, entry, waiting=True)
+            if store is not None:
+                self._close_store(store)
+            moved = self.placement.hand_over(name, node)
+            self.feeds.moved(name)
+            log.info("store_moved", store=name, node=node)
+            return moved
 
     def drain(self, *, undo: bool) -> DrainAnswer:
         """Have other nodes of the cluster serve what this one does, or take stores over again. Raises Conflict."""
@@ -246,17 +234,13 @@ class StorePool:
     def repair(self, name: str) -> RepairAnswer:
         """Make a store's log in the cluster anew from its files here. Raises NotFound, Conflict and Unavailable."""
         self.require(name)
-        entry = self._enter(name)
-        try:
-            with self._waiting(entry), entry.gate:
-                if entry.store is not None and entry.store.commits.confirm():
-                    raise Conflict(f"nothing is wrong with the log of store {name!r}: this node serves it")
-                self._let_go_unless_ours(name, entry)
-                found = self.placement.repair(name)
-                store = entry.store = self._open(name, create=False)
-                agreed = store.check()
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry, self._waiting(entry), entry.gate:
+            if entry.store is not None and entry.store.commits.confirm():
+                raise Conflict(f"nothing is wrong with the log of store {name!r}: this node serves it")
+            self._let_go_unless_ours(name, entry)
+            found = self.placement.repair(name)
+            store = entry.store = self._open(name, create=False)
+            agreed = store.check()
         if not agreed.ok:
             raise Unavailable(f"store {name!r} was repaired, but its rows did not come to its digest; see the log")
         status = self.placement.status()
@@ -272,12 +256,8 @@ class StorePool:
     def adopt(self, name: str, folder: Path) -> None:
         """Make a finished folder within the data folder the store of a name. Raises Conflict when there is one."""
         check_store_name(name)
-        entry = self._enter(name)
-        try:
-            with entry.gate:
-                self.placement.adopt(name, folder)
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry, entry.gate:
+            self.placement.adopt(name, folder)
         log.info("store_adopted", store=name)
         self.feeds.created(name)
         # In a cluster it is a store of all nodes once it was opened.
@@ -372,14 +352,12 @@ class StorePool:
                     self._background.submit(self._retire, name)
 
     def _retire(self, name: str) -> None:
-        entry = self._enter(name)
-        try:
-            with self._waiting(entry), entry.gate:
-                self._let_go_unless_ours(name, entry)
-        except KgserveError as error:
-            log.warning("store_not_let_go", store=name, reason=str(error))
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry:
+            try:
+                with self._waiting(entry), entry.gate:
+                    self._let_go_unless_ours(name, entry)
+            except KgserveError as error:
+                log.warning("store_not_let_go", store=name, reason=str(error))
 
     def _was_outdated(self, name: str) -> None:
         # A pool that is closed schedules nothing; what is of no use any more is seen at the next start.
@@ -388,16 +366,14 @@ class StorePool:
 
     def _forget_outdated(self, name: str) -> None:
         """Remove what is left here of a store that another server has dropped, or from which it erased something."""
-        entry = self._enter(name)
-        try:
-            with self._waiting(entry), entry.gate:
-                self._let_go_unless_ours(name, entry)
-                if entry.store is None and self.placement.forget_outdated(name):
-                    self.feeds.dropped(name)
-        except (KgserveError, OSError) as error:
-            log.warning("copy_not_removed", store=name, reason=str(error))
-        finally:
-            self._leave(name)
+        with self._entered(name) as entry:
+            try:
+                with self._waiting(entry), entry.gate:
+                    self._let_go_unless_ours(name, entry)
+                    if entry.store is None and self.placement.forget_outdated(name):
+                        self.feeds.dropped(name)
+            except (KgserveError, OSError) as error:
+                log.warning("copy_not_removed", store=name, reason=str(error))
 
     @contextmanager
     def _waiting(self, entry: _Entry) -> Generator[None]:
@@ -419,6 +395,15 @@ class StorePool:
         store.break_off()
         if (store := self._take_out_when_unused(name, entry, waiting=True)) is not None:
             self._close_store(store)
+
+    @contextmanager
+    def _entered(self, name: str) -> Generator[_Entry]:
+        """A store's place in the pool, which is leased within the block."""
+        entry = self._enter(name)
+        try:
+            yield entry
+        finally:
+            self._leave(name)
 
     def _enter(self, name: str) -> _Entry:
         with self._lock:

@@ -23,7 +23,7 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold, write_rows
 from kgserve.journal.journal import Journal
-from kgserve.journal.parts import changed_accesses, last_versions, link_changes
+from kgserve.journal.tail import changed_accesses, last_versions, link_changes
 from kgserve.model.change import Access, NetChange, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.fields import Width

@@ -26,8 +26,7 @@ from kgserve.model.digest import shift, shift_links
 from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, link_id
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.sqlite_files import remove_files
-from kgserve.store.closed_store import witnesses
-from kgserve.store.layout import Layout
+from kgserve.store.layout import Layout, witnesses
 from kgserve.store.rebuild import all_links, fold_journal, fresh_folder
 
 MOST_EMPTY = 1_000_000

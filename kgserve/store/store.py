@@ -1,4 +1,4 @@
-"""One open store: plan, journal, apply, answer."""
+"""One open store: plan, journal, apply, answer; and its catalog, brought up to date when somebody asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Generator, Iterable
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol, TypeVar
@@ -15,35 +15,41 @@ from typing import Protocol, TypeVar
 import msgspec
 import structlog
 
+from kgserve.catalog.attributes import Ended, PastPlace
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import Unavailable
+from kgserve.history.history import State
+from kgserve.history.reading import Place, read_ended
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
+from kgserve.journal.journal import Journal
+from kgserve.journal.tail import Tail, next_change
 from kgserve.links.links import LinkReader
 from kgserve.metrics.observation import Laps, Observation, StoreCount
+from kgserve.model.attributes import Condition
 from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, LinksState, StoreState
 from kgserve.model.decay import HalfLives
 from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
-from kgserve.model.rows import EdgeKey
+from kgserve.model.rows import EdgeKey, NodeRow
 from kgserve.model.stores import StoreSettings
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
+from kgserve.rows.view import RowsView
 from kgserve.settings import Settings
+from kgserve.sqlite_files import remove_files
 from kgserve.store.accesses import Accesses
 from kgserve.store.ahead import Ahead
-from kgserve.store.catalog_view import CatalogView
-from kgserve.store.closed_store import open_journal
 from kgserve.store.compaction import Compactor, Folding
 from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.ended_view import EndedView
 from kgserve.store.engine_view import EngineView
 from kgserve.store.erasing import Doomed, Erased
 from kgserve.store.feed import Feed
-from kgserve.store.layout import Layout, require_room_to_write
+from kgserve.store.layout import Layout, open_journal, require_room_to_write
 from kgserve.store.links_view import LinksView
 from kgserve.store.memories_view import MemoriesView
 from kgserve.store.placement import Placement
@@ -51,6 +57,134 @@ from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snap
 from kgserve.store.writer import Followed, Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
+
+_Found = TypeVar("_Found")
+
+STATES_AT_ONCE = 2_000
+WORTH_ROWS = 5_000
+"""So many rows behind, it is brought up to date though nobody asks."""
+
+
+class CatalogDamaged(sqlite3.DatabaseError):
+    """It names a row that it should not."""
+
+
+class CatalogView:
+    """The catalog of a store as a follower of its journal; it is opened when it is first asked."""
+
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+        self._layout = layout
+        self._journal = journal
+        self._rows = rows
+        self._lock = threading.RLock()
+        self._tail = Tail(layout.journal)
+        self._catalog: Catalog | None = None
+        self._behind_rows = 0
+
+    def ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool = False) -> _Found:
+        """What ``question`` finds in the catalog, which has seen the last commit, and in the rows as of that commit.
+
+        ``by_attributes``: it asks for attributes, of which an index is made the first time. The catalog is built anew
+        if it turns out to be damaged. Raises Unavailable.
+        """
+        try:
+            return self._ask(question, by_attributes=by_attributes)
+        except sqlite3.Error:
+            log.exception("catalog_damaged", store=self._layout.name)
+        try:
+            with self._lock:
+                self._renew()
+                return self._ask(question, by_attributes=by_attributes)
+        except sqlite3.Error as error:
+            raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
+
+    def committed(self, rows: int) -> None:
+        """Commits with so many rows have been made. For the writing thread."""
+        self._behind_rows += rows
+
+    def tend(self) -> None:
+        """Follow if that is due. Raises sqlite3.Error."""
+        if self._catalog is not None and self._behind_rows > WORTH_ROWS:
+            with self._lock:
+                self._follow(self._rows.state.sequence)
+
+    def erase(self) -> None:
+        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
+        if self._layout.catalog.exists():
+            self.ask(lambda catalog, _: catalog.write_anew())
+
+    def close(self) -> None:
+        """Release the file."""
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.close()
+                self._catalog = None
+
+    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+        """The nodes whose state as of a commit is over and had some attributes, by what the history says.
+
+        Raises Unavailable while the history cannot be read.
+        """
+        try:
+            while self._read_history():
+                pass
+            return self.ask(lambda catalog, _: catalog.having_had(wanted, at))
+        except sqlite3.Error as error:
+            raise Unavailable("the history cannot be read now", retry_after=2) from error
+
+    def _read_history(self) -> bool:
+        """Take some of what is over from the history; whether there is more."""
+        with self._lock:
+            catalog = self._opened()
+            place = catalog.past_place()
+            found = read_ended(self._layout.history, Place(place.last, place.id), STATES_AT_ONCE)
+            if found is None:
+                return False
+            reached = PastPlace(found.place.last, found.place.id, found.oldest)
+            if reached != place:
+                catalog.take_past(map(_ended, found.states), reached)
+            return found.more
+
+    def _ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool) -> _Found:
+        with self._lock, self._rows.reading() as rows:
+            catalog = self._follow(rows.at)
+            if by_attributes and not catalog.has_attributes:
+                catalog.index_attributes(rows.all_nodes())
+            return question(catalog, rows)
+
+    def _follow(self, sequence: int) -> Catalog:
+        """The catalog, once it has seen a commit, and none after it."""
+        catalog = self._opened()
+        seen = catalog.sequence
+        if seen > sequence or (seen < sequence and seen < self._journal.oldest - 1):
+            return self._renew()
+        while seen < sequence:
+            self._behind_rows = 0
+            net = next_change(self._tail, seen, sequence)
+            if net.state is None:
+                return self._renew()
+            seen = net.state.sequence
+            catalog.apply(net, seen)
+        return catalog
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = Catalog(self._layout.catalog)
+        return self._catalog
+
+    def _renew(self) -> Catalog:
+        """Make the file anew from the rows."""
+        self.close()
+        remove_files(self._layout.catalog)
+        catalog = self._catalog = Catalog(self._layout.catalog)
+        with self._rows.reading() as rows:
+            catalog.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
+        return catalog
+
+
+def _ended(state: State[NodeRow]) -> Ended:
+    return Ended(state.row.id, state.first, state.last or 0, state.row.attributes)
+
 
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""

@@ -23,9 +23,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgserve.asking import of_some
 from kgserve.decoding import msgpack_decoder
-from kgserve.sqlite_files import write_anew
+from kgserve.sqlite_files import of_some, write_anew
 from kgserve.views.columns import Column, Columns
 from kgserve.views.matrix import VectorFile, Vectors, products
 from kgserve.views.text import Facets, Filter, Text

@@ -24,8 +24,7 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.stores import SyncerStatus
 from kgserve.rows.snapshot import Rows
-from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import Layout
+from kgserve.store.layout import Layout, closed_state
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.syncing import ContentChange, SyncBatch

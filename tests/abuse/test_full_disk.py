@@ -12,7 +12,7 @@ import pytest
 
 from bench.agreement import disagreements
 from bench.server import Client, Reply, Server
-from kgserve.ops.exporting import export
+from kgserve.ops.transfer import export
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import batch, settings, until

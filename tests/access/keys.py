@@ -10,9 +10,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from kgserve.access.authentication import AUDIT_FILE
-from kgserve.access.caller import Role
-from kgserve.access.keys import add_key, mint
+from kgserve.access.audit import AUDIT_FILE
+from kgserve.access.authentication import Role, add_key, mint
 
 DAY = 86_400_000_000
 

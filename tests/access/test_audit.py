@@ -3,7 +3,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kgserve.access.authentication import AUDIT_FILE, EACH, EVERYBODY, KEPT, MAX_BYTES, Audit
+from kgserve.access.audit import AUDIT_FILE, EACH, EVERYBODY, KEPT, MAX_BYTES, Audit
 from tests.access.keys import audited
 
 

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from kgserve.access.authentication import OWNER, Authenticator, Keyring, check_may_start
-from kgserve.access.caller import LOCAL, NOBODY, Caller
-from kgserve.access.keys import KEY_FILE, add_key, mint, read_keys, revoke_key
+from kgserve.access.authentication import (
+    KEY_FILE,
+    LOCAL,
+    NOBODY,
+    OWNER,
+    Authenticator,
+    Caller,
+    Keyring,
+    add_key,
+    check_may_start,
+    mint,
+    read_keys,
+    revoke_key,
+)
 from kgserve.errors import Conflict, InvalidInput, Unauthenticated
 from kgserve.settings import Settings
 from tests.access.keys import given, now

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from kgserve.access.authentication import masked
-from kgserve.access.caller import Caller, Hidden
-from kgserve.access.keys import MAX_PATTERNS, checked_patterns, mint, parse, parse_span
+from kgserve.access.authentication import MAX_PATTERNS, Caller, Hidden, checked_patterns, mint, parse, parse_span
 from kgserve.errors import Forbidden, InvalidInput
+from kgserve.log import masked
 
 DAY = 86_400_000_000
 

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.access import authentication
-from kgserve.access.authentication import AUDIT_FILE, Audit
-from kgserve.access.recorded import Place, lines_after, newest_records
+from kgserve.access import audit as record
+from kgserve.access.audit import AUDIT_FILE, Audit, Place, lines_after, newest_records
 
 
 def test_the_newest_records_are_found_in_files_that_were_turned_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(record, "MAX_BYTES", 1_000)
     audit = Audit(tmp_path)
     for number in range(20):
         audit.administered(f"act-{number}", "done", caller="boss")
@@ -37,7 +36,7 @@ def test_a_line_that_was_being_written_when_the_machine_stopped_is_left_out(tmp_
 def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(record, "MAX_BYTES", 1_000)
     chance, audit = random.Random(7), Audit(tmp_path)
     place: Place | None = None
     read, written = b"", 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kgserve.backup.create import BackupOptions
 from kgserve.backup.folder import BackupFolder, Manifest
-from kgserve.backup.verify import verify
+from kgserve.backup.restore import verify
 from kgserve.errors import KgserveError
 from kgserve.model.stores import StoreBackupAnswer
 from kgserve.ops import backup as ops

@@ -10,7 +10,7 @@ import msgspec
 
 from kgserve.backup.create import BackupOptions
 from kgserve.backup.folder import BackupFolder
-from kgserve.backup.verify import verify
+from kgserve.backup.restore import verify
 from kgserve.history.history import History
 from kgserve.model.digest import to_text
 from kgserve.model.stores import Keeping, StoreBackupAnswer, StoreSettings

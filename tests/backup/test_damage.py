@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.backup.folder import BackupFolder
-from kgserve.backup.verify import verify
+from kgserve.backup.restore import verify
 from kgserve.errors import BackupDamaged, KgserveError
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool

@@ -10,8 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.access.authentication import check_may_start
-from kgserve.access.keys import revoke_key
+from kgserve.access.authentication import check_may_start, revoke_key
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from kgserve.settings import Settings

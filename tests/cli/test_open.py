@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from kgserve.access.keys import revoke_key
+from kgserve.access.authentication import revoke_key
 from tests.access.keys import audited, bearer, given, now
 from tests.cli.running import Running, kgserve, kgserve_process, serving
 from tests.http.serving import accepted

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from kgserve.access.authentication import Audit
+from kgserve.access.audit import Audit
 from kgserve.cluster import shared_audit
 from kgserve.cluster.shared_audit import SharedAudit, shared_records
 from kgserve.errors import LogTorn, Unconfirmed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.access.keys import Key, add_key, mint, read_keys, revoke_key
+from kgserve.access.authentication import Key, add_key, mint, read_keys, revoke_key
 from kgserve.cluster.shared_keys import SharedKeys
 from tests.cluster.in_memory import MemoryRig
 

@@ -12,8 +12,7 @@ from kgserve.cluster.protocols import Log, Owner
 from kgserve.cluster.records import LARGEST, Record, parted
 from kgserve.cluster.shipping import REACHED_FILE, Reached, Shipping, copied, fence, take_over
 from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
-from kgserve.journal.frame import encode_frame
-from kgserve.journal.journal import Journal
+from kgserve.journal.journal import Journal, encode_frame
 from kgserve.model.change import ChangeSet
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings

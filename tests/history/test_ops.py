@@ -13,9 +13,9 @@ from kgserve.model.answers import NodeState
 from kgserve.model.batch import WriteBatch
 from kgserve.model.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNode
 from kgserve.model.requests import RestoreRequest, TraverseRequest
-from kgserve.ops.exporting import export_as_of, restore
 from kgserve.ops.history import changes, node_history, node_version, revert
 from kgserve.ops.moments import Past
+from kgserve.ops.transfer import export_as_of, restore
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, PATIENCE, batch, opened, write

@@ -18,9 +18,9 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.model.stores import Keeping, PruneAnswer, PruneRequest, StoreSettings
 from kgserve.model.times import format_time
-from kgserve.ops.exporting import export_as_of
 from kgserve.ops.history import prune_history
 from kgserve.ops.moments import Past
+from kgserve.ops.transfer import export_as_of
 from kgserve.store.pool import StorePool
 from kgserve.views.history import DAY, Historian
 from tests.graphs import graph_of, node_of

@@ -17,9 +17,9 @@ from litestar import Litestar
 
 from kgserve.errors import InvalidInput
 from kgserve.http.connection import in_task, start_eagerly
-from kgserve.http.direct import CASE, Directory, Shortcuts
 from kgserve.http.edge import BrowserGuard
 from kgserve.http.routes import HANDLERS
+from kgserve.http.service import CASE, Directory, Shortcuts
 from tests.http.serving import Served, accepted, read_reply, refusal
 
 JSON = {"content-type": "application/json"}

@@ -10,8 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.access.caller import Role
-from kgserve.access.keys import KEY_FILE, revoke_key
+from kgserve.access.authentication import KEY_FILE, Role, revoke_key
 from kgserve.model.times import format_time
 from tests.access.keys import audited, bearer, client, given, now
 from tests.http.serving import PATIENCE, Served, accepted, exchange, refusal, serving
@@ -125,7 +124,7 @@ def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
 def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "read", expires_at=now() + SECOND // 2)) as http:
         assert http.get("/api/memory").status_code in {200, 401}  # 401 on a machine that took half a second to get here
-        while http.get("/api/memory").status_code == 200:
+        while http.get("/api/memory").status_code in {200, 429}:  # 429 on a machine that asks more often than it may
             pass
         unauthenticated(http.get("/api/memory"))
 

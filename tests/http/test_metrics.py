@@ -16,7 +16,7 @@ import pytest
 import yaml
 from litestar import Litestar
 
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.backup.create import BackupOptions
 from kgserve.metrics.exposition import Scrape
 from kgserve.ops.backup import backup_one

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.access.caller import LOCAL, Caller
+from kgserve.access.authentication import LOCAL, Caller
 from kgserve.errors import InvalidInput, Limited
 from kgserve.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets
 from kgserve.model.hosts import network_of

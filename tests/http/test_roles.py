@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.access.caller import Role
+from kgserve.access.authentication import Role
 from tests.access.keys import client, given
 from tests.http.serving import Served, accepted, serving
 

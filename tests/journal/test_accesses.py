@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
-from kgserve.journal.frame import Frame, encode_frame
-from kgserve.journal.parts import changed_accesses
+from kgserve.journal.journal import Frame, encode_frame
+from kgserve.journal.tail import changed_accesses
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import Access, ChangeSet, NetChange
 from kgserve.model.rows import NodeRow

@@ -16,8 +16,7 @@ import xxhash
 
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
-from kgserve.journal.frame import MAGIC, encode_frame, read_frame
-from kgserve.journal.journal import Journal
+from kgserve.journal.journal import MAGIC, Journal, encode_frame, read_frame
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut

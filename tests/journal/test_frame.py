@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.journal.frame import MAGIC, FrameError, encode_frame, find_frame, read_frame, skip_frames
+from kgserve.journal.journal import MAGIC, FrameError, encode_frame, find_frame, read_frame, skip_frames
 from tests.journal.history import mixed, nodes
 
 CHANGES = mixed().changes

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import JournalDamaged, Unavailable
-from kgserve.journal.frame import encode_frame
-from kgserve.journal.journal import Journal, JournalEnd, list_segments, read_segment, segment_path
+from kgserve.journal.journal import Journal, JournalEnd, encode_frame, list_segments, read_segment, segment_path
 from kgserve.model.change import ChangeSet
 from tests.journal.history import SEGMENT, journal_of, mixed, nodes
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.access.keys import revoke_key
+from kgserve.access.authentication import revoke_key
 from kgserve.mcp.notifications import MAX_LISTENERS_OF_A_KEY
 from kgserve.mcp.server import MAX_SESSIONS_OF_A_KEY
 from tests.access.keys import audited, client, given, now

@@ -15,7 +15,7 @@ from kgserve.mcp.memory_tools import Reflect
 from kgserve.mcp.present import present
 from kgserve.mcp.values import MOST
 from kgserve.model.reflection import Candidate, Proposal
-from kgserve.ops.reflected import nothing
+from kgserve.ops.reflecting import nothing
 from tests.mcp.talking import Stateless
 
 READS = (True, None)

@@ -12,8 +12,8 @@ from kgserve.embedding.embedder import load_embedder
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.fields import NodeExtrasPut
 from kgserve.model.rows import NodeRow
-from kgserve.ops.exporting import export
 from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.transfer import export
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.indexer import Indexer

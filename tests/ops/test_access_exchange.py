@@ -12,7 +12,7 @@ import pytest
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import Access
 from kgserve.model.fields import NodeExtrasPut
-from kgserve.ops.exporting import export
+from kgserve.ops.transfer import export
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.graphs import graph_of

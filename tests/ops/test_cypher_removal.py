@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.journal.frame import encode_frame
+from kgserve.journal.journal import encode_frame
 from kgserve.model.answers import CypherAnswer
 from kgserve.rows.view import FORESEEN, FoldLimits
 from kgserve.store import removal

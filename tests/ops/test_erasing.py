@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 import kgserve
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
 from kgserve.library import Library
 from kgserve.model.events import Position

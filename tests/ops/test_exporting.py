@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kgserve.journal.snapshot import BATCH_BYTES
 from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.ops.exporting import export
+from kgserve.ops.transfer import export
 from kgserve.settings import MEBIBYTE
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of

@@ -10,8 +10,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import ImportAnswer
 from kgserve.model.batch import WriteBatch
-from kgserve.ops.exporting import export
-from kgserve.ops.importing import MAX_LINE_BYTES, Importer
+from kgserve.ops.transfer import MAX_LINE_BYTES, Importer, export
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import assert_whole, settings, write

@@ -35,9 +35,9 @@ from kgserve.model.named import (
 )
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
-from kgserve.ops import memories, named, naming
+from kgserve.ops import memories, named
 from kgserve.ops.graph import Graph
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.graphs import graph_of
@@ -295,7 +295,7 @@ def test_a_renamed_entity_keeps_its_id(store: World) -> None:
 def test_two_names_of_one_are_merged_and_both_mean_it(store: World) -> None:
     entities(store, EntityInput(name="Bob", entity_type="person"), EntityInput(name="Robert", entity_type="person"))
     put(store, "about Bob", entity_names=["Bob"])
-    naming.merge_entities(store.graph, MergeNode(node_id="bob", into="robert")).result(PATIENCE)
+    named.merge_entities(store.graph, MergeNode(node_id="bob", into="robert")).result(PATIENCE)
     assert [each.name for each in put(store, "about him, too", entity_names=["BOB"]).entities] == ["Robert"]
     found = named.get_entity(store.graph, EntityId(entity_id="Bob"))
     assert (found.name, found.memories) == ("Robert", 2)

@@ -32,7 +32,7 @@ from kgserve.model.times import format_time
 from kgserve.ops import analytics, memories, memory_lists
 from kgserve.ops.graph import Graph
 from kgserve.ops.merging import merge
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.graphs import graph_of

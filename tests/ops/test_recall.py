@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
@@ -24,7 +24,7 @@ from kgserve.model.times import format_time
 from kgserve.ops import memories, recaller
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.recall import recall
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.history import Historian

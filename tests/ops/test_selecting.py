@@ -8,8 +8,8 @@ import pytest
 
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.requests import DeleteNodesRequest
-from kgserve.ops import selecting
-from kgserve.ops.selecting import delete_nodes
+from kgserve.ops import reading
+from kgserve.ops.reading import delete_nodes
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import NAME, PATIENCE, batch, held, settings, write
@@ -38,7 +38,7 @@ def test_a_commit_takes_so_many_edges_or_a_single_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, at_once: list[list[str]]
 ) -> None:
     """The edges of "a" are six, "b" and "c" have two each, and one is between "a" and "b"."""
-    monkeypatch.setattr(selecting, "EDGES_AT_ONCE", most)
+    monkeypatch.setattr(reading, "EDGES_AT_ONCE", most)
     wanted = DeleteNodesRequest(ids=["a", "b", "c"])
     dry = DeleteNodesRequest(ids=["a", "b", "c"], dry_run=True)
     edges = [

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.engine.turns import asker
 from kgserve.errors import Limited
-from kgserve.ops.shares import Places, Shares
+from kgserve.ops.graph import Places, Shares
 
 THREADS, EACH, OPEN = 4, 2, 5
 

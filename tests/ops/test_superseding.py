@@ -33,7 +33,7 @@ from kgserve.model.queries import EntityHistoryRequest, NodeId, NodesQuery
 from kgserve.model.requests import CypherRequest, DeleteNodesRequest, TraverseRequest
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import VERSION_OF
-from kgserve.ops import cypher, forgetting, history, memories, memory_lists, retaining, selecting, writing
+from kgserve.ops import cypher, forgetting, history, memories, memory_lists, reading, retaining, writing
 from kgserve.ops.graph import Graph
 from kgserve.store import removal
 from kgserve.store.pool import StorePool
@@ -137,8 +137,8 @@ def by_node(graph: Graph) -> None:
 
 def by_filter(graph: Graph) -> None:
     wanted = DeleteNodesRequest(types=["fact"], limit=1)
-    foretold = selecting.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
-    done = selecting.delete_nodes(graph, wanted).result(PATIENCE)
+    foretold = reading.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
+    done = reading.delete_nodes(graph, wanted).result(PATIENCE)
     assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
 
 

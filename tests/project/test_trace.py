@@ -24,7 +24,7 @@ AFTER = f"{PACKAGE}log.py"
 API = "/api/memory/traced"
 TIMES = 3
 CYPHER = "MATCH (n:Entity {id: 'a'}) SET n.content = $text RETURN n.id"
-MOST = {"health": 8, "list_tags": 21, "inject": 37, "search": 35, "cypher": 48, "mcp": 31}
+MOST = {"health": 6, "list_tags": 14, "inject": 33, "search": 32, "cypher": 43, "mcp": 26}
 
 
 class Tracer:

@@ -17,8 +17,7 @@ import msgspec
 
 from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.journal import snapshot
-from kgserve.journal.frame import read_frame
-from kgserve.journal.journal import list_segments
+from kgserve.journal.journal import list_segments, read_frame
 from kgserve.model.batch import WriteBatch
 from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report

@@ -25,8 +25,8 @@ from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireReque
 from kgserve.model.walk import Walk
 from kgserve.ops import history as history_ops
 from kgserve.ops import render
-from kgserve.ops.exporting import export, export_as_of
 from kgserve.ops.moments import Past
+from kgserve.ops.transfer import export, export_as_of
 from kgserve.ops.writing import retire_edge, retire_node
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool

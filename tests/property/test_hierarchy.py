@@ -17,7 +17,7 @@ from kgserve.model.memories import MemoryId, StoreMemoryRequest, UpdateMemoryReq
 from kgserve.model.withdrawing import brought_back, withdrawn
 from kgserve.ops import memories
 from kgserve.ops.graph import Graph
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.fuzzing import is_thorough

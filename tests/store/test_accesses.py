@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.backup.create import BackupOptions
-from kgserve.journal.parts import changed_accesses
+from kgserve.journal.tail import changed_accesses
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import Access
 from kgserve.ops import backup as ops

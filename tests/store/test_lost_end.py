@@ -15,8 +15,7 @@ from kgserve.journal.journal import list_segments
 from kgserve.journal.tail import Tail
 from kgserve.model.batch import EdgePut, WriteBatch
 from kgserve.settings import MEBIBYTE
-from kgserve.store.closed_store import witnesses
-from kgserve.store.layout import Layout
+from kgserve.store.layout import Layout, witnesses
 from kgserve.store.salvage import salvage
 from tests.history.following import SMALL_JOURNAL, Kept, kept
 from tests.store.test_links import everything, link, links

@@ -13,7 +13,7 @@ from kgserve.model.fields import NodeExtrasPut
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.names import folded, names_of
 from kgserve.model.withdrawing import is_active
-from kgserve.store import memories_view, newest
+from kgserve.store import memories_view
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 from tests.store.writing import opened, write
@@ -28,7 +28,7 @@ NOW = 1 << 51
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memories_view, "COMMIT_SECONDS", 0.0)
     monkeypatch.setattr(memories_view, "COMMIT_CHANGES", 9)
-    monkeypatch.setattr(newest, "MOST_ROWS", 20)
+    monkeypatch.setattr(memories_view, "MOST_ROWS", 20)
 
 
 def some(chance: random.Random) -> WriteBatch:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.access.caller import LOCAL, Caller
+from kgserve.access.authentication import LOCAL, Caller
 from kgserve.errors import NotFound
 from kgserve.ops.graph import ScopedFeeds, ScopedPool, seen_by
-from kgserve.store.feeds import Feeds
+from kgserve.store.feed import Feeds
 from kgserve.store.pool import StorePool
 from tests.store.writing import settings
 

@@ -15,8 +15,7 @@ from typing import Any
 from kgserve.cypher.writes import Reach
 from kgserve.engine.protocol import NOTHING
 from kgserve.journal import snapshot
-from kgserve.journal.frame import Frame
-from kgserve.journal.journal import list_segments, read_segment
+from kgserve.journal.journal import Frame, list_segments, read_segment
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report

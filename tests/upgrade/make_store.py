@@ -26,9 +26,8 @@ from kgserve.embedding.embedder import load_embedder
 from kgserve.model.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
 from kgserve.ops import history, stores
-from kgserve.ops.exporting import export, export_as_of
-from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
+from kgserve.ops.transfer import Importer, export, export_as_of
 from kgserve.ops.writing import delete_edge, delete_node, inject
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
