@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,15 @@ import msgspec
 from kgserve.errors import Internal, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import named, storage_error, storing, sync_file, sync_folder, write_all
-from kgserve.journal.frame import Frame, FrameError, OutOfOrder, encode_frame, find_frame, read_frames
+from kgserve.journal.frame import (
+    Frame,
+    FrameError,
+    OutOfOrder,
+    encode_frame,
+    encode_packed,
+    find_frame,
+    read_frames,
+)
 from kgserve.model.change import ChangeSet
 
 SUFFIX = ".log"
@@ -91,6 +99,9 @@ class Journal:
         self._segments = segments
         self._lock = threading.Lock()
         self._broken: str | None = None
+        # Called before a frame is packed, which programs from before cannot read; while there is none, none is.
+        self.before_packing: Callable[[], None] | None = None
+        self._packed: list[tuple[int, int]] = []
         self._descriptor = os.open(segments[-1].path, os.O_WRONLY | os.O_APPEND)
 
     @classmethod
@@ -150,9 +161,24 @@ class Journal:
         """Size of all segments."""
         return sum(segment.size for segment in self.segments)
 
+    def spared_after(self, sequence: int) -> int:
+        """About the bytes that packing has spared behind a sequence, since the journal was opened: it holds more."""
+        with self._lock:
+            return sum(spared for last, spared in self._packed if last > sequence)
+
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
-        self.append_frame(encode_frame(changes), changes[0].sequence, changes[-1].sequence)
+        first, last = changes[0].sequence, changes[-1].sequence
+        if self.before_packing is None:
+            self.append_frame(encode_frame(changes), first, last)
+            return
+        data, spared = encode_packed(changes)
+        if spared:
+            self.before_packing()
+        self.append_frame(data, first, last)
+        if spared:
+            with self._lock:
+                self._packed.append((last, spared))
 
     def append_frame(self, data: bytes, first: int, last: int, *, durable: bool = True) -> None:
         """Append change sets that are encoded already, of these sequences; if not ``durable``, `sync` has to follow."""
@@ -216,6 +242,7 @@ class Journal:
     def drop_before(self, sequence: int, keep_bytes: int) -> None:
         """Remove the oldest segments that hold nothing after ``sequence``, as long as those spare ``keep_bytes``."""
         with self._lock:
+            self._packed = [each for each in self._packed if each[0] > sequence]
             spare = [
                 s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
             ]
