@@ -272,8 +272,10 @@ class History:
         return self._still_known(at, self._nodes(sql.LIST if type_ is None else sql.LIST_TYPE, values))
 
     def outgoing(self, node_id: str, at: int, limit: int) -> list[State[EdgeRow]]:
-        """Edges that started at a node as of a commit."""
-        return self._still_known(at, self._edges(sql.OUT, {"id": node_id, "at": at, "limit": limit}))
+        """Edges that started at a node as of a commit, by where they lead and their types."""
+        found = self._edges(sql.OUT, {"id": node_id, "at": at, "limit": limit})
+        # Here, for SQLite takes half as long again for it: they are in order but for types.
+        return self._still_known(at, sorted(found, key=lambda state: state.row.key))
 
     def incoming(self, node_id: str, at: int, limit: int) -> list[State[EdgeRow]]:
         """Edges that ended at a node as of a commit."""
@@ -485,6 +487,8 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError("the file is of another kind")
         knows_heads = connection.execute(sql.KNOWS_HEADS).fetchone()[0]
         connection.executescript(sql.SCHEMA)
+        if not connection.execute(sql.EDGES_HAVE_A_KEY).fetchone()[0]:
+            connection.execute(sql.EDGES_BY_SOURCE)
         if not knows_heads:
             _find_heads(connection)
     except BaseException:

@@ -16,13 +16,14 @@ import msgspec
 import xxhash
 from msgspec.structs import astuple
 
-from kgserve.arrow import pa, pq
+from kgserve.arrow import pa
 from kgserve.decoding import msgpack_decoder
 from kgserve.journal.snapshot import (
     BATCH_BYTES,
     BATCH_ROWS,
     EDGES,
     NODES,
+    parquet_writer,
     read_rows,
     schema_of,
     verify,
@@ -188,8 +189,7 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     digest = count = 0
     schema = schema_of(path.name, width)
     values = _values_of(path.name, width)
-    # The stubs know no list.
-    with pq.ParquetWriter(path, schema, use_dictionary=_REPEATED) as writer:  # pyright: ignore[reportArgumentType]
+    with parquet_writer(path, schema, _REPEATED) as writer:
         for rows in _batches(kept, fresh):
             columns = zip(*map(values, rows), strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]

@@ -2,7 +2,8 @@
 
 A frame is what one group of writes appends, in one piece: a header (magic, payload length, first sequence, number of
 change sets, time of the last in microseconds, checksum) and a payload (a MessagePack array of `ChangeSet`). The
-checksum, XXH3 of 64 bits, covers header and payload. A frame follows another only after that one reached the disk, so a
+checksum, XXH3 of 64 bits, covers header and payload. A packed frame has another magic, and its payload compressed: so
+it is on the disk, and so it is counted and summed. A frame follows another only after that one reached the disk, so a
 bad frame with a good one behind it is damage, and a bad one with nothing good behind it is a write that a crash cut
 short. At the end, what looks for damage in segments, and keeps what comes before it.
 """
@@ -14,9 +15,10 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 import xxhash
@@ -27,7 +29,15 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import named, storage_error, storing, sync_file, sync_folder, write_all
 from kgserve.model.change import ChangeSet
 
-MAGIC = b"KGF1"
+MAGIC, PACKED = b"KGF1", b"KGF2"
+_EITHER = b"KGF"
+MANY = 250
+"""Rows from which on packing a frame is looked at: few large ones would wait for it longer than for their planning."""
+_SAMPLE = 1 << 15
+_WORTH = 2.5
+"""A frame is packed if its beginning becomes so many times shorter: rows that are much alike, as imports write them.
+What is less alike takes three times as long to compress, and more of it is left."""
+_LEVEL = 1
 _HEADER = struct.Struct("<4sIQIq")
 _CHECKSUM = struct.Struct("<Q")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
@@ -53,13 +63,22 @@ class OutOfOrder(FrameError):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One frame as read: where it starts and ends in its file, and what it holds."""
+    """One frame as read: where it starts and ends in its file, and what it holds, as it is there.
+
+    Looking through a journal wants no more than that it is whole; so who wants what is in it unpacks it.
+    """
 
     offset: int
     end: int
     first: int
     count: int
-    payload: bytes
+    stored: bytes
+    packed: bool
+
+    @property
+    def payload(self) -> bytes:
+        """Its change sets as MessagePack; found anew each time."""
+        return zlib.decompress(self.stored) if self.packed else self.stored
 
     @property
     def last(self) -> int:
@@ -73,16 +92,37 @@ class Frame(msgspec.Struct, frozen=True):
 
 def encode_frame(changes: list[ChangeSet]) -> bytes:
     """The bytes of one frame. The change sets must be consecutive."""
-    return _framed(_encode(changes), changes)
+    return _framed(MAGIC, _encode(changes), changes)
+
+
+class Encoded(NamedTuple):
+    """The bytes of a frame, and how many packing has spared; 0 for one that is not packed."""
+
+    data: bytes
+    spared: int
+
+
+def encode_packed(changes: list[ChangeSet]) -> Encoded:
+    """As `encode_frame`, packed where that is worth its time."""
+    payload = _encode(changes)
+    if sum(change.size for change in changes) < MANY or not _is_worth_packing(payload):
+        return Encoded(_framed(MAGIC, payload, changes), 0)
+    packed = zlib.compress(payload, _LEVEL)
+    return Encoded(_framed(PACKED, packed, changes), len(payload) - len(packed))
 
 
 def frame_bytes(frame: Frame) -> bytes:
-    """The bytes of a frame that was read."""
-    return _framed(frame.payload, frame.changes())
+    """The bytes of a frame that was read, as of one that is not packed."""
+    return _framed(MAGIC, frame.payload, frame.changes())
 
 
-def _framed(payload: bytes, changes: list[ChangeSet]) -> bytes:
-    header = _HEADER.pack(MAGIC, len(payload), changes[0].sequence, len(changes), changes[-1].time)
+def _is_worth_packing(payload: bytes) -> bool:
+    sample = payload[:_SAMPLE]
+    return _WORTH * len(zlib.compress(sample, _LEVEL)) < len(sample)
+
+
+def _framed(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> bytes:
+    header = _HEADER.pack(magic, len(payload), changes[0].sequence, len(changes), changes[-1].time)
     return header + _CHECKSUM.pack(_checksum(header, payload)) + payload
 
 
@@ -94,14 +134,14 @@ def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
     header = file.read(_HEADER.size)
     checksum: int = _CHECKSUM.unpack(file.read(_CHECKSUM.size))[0]
     magic, length, first, count, _time = _HEADER.unpack(header)
-    if magic != MAGIC:
+    if magic not in (MAGIC, PACKED):
         raise FrameError(offset, "no frame")
     if end - offset - HEADER_BYTES < length:
         raise FrameError(offset, "a frame longer than the file")
     payload = file.read(length)
     if _checksum(header, payload) != checksum:
         raise FrameError(offset, "a frame whose checksum does not fit")
-    return Frame(offset, offset + HEADER_BYTES + length, first, count, payload)
+    return Frame(offset, offset + HEADER_BYTES + length, first, count, payload, magic == PACKED)
 
 
 def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[Frame]:
@@ -125,7 +165,7 @@ def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
     with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
         while end - offset >= HEADER_BYTES:
             magic, length, first, count, _time = _HEADER.unpack_from(data, offset)
-            if magic != MAGIC:
+            if magic not in (MAGIC, PACKED):
                 raise FrameError(offset, "no frame")
             if first + count > sequence:
                 return offset
@@ -147,10 +187,10 @@ def find_frame(file: BinaryIO, offset: int, end: int) -> int | None:
 def _find_magic(file: BinaryIO, offset: int, end: int, block: int = 1 << 20) -> int:
     while offset < end:
         file.seek(offset)
-        found = file.read(min(block, end - offset)).find(MAGIC)
+        found = file.read(min(block, end - offset)).find(_EITHER)
         if found >= 0:
             return offset + found
-        offset += block - len(MAGIC) + 1
+        offset += block - len(_EITHER) + 1
     return -1
 
 
@@ -232,6 +272,9 @@ class Journal:
         self._segments = segments
         self._lock = threading.Lock()
         self._broken: str | None = None
+        # Called before a frame is packed, which programs from before cannot read; while there is none, none is.
+        self.before_packing: Callable[[], None] | None = None
+        self._packed: list[tuple[int, int]] = []
         self._descriptor = os.open(segments[-1].path, os.O_WRONLY | os.O_APPEND)
 
     @classmethod
@@ -291,9 +334,24 @@ class Journal:
         """Size of all segments."""
         return sum(segment.size for segment in self.segments)
 
+    def spared_after(self, sequence: int) -> int:
+        """About the bytes that packing has spared behind a sequence, since the journal was opened: it holds more."""
+        with self._lock:
+            return sum(spared for last, spared in self._packed if last > sequence)
+
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
-        self.append_frame(encode_frame(changes), changes[0].sequence, changes[-1].sequence)
+        first, last = changes[0].sequence, changes[-1].sequence
+        if self.before_packing is None:
+            self.append_frame(encode_frame(changes), first, last)
+            return
+        data, spared = encode_packed(changes)
+        if spared:
+            self.before_packing()
+        self.append_frame(data, first, last)
+        if spared:
+            with self._lock:
+                self._packed.append((last, spared))
 
     def append_frame(self, data: bytes, first: int, last: int, *, durable: bool = True) -> None:
         """Append change sets that are encoded already, of these sequences; if not ``durable``, `sync` has to follow."""
@@ -357,6 +415,7 @@ class Journal:
     def drop_before(self, sequence: int, keep_bytes: int) -> None:
         """Remove the oldest segments that hold nothing after ``sequence``, as long as those spare ``keep_bytes``."""
         with self._lock:
+            self._packed = [each for each in self._packed if each[0] > sequence]
             spare = [
                 s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
             ]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import xxhash
@@ -71,7 +72,9 @@ class Base:
             for kind in ("node", "edge")
         }
         self._node_flags, self._edge_flags = self.flags_of_nodes.data, self.flags_of_edges.data
-        self.names = self._names()
+        self._node_endings, self._edge_endings = column("node_ending").data, column("edge_ending").data
+        self.names = [name.decode() for name in self._some("names", "name_at")]
+        self.endings = self._some("endings", "ending_at")
         self._codes = {name: code for code, name in enumerate(self.names)}
         # A write asks for the same nodes some ten times, from planning to folding.
         self._known: dict[str, int] = {}
@@ -97,6 +100,11 @@ class Base:
         section = self._directory.sections["ids"]
         self._blocks.check_range(section.offset, section.offset + max(section.size, 1))
         return memoryview(self._map)[section.offset : section.offset + section.size]
+
+    def sizes(self, kind: Literal["node", "edge"]) -> Numbers:
+        """Bytes of the JSON of all nodes or edges."""
+        endings = np.fromiter(map(len, self.endings), np.int64)
+        return self._arrays[f"{kind}_size"] + endings[self._arrays[f"{kind}_ending"]]
 
     def text(self, start: int, end: int) -> memoryview:
         """A part of the texts. Raises RowsDamaged."""
@@ -183,15 +191,16 @@ class Base:
 
     def node(self, number: int) -> bytes:
         """The open JSON of a node. Raises RowsDamaged."""
-        return self._text(self._node_at[number], self._node_sizes[number])
+        text = self._text(self._node_at[number], self._node_sizes[number])
+        return text + self.endings[self._node_endings[number]]
 
     def node_texts(self, numbers: Numbers) -> list[bytes]:
         """The open JSON of nodes. Raises RowsDamaged."""
-        return self._many_texts(self.node_at, self.node_size, numbers)
+        return self._many_texts("node", numbers)
 
     def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """As `node_texts`, quicker for a few."""
-        return self._some_texts(self._node_at, self._node_sizes, numbers)
+        return self._some_texts(self._node_at, self._node_sizes, self._node_endings, numbers)
 
     # Edges
 
@@ -248,15 +257,16 @@ class Base:
 
     def edge(self, number: int) -> bytes:
         """The JSON of an edge. Raises RowsDamaged."""
-        return self._text(self._edge_at[number], self._edge_sizes[number])
+        text = self._text(self._edge_at[number], self._edge_sizes[number])
+        return text + self.endings[self._edge_endings[number]]
 
     def edge_texts(self, numbers: Numbers) -> list[bytes]:
         """The JSON of edges. Raises RowsDamaged."""
-        return self._many_texts(self.edge_at, self.edge_size, numbers)
+        return self._many_texts("edge", numbers)
 
     def some_edge_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """As `edge_texts`, quicker for a few."""
-        return self._some_texts(self._edge_at, self._edge_sizes, numbers)
+        return self._some_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
 
     def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
         """The edges that start, or end, at any of some nodes, those of one node in order."""
@@ -351,16 +361,20 @@ class Base:
         at = self._ids
         return self._map[at + self._id_at[number] : at + self._id_at[number + 1]]
 
-    def _names(self) -> list[str]:
-        at, places = self._directory.sections["names"].offset, self._arrays["name_at"].tolist()
-        return [self._map[at + a : at + b].decode() for a, b in pairwise(places)]
+    def _some(self, name: str, column: str) -> list[bytes]:
+        """The texts of a section that has few."""
+        section, places = self._directory.sections[name], self._arrays[column].tolist()
+        self._blocks.check_range(section.offset, section.offset + max(section.size, 1))
+        return [self._map[section.offset + a : section.offset + b] for a, b in pairwise(places)]
 
     def _text(self, start: int, size: int) -> bytes:
         self._texts.check_range(start, start + size)
         return self._texts.data[start : start + size]
 
-    def _some_texts(self, places: Sequence[int], sizes: Sequence[int], numbers: Iterable[int]) -> list[bytes]:
-        texts = self._texts
+    def _some_texts(
+        self, places: Sequence[int], sizes: Sequence[int], ending: Sequence[int], numbers: Iterable[int]
+    ) -> list[bytes]:
+        texts, endings = self._texts, self.endings
         data, checked = texts.data, texts.checked
         found: list[bytes] = []
         for number in numbers:
@@ -369,22 +383,25 @@ class Base:
             block = start >> BLOCK_BITS
             if block != (end - 1) >> BLOCK_BITS or not checked[block]:
                 texts.check_range(start, end)
-            found.append(data[start:end])
+            found.append(data[start:end] + endings[ending[number]])
         return found
 
-    def _many_texts(self, places: Numbers, sizes: Numbers, numbers: Numbers) -> list[bytes]:
-        starts = places[numbers]
-        ends = starts + sizes[numbers]
+    def _many_texts(self, kind: str, numbers: Numbers) -> list[bytes]:
+        starts = self._arrays[f"{kind}_at"][numbers].astype(np.uint64)
+        ends = starts + self._arrays[f"{kind}_size"][numbers]
         self._texts.check_ranges(starts, ends)
-        data = self._texts.data
-        return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        data, endings = self._texts.data, self.endings
+        ending = self._arrays[f"{kind}_ending"][numbers].tolist()
+        parts = zip(starts.tolist(), ends.tolist(), ending, strict=True)
+        return [data[start:end] + endings[number] for start, end, number in parts]
 
     def _column(self, name: str) -> Numbers:
         section = self._directory.sections[name]
-        kind = np.dtype(COLUMNS[name])
+        kind = np.dtype(section.type)
         if section.size:
             self._blocks.check_range(section.offset, section.offset + section.size)
-        return np.frombuffer(self._map, kind, section.size // kind.itemsize, section.offset)
+        found = np.frombuffer(self._map, kind, section.size // kind.itemsize, section.offset)
+        return np.broadcast_to(found, section.repeated) if section.repeated else found
 
 
 def ranges(starts: Numbers, ends: Numbers) -> Numbers:

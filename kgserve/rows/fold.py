@@ -25,6 +25,7 @@ from kgserve.model.change import NetChange, StoreState
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_at
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
+from kgserve.rows.endings import Endings
 from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers, RowsFile, TextsFile
 
 TEXTS_SUFFIX = ".texts"
@@ -209,6 +210,9 @@ class _Fold:
         ]
         self._new_number[[number for number, _ in replaced]] = [at for _, at in replaced]
         self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
+        self._kept_edges = _kept(base.edges, (put.number for put in changes.edges), changes.edges_gone)
+        used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
+        self._endings = Endings(base.endings, np.flatnonzero(sum(map(self._counted, used))).tolist())
 
     def _positions(self) -> list[int]:
         """Where each node goes among those of the base."""
@@ -227,6 +231,7 @@ class _Fold:
         if not self._copying:
             sums = np.concatenate((self._base.array("text_sums"), sums))
         self._writer.column("text_sums", sums)
+        self._writer.texts("endings", "ending_at", self._endings.texts)
         state = StoreState(state.sequence, state.time, state.digest, self._splice.count, edges)
         linked = self._base.linked or self._changes.linked
         self._writer.finish(state, texts, self._texts.offset, linked=linked)
@@ -258,13 +263,14 @@ class _Fold:
 
     def _write_edges(self) -> int:
         base, writer = self._base, self._writer
-        kept = _kept(base.edges, (put.number for put in self._changes.edges), self._changes.edges_gone)
+        kept = self._kept_edges
         names, codes = self._names(kept)
         puts = self._changes.edges
         order, keys = self._in_order(puts, codes)
         # Looked at as they came, and put in order then: rows that came together lie together in memory.
         rows = [put.row for put in puts]
         texts = [put.data or encode_edge(put.row) for put in puts]
+        texts = [texts[at] for at in order.tolist()]
         weight = np.array([row.weight for row in rows])[order]
         created = np.array([edge_created_at(row) for row in rows], np.int64)[order]
         flags = np.array([edge_flags(row.extras) for row in rows], np.uint8)[order]
@@ -285,8 +291,8 @@ class _Fold:
         writer.column("created", splice.column("created", base.created[kept], created))
         writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], flags))
         self._write_adjacency(source, target)
-        self._write_texts("edge", splice, [texts[at] for at in order.tolist()])
-        self._write_names(names)
+        self._write_texts("edge", splice, texts)
+        writer.texts("names", "name_at", [name.encode() for name in names])
         new = [(int(splice.new_at[at]), rows[order[at]], flags[at]) for at in np.flatnonzero(flags)]
         number = np.full(base.edges, NOWHERE, "<u4")
         number[kept] = splice.kept_at
@@ -324,14 +330,15 @@ class _Fold:
         self._writer.column("in_at", _starts(target, count))
         self._writer.column("in_edge", np.argsort(target, kind="stable"))
 
-    def _write_names(self, names: list[str]) -> None:
-        texts = [name.encode() for name in names]
-        self._writer.column("name_at", np.cumsum([0, *map(len, texts)]))
-        with self._writer.text("names"):
-            self._writer.write(b"".join(texts))
+    def _counted(self, endings: Numbers) -> Numbers:
+        return np.bincount(endings, minlength=len(self._base.endings))
 
     def _write_texts(self, kind: str, splice: _Splice, new: list[bytes]) -> None:
+        """Those of new rows, which are parted from their endings here, and columns that say where all are."""
         base, kept = self._base, splice.kept
+        numbers = self._endings.part(kind, new)
+        was = self._endings.renumbered[base.array(f"{kind}_ending")[kept]]
+        self._writer.column(f"{kind}_ending", splice.column(f"{kind}_ending", was, numbers))
         places, sizes = base.array(f"{kind}_at")[kept], base.array(f"{kind}_size")[kept]
         if self._copying:
             places = self._copied(places, sizes)
@@ -341,7 +348,7 @@ class _Fold:
 
     def _copied(self, places: Numbers, sizes: Numbers) -> Numbers:
         """Copy texts, those that follow each other in one piece; where they are now."""
-        ends = places + sizes
+        ends = places.astype(np.uint64) + sizes
         found = self._texts.offset + np.cumsum(sizes, dtype=np.uint64) - sizes
         runs = np.flatnonzero(places[1:] != ends[:-1]) + 1
         for first, last in pairwise([0, *runs.tolist(), len(places)] if len(places) else []):

@@ -3,8 +3,10 @@
     magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 4 KiB before them · directory
     (JSON) · its length and its sum
 
-Columns are plain arrays in little-endian order, so that a walk is arithmetic on them. The rows themselves are JSON in a
-file of texts, to whose end each base adds what is new; one base says how much of the file is its, and has the sums.
+Columns are plain arrays in little-endian order, so that a walk is arithmetic on them, each in as few bytes as its
+largest number takes, and of one value alone where all are the same. The rows themselves are JSON in a file of texts, to
+whose end each base adds what is new; one base says how much of the file is its, and has the sums. What many rows end
+with is beside the columns, once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.rows.encoding import RowsDamaged
 
-MAGIC = b"KGROWS02"
+MAGIC = b"KGROWS03"
 ALIGNMENT = 64
 BLOCK_BITS = 12
 BLOCK = 1 << BLOCK_BITS
@@ -40,6 +42,7 @@ COLUMNS = {
     "id_at": "<u8",
     "node_at": "<u8",
     "node_size": "<u4",
+    "node_ending": "<u4",
     "node_flags": "u1",
     "hashes": "<u8",
     "hashed": "<u4",
@@ -53,8 +56,10 @@ COLUMNS = {
     "edge_flags": "u1",
     "edge_at": "<u8",
     "edge_size": "<u4",
+    "edge_ending": "<u4",
     "in_edge": "<u4",
     "name_at": "<u8",
+    "ending_at": "<u8",
     "dated_nodes": "<u4",
     "dated_node_from": "<i8",
     "dated_node_to": "<i8",
@@ -65,21 +70,28 @@ COLUMNS = {
     "ordinals": "<i8",
     "text_sums": "<u8",
 }
-"""Names and types of the columns. ``node_at`` and ``edge_at`` are the places of rows in the file of texts, and the sums
-of its blocks ``text_sums``; ``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the
-order of their targets."""
-OFFSETS = ("id_at", "out_at", "in_at", "name_at")
+"""Names of the columns, and the widest type of each. ``node_at`` and ``edge_at`` are the places of rows in the file of
+texts, and the sums of its blocks ``text_sums``; ``node_ending`` and ``edge_ending`` say which of the endings is behind
+each; ``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the order of their
+targets."""
+OFFSETS = ("id_at", "out_at", "in_at", "name_at", "ending_at")
 """Columns that say where texts or lists begin in another one, with one more entry than there are of them."""
-TEXTS = ("ids", "names")
+TEXTS = ("ids", "names", "endings")
+_NARROW = ("u1", "<u2", "<u4")
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
 """The bounds of what has been true for ever, and always will be."""
 
 
 class Section(msgspec.Struct, frozen=True):
-    """Where a column or a text is in the file, in bytes."""
+    """Where a column or a text is in the file, in bytes.
+
+    Of a column also its type, and how often its value is meant if it has but one, else 0.
+    """
 
     offset: int
     size: int
+    type: str = ""
+    repeated: int = 0
 
 
 class Directory(msgspec.Struct, frozen=True):
@@ -273,16 +285,24 @@ class RowsFile(SummedFile):
 
     def column(self, name: str, values: Numbers) -> None:
         """A section with a column."""
-        with self.text(name):
-            self.write(np.ascontiguousarray(values, COLUMNS[name]).data.cast("B"))
+        found, repeated = _narrowed(np.ascontiguousarray(values, COLUMNS[name]))
+        with self.text(name, found.dtype.str, repeated):
+            self.write(found.data.cast("B"))
 
-    def text(self, name: str) -> _Section:
+    def text(self, name: str, type_: str = "", repeated: int = 0) -> _Section:
         """A section; what is written within it is in it."""
         self.write(bytes(-self.offset % ALIGNMENT))
-        return _Section(self, name)
+        return _Section(self, name, type_, repeated)
+
+    def texts(self, name: str, column: str, texts: Sequence[bytes]) -> None:
+        """A section with texts one after the other, and a column that says where each begins."""
+        self.column(column, np.cumsum([0, *map(len, texts)]))
+        with self.text(name):
+            self.write(b"".join(texts))
 
     def finish(self, state: StoreState, texts: str = "", texts_size: int = 0, *, linked: bool = False) -> None:
         """Write sums and directory; ``state`` is what the rows are, which are in so many bytes of ``texts``."""
+        self.write(bytes(-self.offset % ALIGNMENT))
         self.end_block()
         sums = np.array(self.sums, "<u8").tobytes()
         self._sections["sums"] = Section(self.offset, len(sums))
@@ -294,17 +314,28 @@ class RowsFile(SummedFile):
         tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
         write_all(self._file.fileno(), sums + directory + tail + MAGIC)
 
-    def leave(self, name: str, start: int) -> None:
+    def leave(self, name: str, start: int, type_: str, repeated: int) -> None:
         """A section has ended."""
-        self._sections[name] = Section(start, self.offset - start)
+        self._sections[name] = Section(start, self.offset - start, type_, repeated)
 
 
 class _Section:
-    def __init__(self, writer: RowsFile, name: str) -> None:
-        self._writer, self._name, self._start = writer, name, writer.offset
+    def __init__(self, writer: RowsFile, name: str, type_: str, repeated: int) -> None:
+        self._writer, self._start, self._of = writer, writer.offset, (type_, repeated)
+        self._name = name
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        self._writer.leave(self._name, self._start)
+        self._writer.leave(self._name, self._start, *self._of)
+
+
+def _narrowed(values: Numbers) -> tuple[Numbers, int]:
+    """A column as it is written, and how often its value is meant if that is one."""
+    if len(values) > 1 and (values == values[0]).all():
+        return values[:1], len(values)
+    if values.dtype.kind == "u" and len(values):
+        most = values.max()
+        return values.astype(next((each for each in _NARROW if most <= np.iinfo(each).max), values.dtype)), 0
+    return values, 0

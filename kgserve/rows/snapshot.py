@@ -342,7 +342,7 @@ class Rows:
     def node_slices(self) -> Iterator[Numbers]:
         """All nodes, some thousands at a time: those of the base first, in the order of their ids."""
         count = self.base.nodes
-        for start, end in slices(self.base.node_size):
+        for start, end in slices(self.base.sizes("node")):
             touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
             yield np.delete(np.arange(start, end), [at for at in touched if not self.is_there(start + at)])
         there: list[int] = []
@@ -360,7 +360,7 @@ class Rows:
     def edge_slices(self) -> Iterator[Gathered]:
         """All edges, some thousands at a time: those of the base first, in the order of their keys."""
         count, edges = self.base.edges, self.delta.edges
-        for start, stop in slices(self.base.edge_size):
+        for start, stop in slices(self.base.sizes("edge")):
             numbers = np.arange(start, stop)
             touched = np.flatnonzero(self.delta.touched_edges[start:stop]).tolist()
             versions = {at: version for at in touched if (version := edges[start + at].at(self.at)) is not None}

@@ -1,6 +1,7 @@
 """Compaction: a snapshot of all rows, so that rebuilding need not begin at 1, and a new file for the engine.
 
-A snapshot is due once the journal has grown by 64 MiB (a setting), or by half of the last snapshot, whichever is more.
+A snapshot is due once the journal has grown by 64 MiB (a setting), or by half of the last snapshot, whichever is more;
+frames that are packed count as what they are unpacked, for that is what a rebuild reads.
 The engine never writes its log into its file while in service, so a new file takes over once the log has outgrown the
 same measure against the file, or the memory that the engine keeps for updated rows its own: nobody bounds that, and
 only another file frees it. It begins once no write has come for a second, or at once when it is twice due.
@@ -142,7 +143,7 @@ class Compactor:
 
     def _journal_pressure(self) -> float:
         """How far the journal has outgrown its threshold since the last snapshot; 1 is there."""
-        size = self._journal.bytes
+        size = self._journal.bytes + self._journal.spared_after(0)
         if size < self._look_again_at:
             return 0.0
         grown, before = unsnapshotted_bytes(self._layout, self._journal)

@@ -44,8 +44,11 @@ _Mark = TypeVar("_Mark", "CloseMark", "EngineMark")
 SUFFIX = "_memory"
 JOURNAL = "journal"
 STORE_FILE = "store.json"
-FORMAT = 1
-"""Goes up when rows or settings come to hold what an older program would lose, which then refuses the store."""
+FORMAT = 2
+"""The newest that is known. It goes up when a store comes to hold what an older program would lose or not read, which
+then refuses it. 2: there are packed frames in its journal."""
+PLAIN = 1
+"""What a store is while it holds nothing of the kind."""
 RECORD = "settings."
 RECORDS_KEPT = 2
 ROOM_BYTES = 4 * MEBIBYTE
@@ -196,7 +199,7 @@ class Layout:
             )
         if fault:
             log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
-        description = found or StoreFile(FORMAT, self.created_at())
+        description = found or StoreFile(PLAIN, self.created_at())
         if self._in_file() != description or self._in_journal() != description:
             log.info("settings_written_anew", store=self.name)
             try:
@@ -207,7 +210,7 @@ class Layout:
 
     def as_described(self) -> StoreFile:
         """As `described`, for who only looks: nothing is mended."""
-        return self.description() or StoreFile(FORMAT, self.created_at())
+        return self.description() or StoreFile(PLAIN, self.created_at())
 
     def settings_fault(self) -> str | None:
         """What is damaged of the two places where the settings are, in words; one place is enough to mend the other."""

@@ -24,7 +24,7 @@ from kgserve.model.requests import check_store_name
 from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.settings import MEBIBYTE, Settings
-from kgserve.store.layout import FORMAT, SUFFIX, Layout, StoreFile
+from kgserve.store.layout import PLAIN, SUFFIX, Layout, StoreFile
 
 log = structlog.get_logger()
 
@@ -313,7 +313,7 @@ class Placement:
 
 def described(chosen: StoreSettings) -> StoreFile:
     """What a store is that is made now with the ``chosen`` settings."""
-    return StoreFile(FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
+    return StoreFile(PLAIN, time.time_ns() // 1000).with_settings(chosen, 0)
 
 
 def create_store(layout: Layout, segment_mb: int, description: StoreFile) -> None:

@@ -369,10 +369,11 @@ def _bases(layout: Layout, journal: Journal) -> Iterable[Path | None]:
 
 
 def unsnapshotted_bytes(layout: Layout, journal: Journal) -> tuple[int, int]:
-    """How much journal there is that no snapshot has, about, and the size of the newest snapshot's files."""
+    """How much journal there is that no snapshot has, unpacked, about, and the size of the newest snapshot's files."""
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
-        return journal.bytes, 0
+        return journal.bytes + journal.spared_after(0), 0
     after = snapshot.sequence_of(snapshots[0])
     size = sum(path.stat().st_size for path in snapshots[0].iterdir())
-    return sum(segment.size for segment in journal.segments if segment.first > after), size
+    held = sum(segment.size for segment in journal.segments if segment.first > after)
+    return held + journal.spared_after(after), size

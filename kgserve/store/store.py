@@ -49,7 +49,7 @@ from kgserve.store.ended_view import EndedView
 from kgserve.store.engine_view import EngineView
 from kgserve.store.erasing import Doomed, Erased
 from kgserve.store.feed import Feed
-from kgserve.store.layout import Layout, open_journal, require_room_to_write
+from kgserve.store.layout import FORMAT, Layout, open_journal, require_room_to_write
 from kgserve.store.links_view import LinksView
 from kgserve.store.memories_view import MemoriesView
 from kgserve.store.placement import Placement
@@ -256,6 +256,7 @@ class Store:
         shutil.rmtree(layout.scratch, ignore_errors=True)
         with contextlib.ExitStack() as undo:
             self.journal = open_journal(layout, settings.journal_segment_mb)
+            self.journal.before_packing = self._raise_format
             undo.callback(self.journal.close)
             self.commits = around.placement.commits(layout.name, self.journal)
             self.rows = open_rows(layout, self.journal)
@@ -607,6 +608,14 @@ class Store:
     def _renew_rows_now(self) -> None:
         self.folding.wait()
         renew_rows(self.rows, self.layout, self.journal)
+
+    def _raise_format(self) -> None:
+        """Have programs from before refuse the store. Durable when it returns. Raises StorageFull and Unavailable."""
+        with self._describing:
+            if self.description.format < FORMAT:
+                newer = msgspec.structs.replace(self.description, format=FORMAT)
+                with storing(f"raising the format of store {self.name!r}"):
+                    self.description = self.layout.describe(newer)
 
     def _plan(self, writes: list[Write], now: int) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
         if writes and (followed := writes[0].followed) is not None:

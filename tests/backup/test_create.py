@@ -16,10 +16,22 @@ from kgserve.errors import Conflict, InvalidInput, JournalDamaged, NotFound, Una
 from kgserve.journal.journal import list_segments, segment_path
 from kgserve.model.times import format_time
 from kgserve.ops import backup as ops
-from kgserve.store.layout import Layout
+from kgserve.store.layout import FORMAT, Layout
 from kgserve.store.pool import StorePool
 from tests.backup.holding import LONG, back_up, faults, manifest, restored
-from tests.store.writing import NAME, SYNC_SECONDS, batch, flip, ids, newest_segment, settings, write
+from tests.store.writing import (
+    NAME,
+    PATIENCE,
+    SYNC_SECONDS,
+    batch,
+    flip,
+    frames,
+    held,
+    ids,
+    newest_segment,
+    settings,
+    write,
+)
 
 
 @pytest.fixture
@@ -303,6 +315,27 @@ def test_times_that_are_covered(pool: StorePool, folder: Path) -> None:
             restored(pool, folder, outside, "outside")
     with pytest.raises(InvalidInput, match="neither a sequence nor a time"):
         restored(pool, folder, "yesterday", "outside")
+
+
+def test_packed_commits_are_restored_up_to_any_of_a_group(pool: StorePool, tmp_path: Path, folder: Path) -> None:
+    with pool.lease(NAME, create=True) as store:
+        with held(store):
+            written = [store.submit(batch(*(f"{turn}-{n}" for n in range(200)), content="alike")) for turn in range(3)]
+        for each in written:
+            each.result(PATIENCE)
+        [frame] = frames(tmp_path / "data")
+        assert frame.packed
+        assert (frame.first, frame.last) == (1, 3)
+        back_up(pool, folder)
+        assert faults(folder) == []
+        for until in (1, 2, 3):
+            again = restored(pool, folder, str(until), f"again-{until}")
+            assert (again.state.sequence, again.state.nodes) == (until, 200 * until)
+            assert ids(again) == sorted(f"{turn}-{n}" for turn in range(until) for n in range(200))
+            assert again.description.format == store.description.format == FORMAT
+        flip(newest_segment(tmp_path / "data"), frame.end // 2)
+        with pytest.raises(JournalDamaged):
+            back_up(pool, folder, full=True)
 
 
 def test_writes_and_compactions_beside_a_backup(pool: StorePool, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -55,9 +56,16 @@ def mixed() -> History:
     return history
 
 
-def journal_of(folder: Path, changes: list[ChangeSet], segment_bytes: int = SEGMENT, per_frame: int = 1) -> Journal:
+def journal_of(
+    folder: Path,
+    changes: list[ChangeSet],
+    segment_bytes: int = SEGMENT,
+    per_frame: int = 1,
+    before_packing: Callable[[], None] | None = None,
+) -> Journal:
     """A journal with change sets, several in one frame if asked for."""
     journal = Journal.create(folder, segment_bytes)
+    journal.before_packing = before_packing
     for start in range(0, len(changes), per_frame):
         journal.append(changes[start : start + per_frame])
     return journal

@@ -88,7 +88,7 @@ def _changes(steps: list[tuple[str, str, int]]) -> list[ChangeSet]:
 
 
 def _frame(changes: list[ChangeSet]) -> Frame:
-    return Frame(0, 0, changes[0].sequence, len(changes), msgspec.msgpack.encode(changes))
+    return Frame(0, 0, changes[0].sequence, len(changes), msgspec.msgpack.encode(changes), packed=False)
 
 
 def test_a_journal_gives_the_frames_after_a_commit(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from kgserve.errors import JournalDamaged, Unavailable
+from kgserve.errors import JournalDamaged, StorageFull, Unavailable
 from kgserve.journal.journal import Journal, JournalEnd, encode_frame, list_segments, read_segment, segment_path
+from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from tests.journal.history import SEGMENT, journal_of, mixed, nodes
 
@@ -251,6 +253,83 @@ def test_a_full_disk_leaves_nothing_half_and_writes_come_back(tmp_path: Path) ->
     assert kept > 3
     assert refused > 10
     assert contents(tmp_path) == nodes(40, 500)
+
+
+def test_frames_are_packed_where_somebody_was_told(tmp_path: Path) -> None:
+    changes, told = nodes(600, 100), list[int]()
+    plain = journal_of(tmp_path / "plain", changes, per_frame=300)
+    packed = journal_of(tmp_path / "packed", changes, per_frame=300, before_packing=lambda: told.append(1))
+    small = journal_of(tmp_path / "small", changes, before_packing=lambda: told.append(1))
+    assert len(told) == 2
+    assert 5 * packed.bytes < plain.bytes < small.bytes
+    assert packed.bytes + packed.spared_after(0) == plain.bytes
+    assert [packed.spared_after(each) > 0 for each in (0, 299, 300, 599, 600)] == [True, True, True, True, False]
+    assert plain.spared_after(0) == small.spared_after(0) == 0
+    for journal in (plain, packed, small):
+        journal.close()
+        for after in (0, 7, 300, 599):
+            assert contents(journal.folder, after) == changes[after:]
+            assert [each.sequence for each in Tail(journal.folder).page(after, 600)] == list(range(after + 1, 601))
+
+
+def test_nothing_is_written_where_who_is_told_of_packing_refuses(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise StorageFull("no room")
+
+    journal = journal_of(tmp_path, nodes(1), before_packing=refuse)
+    with pytest.raises(StorageFull):
+        journal.append(nodes(301, 100)[1:])
+    journal.append(nodes(2)[1:])
+    journal.close()
+    assert contents(tmp_path) == nodes(2)
+
+
+def test_a_packed_frame_that_was_cut_short_is_no_write(tmp_path: Path) -> None:
+    changes = nodes(900, 100)
+    journal = journal_of(tmp_path, changes, per_frame=300, before_packing=lambda: None)
+    journal.close()
+    [segment] = list_segments(tmp_path)
+    whole = segment.path.read_bytes()
+    ends = [frame.end for frame in read_segment(segment, 1)]
+    for size in (ends[1] + 1, ends[1] + 40, (ends[1] + ends[2]) // 2, ends[2] - 1):
+        segment.path.write_bytes(whole[:size])
+        assert contents(tmp_path) == changes[:600]
+        assert segment.path.stat().st_size == ends[1]
+    for offset in (3, ends[0] - 1, ends[0] + 20, ends[1] - 1):
+        segment.path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+        with pytest.raises(JournalDamaged):
+            reopened(tmp_path)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from kgserve.journal.journal import Journal
+from tests.journal.history import nodes
+changes = nodes(6_000, 100)
+journal = Journal.create(Path(sys.argv[1]), 20_000)
+journal.before_packing = lambda: None
+print("begun", flush=True)
+for first in range(0, 6_000, 300):
+    journal.append(changes[first : first + 300])
+    print(journal.last, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.002, 0.005, 0.01])
+def test_what_was_acknowledged_packed_outlives_a_kill(tmp_path: Path, seconds: float) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "journal")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(seconds)
+        process.kill()
+        acknowledged = max((int(line) for line in process.stdout if line.endswith("\n")), default=0)
+    found = contents(tmp_path / "journal")
+    assert len(found) >= acknowledged
+    assert len(found) % 300 == 0
+    assert found == nodes(6_000, 100)[: len(found)]
 
 
 def test_a_journal_that_cannot_be_cut_back_takes_no_more(tmp_path: Path) -> None:

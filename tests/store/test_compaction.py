@@ -135,3 +135,15 @@ def test_a_change_that_deletes_makes_and_changes_edges_fits_the_file_just_built(
         ask(store)
         assert store.engine.rebuilds == 0
         assert_whole(store)
+
+
+def test_what_is_packed_counts_as_what_it_is_when_it_is_read(tmp_path: Path) -> None:
+    """A rebuild has as much to do, however small the journal is."""
+    with opened(tmp_path, compact_wal_mb=1) as store:
+        for turn in range(10):
+            write(store, batch(*(f"{turn}-{n}" for n in range(1_000)), content="alike " * 20))
+        assert store.journal.bytes < MEBIBYTE / 2
+        until(lambda: store.compactor.done > 0)
+        assert snapshot.list_snapshots(store.layout.journal)
+        until(lambda: not store.compactor.wanted())
+        assert_whole(store)

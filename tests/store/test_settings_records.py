@@ -12,10 +12,12 @@ import pytest
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.stores import StoreSettings
 from kgserve.ops.doctor import StoreReport, doctor
-from kgserve.store.layout import FORMAT, Layout, StoreFile, read_records
-from tests.store.writing import NAME, flip, forget_close, layout, opened, settings
+from kgserve.store.layout import FORMAT, PLAIN, Layout, StoreFile, read_records
+from tests.store.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
 
 CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)
+ALIKE = batch(*(f"n{number}" for number in range(1_000)), content="alike " * 20)
+"""What the journal packs."""
 
 
 @pytest.fixture
@@ -139,3 +141,33 @@ def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) ->
         assert store.description.settings.name == "held"
     assert b"held" in store_file(files).read_bytes()
     assert len(list(files.journal.glob("settings.*"))) == 2
+
+
+def test_a_store_is_of_the_newer_format_once_a_program_from_before_could_not_read_its_journal(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        assert described(tmp_path).format == PLAIN
+        write(store, ALIKE)
+        # Whatever becomes of the process from here on.
+        assert described(tmp_path).format == FORMAT
+        store.change_settings(lambda _: CHOSEN)
+        assert (described(tmp_path).format, described(tmp_path).settings) == (FORMAT, CHOSEN)
+    forget_close(tmp_path)
+    with opened(tmp_path) as store:
+        assert (store.description.format, store.state.nodes) == (FORMAT, 1_001)
+
+
+def test_a_write_that_could_not_raise_the_format_is_refused(files: Layout) -> None:
+    data = files.root.parent
+    with opened(data) as store:
+        with unwritable(files.journal), pytest.raises(Unavailable, match="raising the format"):
+            write(store, ALIKE)
+        assert (store.state.sequence, described(data).format) == (0, PLAIN)
+        write(store, ALIKE)
+        assert described(data).format == FORMAT
+
+
+def described(data: Path) -> StoreFile:
+    found = layout(data).description()
+    assert found is not None
+    return found
