@@ -39,9 +39,12 @@ log = structlog.get_logger()
 LINGER_SECONDS = 0.1
 LINGER_AT_MOST = 20
 """So many times that, where many stores are written to."""
+MANY_WAIT = 4
+REST = 3
+"""So many times what a step took a thread rests after it, where many views wait: requests come first."""
+LONGEST_REST_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-LONGEST_REST_SECONDS = 1.0
 IDLE_SECONDS = 10.0
 """Without anything to do, until a thread returns to the system what its work has left free."""
 ROWS_AT_ONCE = 20_000
@@ -539,6 +542,7 @@ class Schedule:
         self.serve: Callable[[View], object] = View.serve
         self._changed = threading.Condition()
         self._closed = False
+        self._resting_until = -math.inf
         self._lingering: set[View] = set()
         self._hurried: set[View] = set()
 
@@ -588,7 +592,7 @@ class Schedule:
                     self._served.append(due)
                     self._server = threading.get_ident()
                     return due
-                wake = min([end, *self._due.values()])
+                wake = min([end, *(max(at, self._resting_until) for at in self._due.values())])
                 self._changed.wait(None if wake == math.inf else wake - now)
             return None
 
@@ -621,6 +625,12 @@ class Schedule:
         """Whether nobody is served any more."""
         return self._closed
 
+    def rest(self, worked: float) -> None:
+        """Serve only who is waited for for some time, after a step of so many seconds, if many views are due."""
+        with self._changed:
+            if len(self._due) >= MANY_WAIT:
+                self._resting_until = time.monotonic() + min(REST * worked, LONGEST_REST_SECONDS)
+
     def done(self) -> None:
         """Whoever was served last is no longer."""
         with self._changed:
@@ -645,11 +655,9 @@ class Schedule:
             self._changed.notify_all()
 
     def _next_due(self, now: float) -> View | None:
-        due = (view for view, at in self._due.items() if at <= now)
-        first = next(due, None)
-        if first is None or not self._hurried or first in self._hurried:
-            return first
-        return next((view for view in due if view in self._hurried), first)
+        due = [view for view, at in self._due.items() if at <= now]
+        hurried = (view for view in due if view in self._hurried)
+        return next(hurried, due[0] if due and now >= self._resting_until else None)
 
     def _drop(self, view: View) -> None:
         self._due.pop(view, None)
@@ -703,10 +711,12 @@ class FollowerThread:
             self._patience = math.inf
             return not self.schedule.closed
         self._patience = IDLE_SECONDS
+        began = time.monotonic()
         try:
             self._serve(view)
         finally:
             self.schedule.done()
+            self.schedule.rest(time.monotonic() - began)
         return True
 
     def _serve(self, view: View) -> None:

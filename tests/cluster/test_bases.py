@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -158,7 +159,9 @@ def test_a_store_from_before_comes_along_with_its_snapshots(
         monkeypatch.setenv(f"KGSERVE_{name}", value)
     with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
         for batch in range(3):
-            rows = [{"id": f"n{at}", "type": "t", "content": f"{batch} {'x' * 3_000}"} for at in range(700)]
+            # Unlike each other: the journal packs what is alike, and none of its segments would become full.
+            texts = [random.Random(f"{batch} {at}").randbytes(1_500).hex() for at in range(700)]
+            rows = [{"id": f"n{at}", "type": "t", "content": text} for at, text in enumerate(texts)]
             alone.store(store).inject(nodes=rows)
             awaited(lambda batch=batch: alone.store(store).stats().compactions > batch)
     journal = tmp_path / "alone" / f"{store}_memory" / "journal"

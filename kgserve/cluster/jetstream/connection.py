@@ -177,7 +177,7 @@ class Connection:
             connect_timeout=2,
             reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType]  # it is slept for
             max_reconnect_attempts=-1,
-            ping_interval=2,
+            ping_interval=1,  # a server that says nothing is left after the third, and another one asked
         )
         try:
             await asyncio.wait_for(connecting, self.patience)
