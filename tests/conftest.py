@@ -4,6 +4,7 @@ import gc
 import signal
 from collections.abc import Generator, Iterator
 from itertools import count
+from random import Random
 
 import httpx
 import pytest
@@ -21,6 +22,18 @@ _numbers = count(1)
 
 # A run that was put into the background ignores it, and so would every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="modules in another order, and the tests of each, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (seed := config.getoption("--shuffle")) is not None:
+        order = Random(seed)
+        places = {item.path: order.random() for item in items}
+        # Those of a module stay together: they share what it has started.
+        items.sort(key=lambda item: (places[item.path], order.random()))
 
 
 @pytest.hookimpl(wrapper=True)
