@@ -81,8 +81,6 @@ class Membership:
 
     def __init__(self, registry: Registry, beat: Beat, clock: Callable[[], float] = uptime) -> None:
         self.beat = beat
-        # Called after each round, in its thread: for a look at what others have changed.
-        self.after_round: list[Callable[[], None]] = []
         self._announced = beat
         self.silences = 0
         """How often it was silent, so that others may have taken its stores over."""
@@ -93,6 +91,8 @@ class Membership:
         self._taken_at: float | None = None
         self._usurped = False
         self._lock = threading.Lock()
+        self._rounds = 0
+        self._beaten = threading.Condition()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="beats", daemon=True)
 
@@ -115,9 +115,15 @@ class Membership:
                 return
         raise Conflict(f"another process beats as node {self.beat.node!r} as well: their names must differ")
 
+    def after_each_round(self, look: Callable[[], None]) -> None:
+        """Have somebody look at what others have changed, in a thread of its own: beats go on while it waits."""
+        threading.Thread(target=self._look_on, args=(look,), name="looks", daemon=True).start()
+
     def close(self) -> None:
         """Beat no more. What it owned is to be taken over from now on, so nothing of it may be open any more."""
         self._closing.set()
+        with self._beaten:
+            self._beaten.notify_all()
         if not self._thread.is_alive():
             return
         self._thread.join()
@@ -168,10 +174,25 @@ class Membership:
         while not self._closing.wait(BEAT_SECONDS) and not self._usurped:
             try:
                 self.round()
-                for look in self.after_round:
-                    look()
             except KgserveError as error:
                 log.warning("beat_not_taken", node=self.beat.node, reason=str(error))
+            with self._beaten:
+                self._rounds += 1
+                self._beaten.notify_all()
+
+    def _look_on(self, look: Callable[[], None]) -> None:
+        seen = 0
+        while True:
+            with self._beaten:
+                self._beaten.wait_for(lambda: self._rounds > seen or self._closing.is_set())  # noqa: B023 - waited for here
+                seen = self._rounds
+            if self._closing.is_set():
+                return
+            try:
+                look()
+            except KgserveError as error:
+                if not self._closing.is_set():
+                    log.warning("others_not_looked_at", node=self.beat.node, reason=str(error))
 
     def _last_revision(self) -> int:
         heard = self._registry.beats().get(self.beat.node)

@@ -127,7 +127,7 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     stack.enter_context(SharedAudit(logs, membership.beat.node, settings.data_dir))
     keys = SharedKeys(registry, settings.data_dir)
     keys.look()
-    membership.after_round.append(keys.look)
+    membership.after_each_round(keys.look)
     return partial(ClusterPlacement, logs=logs, registry=registry, blobs=blobs, membership=membership)
 
 

@@ -87,7 +87,7 @@ class ClusterPlacement(Placement):
         super().__init__(data_dir, settings)
         self._ownership.look()
         self._ownership.outdated.append(self._was_outdated)
-        membership.after_round.append(self._ownership.look)
+        membership.after_each_round(self._ownership.look)
 
     def names(self) -> list[str]:
         """See `Placement.names`. Who is cut off says what there was."""

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import threading
+import time
 from functools import partial
 
 import msgspec
 import pytest
 
+from kgserve.cluster import membership
 from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Heard, Owner
@@ -207,6 +210,25 @@ def test_who_leaves_is_replaced_at_once(cluster: Cluster) -> None:
     cluster.run(1, "n2", "n3")
     found = [each for each in (cluster.owned[name].seek("s") for name in ("n2", "n3")) if isinstance(each, Mine)]
     assert [each.claim.owner.description for each in found] == [b"what it is"]
+
+
+def test_beats_go_on_while_a_look_at_others_hangs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "BEAT_SECONDS", 0.01)
+    registry, heal, looked = MemoryRegistry(cluster.wires["n2"]), threading.Event(), threading.Event()
+    node = cluster.nodes["n1"]
+
+    def hang() -> None:
+        heal.wait(10)
+
+    node.after_each_round(hang)
+    node.after_each_round(looked.set)
+    with node:
+        assert looked.wait(10)
+        begun, until = registry.beats()["n1"].revision, time.monotonic() + 10
+        while registry.beats()["n1"].revision < begun + 5:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    heal.set()
 
 
 def test_who_was_silent_has_to_ask_anew(cluster: Cluster) -> None:
