@@ -50,8 +50,8 @@ class Rows(NamedTuple):
     edges: int
 
 
-def measure(rows: Rows, name: str, folder: Path) -> Report:
-    """Measure one graph, in a folder of its own."""
+def measure(rows: Rows, name: str, folder: Path, *, indexes: bool) -> Report:
+    """Measure one graph, with or without ``indexes``, in a folder of its own."""
     report = Report(f"capacity: {name}, {rows.nodes:,} nodes and {rows.edges:,} edges")
     _disk_of_rows(report, rows, folder / "halves")
     data = folder / "data"
@@ -63,7 +63,10 @@ def measure(rows: Rows, name: str, folder: Path) -> Report:
         plain = footprint(server)
     _memory(report, "memory, without indexes", plain, empty, rows.nodes + rows.edges, "row")
     without = _parts(data)
-    _indexes(report, rows, data, without)
+    if indexes:
+        _indexes(report, rows, data, without)
+    else:
+        _disk(report, without)
     _versions(report, data)
     _times(report, data, folder)
     return report
@@ -95,8 +98,7 @@ def _indexes(report: Report, rows: Rows, data: Path, without: dict[str, int]) ->
         time.sleep(REST)
         _memory(report, "memory, with indexes", footprint(server), before, rows.nodes, "node")
     parts = _parts(data)
-    for name, size in parts.items():
-        report.fact(f"disk: {name}", f"{size / MEGABYTE:,.2f} MB")
+    _disk(report, parts)
     whole = sum(parts.values())
     vectors = parts["vectors"] + parts["cache of vectors"]
     report.fact("disk of the store, with indexes", f"{whole / MEGABYTE:,.2f} MB")
@@ -105,6 +107,11 @@ def _indexes(report: Report, rows: Rows, data: Path, without: dict[str, int]) ->
     lines = rows.file.stat().st_size
     each = f"{(whole - vectors) / lines:,.2f}, and {vectors / lines:,.2f} of vectors"
     report.fact("disk for each byte of its lines", each)
+
+
+def _disk(report: Report, parts: dict[str, int]) -> None:
+    for name, size in parts.items():
+        report.fact(f"disk: {name}", f"{size / MEGABYTE:,.2f} MB")
 
 
 def _versions(report: Report, data: Path) -> None:
@@ -187,13 +194,14 @@ def main(arguments: Sequence[str]) -> int:
     """Print a table for each size."""
     parser = argparse.ArgumentParser(prog="python -m bench.capacity", description="What a store takes, and how long.")
     parser.add_argument("--only", nargs="+", choices=SIZES, default=SIZES, help="what to measure (default: all)")
+    parser.add_argument("--without-indexes", action="store_true", help="a million vectors take an hour and more")
     parser.add_argument("--quick", action="store_true", help="a tiny store alone")
     options = parser.parse_args(arguments)
     end_when_told()
     for size in ["tiny"] if options.quick else options.only:
         with tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True) as name:
             try:
-                measure(_rows(size, Path(name)), size, Path(name)).show()
+                measure(_rows(size, Path(name)), size, Path(name), indexes=not options.without_indexes).show()
             except wordnet.Unavailable as reason:
                 print(f"skipped: {reason}")
     return 0

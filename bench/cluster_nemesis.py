@@ -260,7 +260,7 @@ def main() -> int:
     parser.add_argument("--faults", default="", help=f"some of {', '.join(FAULTS)}; all by default")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--stores", type=int, default=STORES)
-    parser.add_argument("--keep", type=Path, help="an empty folder for what nodes and servers leave, logs among it")
+    parser.add_argument("--keep", type=Path, help="a folder for what nodes and servers leave, logs among it")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.within is not None:
@@ -272,6 +272,8 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with ExitStack() as stack:
+        if chosen.keep is not None:
+            chosen.keep.mkdir(parents=True, exist_ok=True)
         scratch = chosen.keep or stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         return run_apart(["bench.cluster_nemesis", "--within", str(scratch), *sys.argv[1:]])
 
