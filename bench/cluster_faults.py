@@ -96,6 +96,7 @@ def _nothing(_: list[Machine], __: Machine) -> None:
 def _restart_each(among: list[Machine], _: Machine) -> None:
     for machine in among:
         machine.node.end()
+        machine.node.source = None
         machine.node.start()
         time.sleep(2)
 

@@ -151,8 +151,11 @@ class Machine:
 
 
 @contextmanager
-def machines(folder: Path, *, faked: bool, small: bool) -> Generator[list[Machine]]:
-    """Machines that serve; the first one's clock can be ``faked``, the last one's disk is ``small``."""
+def machines(folder: Path, *, faked: bool, small: bool, before: Path | None = None) -> Generator[list[Machine]]:
+    """Machines that serve; the first one's clock can be ``faked``, the last one's disk is ``small``.
+
+    Nodes are of the version whose source is ``before``, until they are started again in their turn.
+    """
     _lay_wires()
     each = [Machine(number, folder, faked=faked and number == 0) for number in range(COUNT)]
     servers = NatsServers([machine.server for machine in each])
@@ -163,6 +166,7 @@ def machines(folder: Path, *, faked: bool, small: bool) -> Generator[list[Machin
     try:
         servers.start()
         for machine in each:
+            machine.node.source = before
             machine.node.start()
         settle(each)
         yield each

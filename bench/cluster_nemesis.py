@@ -206,10 +206,10 @@ def _at(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def run(folder: Path, faults: list[str], seconds: float, stores: int) -> Report:
+def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Path | None) -> Report:
     """All of it, within namespaces of its own."""
     report = Report(f"Three machines that serve {stores} stores for {seconds:.0f} s: {', '.join(faults)}")
-    with machines(folder, faked="clock" in faults, small="disk" in faults) as each:
+    with machines(folder, faked="clock" in faults, small="disk" in faults, before=before) as each:
         site = Site(each, stores)
         site.begin()
         until = time.monotonic() + seconds
@@ -261,10 +261,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--stores", type=int, default=STORES)
     parser.add_argument("--keep", type=Path, help="a folder for what nodes and servers leave, logs among it")
+    parser.add_argument("--before", type=Path, help="source of another version, of which nodes are until `rolling`")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.within is not None:
-        report = run(chosen.within, _chosen(chosen.faults), chosen.seconds, chosen.stores)
+        report = run(chosen.within, _chosen(chosen.faults), chosen.seconds, chosen.stores, chosen.before)
         report.show()
         return int(report.wrong)
     if why := lacking():

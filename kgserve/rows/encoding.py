@@ -99,6 +99,10 @@ class RowsDamaged(Exception):
     """What is stored is not what was written, or none of ours: it is to be made anew."""
 
 
+class RowsOfAnotherFormat(RowsDamaged):
+    """What is stored is another version's."""
+
+
 _encode = msgspec.json.Encoder().encode
 _decode_node = json_decoder(NodeFields).decode
 _decode_edge = json_decoder(EdgeFields).decode

@@ -25,9 +25,10 @@ from kgserve.decoding import decode_json
 from kgserve.journal.files import write_all
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
-from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.encoding import RowsDamaged, RowsOfAnotherFormat
 
 MAGIC = b"KGROWS03"
+_KIND = MAGIC[:6]
 ALIGNMENT = 64
 BLOCK_BITS = 12
 BLOCK = 1 << BLOCK_BITS
@@ -187,6 +188,8 @@ def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
     """What a file says at its end, and the sums of its blocks. Raises RowsDamaged."""
     end = len(data)
     if end < FOOTER + len(MAGIC) or data[: len(MAGIC)] != MAGIC or data[end - 8 :] != MAGIC:
+        if end > FOOTER and data[: len(_KIND)] == data[end - 8 : end - 8 + len(_KIND)] == _KIND:
+            raise RowsOfAnotherFormat(f"{name} is of another version")
         raise RowsDamaged(f"{name} is no file of rows")
     length, expected = (int.from_bytes(data[end - at : end - at + 8], "little") for at in (24, 16))
     text = data[max(end - FOOTER - length, 0) : end - FOOTER]

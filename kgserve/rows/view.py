@@ -24,7 +24,7 @@ from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Delta, Version
-from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.encoding import RowsDamaged, RowsOfAnotherFormat
 from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
 from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
@@ -440,6 +440,10 @@ class RowsView:
                 base = Base(path)
                 if UNSYNCED in path.suffixes:
                     base.check()
+            except RowsOfAnotherFormat:
+                log.info("rows_of_another_format", path=path.name)
+                path.unlink()
+                continue
             except RowsDamaged as error:
                 log.error("rows_damaged", path=path.name, error=str(error))
                 path.unlink()

@@ -44,11 +44,13 @@ class ServingNode:
         options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
         self._command = [*within, sys.executable, "-m", "kgserve", "serve", *options]
         self.process: subprocess.Popen[bytes] | None = None
+        self.source: Path | None = None
+        """Where another version's source is, if it is to be that one."""
 
     def start(self) -> None:
         """Begin, and wait until it answers."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=_environment())
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=_environment(), cwd=self.source)
         until = time.monotonic() + PATIENCE
         while not self.answers():
             assert self.process.poll() is None, self.log.read_text()[-2000:]

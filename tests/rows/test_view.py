@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EdgeExtras, NodeExtras
@@ -17,6 +18,7 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.base import Base, ranges
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import fold
+from kgserve.rows.format import MAGIC
 from kgserve.rows.snapshot import FEW, Rows
 from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 
@@ -251,6 +253,17 @@ def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path) -> None
     again = RowsView(tmp_path)
     assert (again.base_sequence, again.state.nodes) == (0, 0)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_base_of_another_version_is_no_damage(tmp_path: Path) -> None:
+    model, view = Model(5), RowsView(tmp_path)
+    view.apply([model.next()])
+    view.fold()
+    (path,) = tmp_path.glob("*.rows")
+    path.write_bytes(path.read_bytes().replace(MAGIC, b"KGROWS02"))
+    with capture_logs() as told:
+        assert RowsView(tmp_path).state.nodes == 0
+    assert [(each["event"], each["log_level"]) for each in told] == [("rows_of_another_format", "info")]
 
 
 def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path: Path) -> None:
