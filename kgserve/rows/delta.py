@@ -22,8 +22,6 @@ from kgserve.rows.base import Base
 from kgserve.rows.encoding import encode_edge, encode_node
 from kgserve.rows.format import Numbers
 
-_NONE = array("q")
-
 
 class Version(msgspec.Struct, gc=False):
     """A row from a commit on, None where it is gone, and what it was before if anybody may still ask."""
@@ -120,10 +118,6 @@ class Delta:
         if new < 0:
             return self.base.sources[number], self.base.targets[number]
         return self.sources[new], self.targets[new]
-
-    def around(self, node: int, *, outgoing: bool) -> array[int]:
-        """The edges of a node that have changed, in either way, since the base."""
-        return (self.out if outgoing else self.into).get(node, _NONE)
 
     def new_ids(self) -> list[str]:
         """The ids of nodes that the base has not, in order; some of them may be gone."""
