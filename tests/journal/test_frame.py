@@ -81,6 +81,13 @@ def test_the_mark_alone_is_no_frame() -> None:
     assert find_frame(io.BytesIO(data), 0, len(data)) is None
 
 
+@pytest.mark.parametrize("one", [ONE, PACKED_ONE])
+def test_marks_that_are_no_frames_do_not_hide_the_one_behind_them(one: bytes) -> None:
+    """What people write may hold the mark; were it the end of the search, frames behind damage would be cut off."""
+    head = b"?" + MAGIC + PACKED + b"?" * 50 + MAGIC * 20
+    assert find_frame(io.BytesIO(head + one), 0, len(head + one)) == len(head)
+
+
 def test_frames_are_passed_over_up_to_the_one_that_is_wanted(tmp_path: Path) -> None:
     changes = nodes(6)
     [node] = changes[2].nodes_created

@@ -216,6 +216,20 @@ def test_old_segments_go_as_far_as_they_may(tmp_path: Path) -> None:
     reopened(tmp_path, 40).close()
 
 
+def test_a_segment_is_begun_where_one_is_asked_for_and_none_beside_an_empty_one(tmp_path: Path) -> None:
+    changes = nodes(4)
+    journal = journal_of(tmp_path, changes[:2])
+    for _ in range(2):
+        journal.begin_segment()
+        assert [segment.first for segment in journal.segments] == [1, 3]
+    journal.append(changes[2:3])
+    journal.begin_segment()
+    journal.append(changes[3:])
+    assert [segment.first for segment in list_segments(tmp_path)] == [1, 3, 4]
+    journal.close()
+    assert contents(tmp_path) == changes
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput, KindNotAllowed
 from kgserve.model.batch import ANY, EdgePut, NodePut, Rules, WriteBatch, edge_extras, node_extras, put_again
-from kgserve.model.change import StoreState
+from kgserve.model.change import Said, StoreState
 from kgserve.model.digest import row_hash, rows_digest, to_text
 from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.model.plan import Report, Workspace, check, plan
@@ -53,11 +53,13 @@ class Writing:
         self.workspace = Workspace()
         self.rules = rules
         self.state = StoreState()
+        self.said: list[Said] = []
 
     def __call__(self, batch: WriteBatch) -> Report:
         check(batch, self.workspace, self.rules)
         change, report = plan(batch, self.workspace, self.state, 1_000, self.rules)
         self.state = self.state if change is None else change.state
+        self.said = [] if change is None else change.said
         return report
 
     def node(self, extras: NodeExtrasPut | None = None, **fields: object) -> NodeRow:
@@ -169,6 +171,16 @@ def test_that_somebody_else_says_the_same_makes_no_state(writing: Writing) -> No
     assert writing.edge(EdgeExtrasPut(1, "bob")) is edge
     assert writing.node(NodeExtrasPut(created_by="bob"), content="new").extras == NodeExtras("s", created_by="bob")
     assert writing.edge(EdgeExtrasPut(UNSET, "bob"), 0.5).extras == EdgeExtras(1, "bob")
+
+
+def test_that_somebody_else_says_the_same_is_noted_and_that_its_author_does_is_not() -> None:
+    writing = begun(Rules(keeps_history=True))
+    writing.node(NodeExtrasPut("s", created_by="ada"))
+    # As it comes in another request: the same text, and not the same object.
+    again = "".join("ada")
+    for author, said in ((again, []), ("bob", [Said("n", 2, "bob")]), (again, [])):
+        assert writing.node(NodeExtrasPut("s", created_by=author), resolves=True).version == 2
+        assert writing.said == said
 
 
 def test_order_of_tags_makes_a_state(writing: Writing) -> None:

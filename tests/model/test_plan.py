@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.errors import InvalidInput
+from kgserve.errors import Conflict, InvalidInput
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import Access, ChangeSet, StoreState
 from kgserve.model.digest import rows_digest
+from kgserve.model.fields import NodeExtrasPut
+from kgserve.model.merging import MERGED_INTO
 from kgserve.model.plan import MAX_NOTED, Report, Workspace, check, plan
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import format_time
+from kgserve.model.withdrawing import VERSION_OF
 
 AB = ("a", "b", "r")
 
@@ -271,3 +274,56 @@ def test_an_access_of_what_is_not_there_or_no_longer_is_dropped(nodes: Planner) 
     assert nodes.state.sequence == 1
     assert accessed(WriteBatch(delete_nodes=["a"], accesses=some)) == ["b"]
     assert accessed(WriteBatch(nodes=[NodePut(0, "c", "t")], accesses=some)) == ["b", "c"]
+
+
+def merged(into: str) -> Planner:
+    """The nodes a to d, of which b was merged into another one."""
+    planner = Planner(WriteBatch(nodes=[NodePut(at, node_id, "t") for at, node_id in enumerate("abcd")]))
+    planner.edge(key=("b", into, MERGED_INTO))
+    planner.workspace.merged["b"] = into
+    return planner
+
+
+@pytest.mark.parametrize("into", ["a", "c"])
+def test_edges_of_a_node_that_was_merged_go_to_where_it_has_come_to(into: str) -> None:
+    planner = merged(into)
+    edges = [EdgePut(0, ("b", "d", "r")), EdgePut(1, ("d", "b", "r")), EdgePut(2, ("b", into, "r"))]
+    report = planner.write(WriteBatch(edges=edges))
+    assert planner.change is not None
+    assert [row.key for row in planner.change.edges_created] == [(into, "d", "r"), ("d", into, "r")]
+    assert report.redirected == {"b": into}
+    assert [(row.index, row.reason) for row in report.skipped] == [(2, f'its ends were merged: both are "{into}"')]
+
+
+def test_a_merge_that_is_taken_back_is_none_for_those_behind_it_in_the_group() -> None:
+    planner = merged("a")
+    planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO)], edges=[EdgePut(0, ("b", "d", "r"))]))
+    report = planner.edge(key=("d", "b", "r"))
+    assert (report.edges_created, report.redirected) == (1, {})
+    assert {key for key, row in planner.workspace.edges.items() if row} == {("b", "d", "r"), ("d", "b", "r")}
+
+
+def test_a_node_that_was_merged_takes_nothing_new_until_that_is_taken_back() -> None:
+    planner = merged("a")
+    assert planner.node(id="b", type="t").nodes_unchanged == 1
+    with pytest.raises(Conflict):
+        planner.node(id="b", content="new")
+    assert planner.node(id="a", content="new").nodes_updated == 1
+    new = WriteBatch(nodes=[NodePut(0, "b", content="new")], delete_edges=[("b", "a", MERGED_INTO)])
+    assert planner.write(new).nodes_updated == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_with_a_memory_go_its_former_versions_but_those_that_are_put_as_well(*, again: bool) -> None:
+    belonging = {"a": "", "v1": "a", "v2": "a", "other": "b"}
+    puts = [
+        NodePut(at, node_id, "fact", extras=NodeExtrasPut(confidence=0.5, belongs_to=to))
+        for at, (node_id, to) in enumerate(belonging.items())
+    ]
+    planner = Planner(WriteBatch(nodes=puts))
+    planner.write(WriteBatch(edges=[EdgePut(0, (each, "a", VERSION_OF)) for each in ("v1", "v2", "other")]))
+    report = planner.write(WriteBatch(delete_nodes=["a"], nodes=puts[1:2] if again else []))
+    assert planner.change is not None
+    assert planner.change.nodes_deleted == (["a", "v2"] if again else ["a", "v1", "v2"])
+    assert (report.nodes_deleted, report.edges_deleted) == (len(planner.change.nodes_deleted), 3)
+    assert planner.workspace.nodes.keys() == {"other"} | ({"v1"} if again else set())
