@@ -7,7 +7,15 @@ import pytest
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
-from kgserve.journal.journal import DAMAGED_SUFFIX, Journal, list_segments, read_segment, salvage, segment_fault
+from kgserve.journal.journal import (
+    DAMAGED_SUFFIX,
+    Journal,
+    list_segments,
+    read_segment,
+    salvage,
+    segment_fault,
+    segment_path,
+)
 from kgserve.model.change import ChangeSet
 from tests.journal.history import SEGMENT, journal_of, nodes
 
@@ -81,6 +89,17 @@ def test_damage_before_a_snapshot_costs_nothing(tmp_path: Path) -> None:
     assert read_on(tmp_path, 30) == CHANGES[30:]
 
 
+def test_damage_in_a_segment_that_ends_with_the_snapshot_costs_nothing_behind_it(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES[:39], SMALL).close()
+    segments = list_segments(tmp_path)
+    at = segments[3].first - 1
+    take_snapshot(tmp_path, at)
+    assert damage(tmp_path, segments[2].first) == segments[2].path
+    Journal.open(tmp_path, SEGMENT, at).close()
+    assert [line.split()[0] for line in salvage(tmp_path)] == [segments[2].path.name]
+    assert read_on(tmp_path, at) == CHANGES[at:]
+
+
 def test_damage_in_the_segment_of_the_snapshot_goes_on_after_it(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:30]).close()
     take_snapshot(tmp_path, 20)
@@ -105,6 +124,8 @@ def test_a_segment_s_fault_in_words(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:3]).close()
     [segment] = list_segments(tmp_path)
     assert segment_fault(segment) == "sequences 1 to 3"
+    segment_path(tmp_path, 4).touch()
+    assert segment_fault(list_segments(tmp_path)[1]) == "empty"
     damage(tmp_path, 2)
     with pytest.raises(JournalDamaged, match=r"at offset \d+; whole up to sequence 1"):
         segment_fault(segment)

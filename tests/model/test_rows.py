@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.model.digest import from_text, row_hash, rows_digest, shift, to_text
+from kgserve.model.digest import from_text, measure, row_hash, rows_digest, shift, to_text
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import EdgeRow, NodeRow, Stamps, edge_attributes, edge_stamps
 
@@ -42,6 +42,9 @@ def test_the_digest_knows_no_order_and_is_kept_by_differences(rows: list[NodeRow
     shuffled = list(rows)
     order.shuffle(shuffled)
     assert rows_digest([msgspec.structs.astuple(row) for row in shuffled]) == whole
+    nodes = [row for row in shuffled if isinstance(row, NodeRow)]
+    edges = [row for row in shuffled if isinstance(row, EdgeRow)]
+    assert measure(nodes, edges) == (whole, len(nodes), len(edges))
     digest = 0
     for row in shuffled:
         digest = shift(digest, [row], ())
