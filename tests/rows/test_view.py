@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from kgserve.model.change import ChangeSet
+from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.fields import EdgeExtras, NodeExtras
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.base import Base, ranges
+from kgserve.rows.delta import Delta
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import fold
+from kgserve.rows.fold import build, fold
 from kgserve.rows.format import MAGIC
 from kgserve.rows.snapshot import FEW, Rows
 from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
@@ -242,6 +243,17 @@ def test_a_base_that_could_not_be_written_leaves_the_texts_as_they_were(tmp_path
         fold(rows.base, changes_of(rows), view.state, taken)
     taken.rmdir()
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+def test_a_base_of_all_rows_is_made_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.rows.fold.SLICE_ROWS", 7)
+    model = Model(4)
+    for _ in range(5):
+        model.next()
+    state = StoreState(model.at, model.at, 1, len(model.nodes), len(model.edges))
+    base = build(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
+    assert base.state == state
+    check(Rows(base, Delta(base), state), model.nodes, model.edges)
 
 
 def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path) -> None:
