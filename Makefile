@@ -1,8 +1,7 @@
 # `make serve` and `make test` are all it takes; both set up what they need.
 
 PYTHON  ?= python3
-# One more than most machines have cores at least: tests wait for a third of their time.
-WORKERS ?= 3
+WORKERS ?= 2
 ROUNDS  ?= 100
 MINUTES ?= 10
 SECONDS ?= 600

@@ -137,7 +137,10 @@ def test_a_receiver_that_fails_gets_everything_and_holds_no_write_up(tmp_path: P
             assert found["failures"] == failed + (way is not takes_and_pours)
 
 
-def test_the_error_is_told_and_nothing_of_what_was_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_error_is_told_and_nothing_of_what_was_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgserve.views.follower.FIRST_RETRY_SECONDS", 2.0)  # until then the error stands
     with receiving() as receiver, telling(tmp_path, receiver) as told:
         receiver.script.append(refuses(503))
         told.inject(a="private words")
