@@ -48,11 +48,14 @@ def serve(**values: Any) -> int:
 @contextmanager
 def _absent(name: str) -> Generator[None]:
     """Have a package that is optional to others taken for one that is not installed."""
+    before = sys.modules.get(name)
     sys.modules[name] = None  # type: ignore[assignment]  # as `import` wants it
     try:
         yield
     finally:
-        del sys.modules[name]
+        sys.modules[name] = before  # type: ignore[assignment]  # as above
+        if before is None:
+            del sys.modules[name]
 
 
 @click.command()
