@@ -57,6 +57,14 @@ def elsewhere(node: ServingNode, how: str) -> float:
     return scraped.value("kgserve_cluster_elsewhere_total", how=how) or 0
 
 
+def wait_until_alive(client: Client, node: str, *, alive: bool = True) -> None:
+    """Until the node that is asked takes another one for alive, or does not."""
+    until = time.monotonic() + PATIENCE
+    while ((node, "alive") in {(each.name, each.state) for each in client.cluster().nodes}) != alive:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_any_node_takes_any_request(clients: list[Client], store: str) -> None:
     assert [put(client, store, f"n{number}") for number, client in enumerate(clients * 2)] == [1, 2, 3, 4, 5, 6]
     for client in clients:
@@ -281,10 +289,10 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
         with pytest.raises(Conflict, match="belongs to a node of a cluster"), kgserve.open(nodes[2].data_dir):
             pass
     finally:
+        wait_until_alive(clients[0], "k2", alive=False)
         with ThreadPoolExecutor(1) as thread:
             starting = thread.submit(nodes[2].start)
-            while ("k2", "alive") not in {(each.name, each.state) for each in clients[0].cluster().nodes}:
-                time.sleep(0.01)
+            wait_until_alive(clients[0], "k2")
             # Callers are sent there from now on: they may have to wait, and are not refused.
             assert httpx.get(f"{nodes[2].url}/health", timeout=PATIENCE).is_success
             starting.result()
