@@ -95,8 +95,6 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
     """
     checked_label(request.run_id)
     with graph.lease() as store:
-        if request.run_id in store.runs:
-            raise Unavailable("this consolidation is still going on; try again when it is done")
         caller = graph.graphs.caller.name
         undone = consolidating.undo(store, request.run_id, caller, Pace(store), force=request.force)
         sequence = store.state.sequence
@@ -224,12 +222,11 @@ def _carried_out(store: Store, plan: Plan, run: Run) -> tuple[list[ClusterPlan],
 
 
 def _run(store: Store, row: NodeRow, record: RunRecord) -> ConsolidationRun:
-    broken_off = record.status == "running" and row.id not in store.runs
     return ConsolidationRun(
         id=row.id,
         started_at=record.started_at,
         trigger=record.trigger,
-        state="interrupted" if broken_off else record.status,
+        state="interrupted" if consolidating.broken_off(store, row, record) else record.status,
         threshold=record.similarity_threshold,
         guard=record.guard,
         clusters=record.clusters,

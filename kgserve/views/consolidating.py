@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.errors import Conflict, NotFound
+from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.model.consolidation import (
     CONSOLIDATED,
@@ -292,10 +292,15 @@ def runs_of(store: Store, node_type: str, read: Callable[[str], _Item]) -> list[
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
+def broken_off(store: Store, row: NodeRow, said: RunRecord) -> bool:
+    """Whether a run says that it goes on, while nobody carries it out."""
+    return said.status == "running" and row.id not in store.runs
+
+
 def note_interrupted(store: Store) -> None:
     """Note of runs that were broken off that they were, and what they had done by then."""
     for row, said in runs(store):
-        if said.status == "running" and row.id not in store.runs:
+        if broken_off(store, row, said):
             with store.reading() as rows:
                 done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
@@ -304,12 +309,14 @@ def note_interrupted(store: Store) -> None:
 
 
 def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -> Undone:
-    """Bring back what a run has absorbed. Raises NotFound, and Conflict that names what was changed since."""
+    """Bring back what a run has absorbed. Raises NotFound, Unavailable, Conflict that names what was changed since."""
     with store.reading() as rows:
         row = rows.node(run_id)
         if row is None or row.type != RUN:
             raise NotFound(f"there is no consolidation {run_id!r}")
         record_ = _read(row)
+        if record_.status == "running" and not broken_off(store, row, record_):
+            raise Unavailable("this consolidation is still going on; try again when it is done")
         notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]
         told = _told_of_changed(rows, changed)

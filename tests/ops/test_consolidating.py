@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.errors import Conflict, NotFound
+from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.model.batch import EdgePut, WriteBatch
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
@@ -289,11 +289,16 @@ def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) 
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory(f"{each}{at}", f"Thing {at}") for at in range(3) for each in "ab"])
         commits: list[int] = []
+        refused: list[str] = []
 
         def change() -> None:
             commits.append(leased.state.sequence)
             if len(commits) == 1:
                 # Behind the run's own node, and before its clusters.
+                (going,) = consolidations(place.graph(store), ConsolidationsQuery()).runs
+                with pytest.raises(Unavailable, match="still going on"):
+                    undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=going.id))
+                refused.append(going.state)
                 leased.submit(WriteBatch(nodes=[memory("b1", "Other thing")]))
 
         leased.after_commit.append(change)
@@ -304,6 +309,7 @@ def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) 
             ("a1", ["b1"], "changed meanwhile")
         ]
         assert row_of(leased, "b1").content == "Other thing"
+    assert refused == ["running"]
     listed = consolidations(place.graph(store), ConsolidationsQuery()).runs
     assert [(each.clusters, each.merged, each.state) for each in listed] == [(2, 2, "done")]
 
