@@ -220,13 +220,13 @@ def test_events_go_on_where_they_were(scripted: Scripted, quick: Client) -> None
 def test_a_listener_gives_up(scripted: Scripted, quick: Client) -> None:
     scripted.script.append(Say(body=b"retry: 10\nid: 2\n\n" + EVENT))
     scripted.script += [CUT] * 50
-    listener = quick.store("s").events(give_up_after=0.3)
+    listener = quick.store("s").events(give_up_after=1.0)
     assert next(listener).id == "3-0"
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         next(listener)
     assert 0.1 < time.monotonic() - begun < 20
-    assert len(scripted.asked) > 3
+    assert len(scripted.asked) > 2
 
 
 def test_a_listener_that_never_got_through_gives_up_as_others_do(scripted: Scripted, quick: Client) -> None:
