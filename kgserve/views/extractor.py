@@ -32,6 +32,7 @@ from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.stores import ExtractionStatus, SetAside
 from kgserve.store.store import Store
 from kgserve.views.follower import Erasure, FollowerThread, Stopped, View
+from kgserve.views.per_store import OnePerStore
 
 log = structlog.get_logger()
 
@@ -315,65 +316,42 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-class Extractor:
+class Extractor(OnePerStore[Extraction]):
     """A companion of the pool: gives the memories of every open store to a language model."""
 
-    of_copies = False
-
     def __init__(self, chat: Chat, extract: Extract, daily_tokens: int) -> None:
+        super().__init__(FollowerThread("extractor"))
         self.counted = Counted()
         self._shared = _Shared(chat, extract, daily_tokens, _Pause(), self.counted, threading.Semaphore(MAX_WAITERS))
-        self._open: dict[str, Extraction] = {}
-        self._lock = threading.Lock()
-        self._thread = FollowerThread("extractor")
 
     @property
     def chat(self) -> Chat:
         """The language model."""
         return self._shared.chat
 
-    def opened(self, store: Store) -> None:
-        """Begin to follow a store."""
-        try:
-            extraction = Extraction(store, self._shared)
-        except (sqlite3.Error, OSError) as error:
-            # The store is served all the same.
-            log.error("extraction_impossible", store=store.name, reason=str(error))
-            return
-        with self._lock:
-            self._open[store.name] = extraction
-        self._thread.follow(extraction)
-
-    def closing(self, store: Store) -> None:
-        """Follow a store no more; a question in progress is taken back."""
-        with self._lock:
-            extraction = self._open.pop(store.name, None)
-        if extraction is not None and self._thread.forget(extraction):
-            extraction.close()
-
     def halt(self) -> None:
         """Ask no more, and take back what is asked: all stores are about to close."""
-        self._thread.schedule.close()
-        with self._lock:
-            for extraction in self._open.values():
-                extraction.stop()
+        super().halt()
         self.chat.close()
 
     def of(self, store: Store) -> Extraction:
         """The extraction of an open store. Raises Unavailable when it is just closing."""
-        with self._lock:
-            found = self._open.get(store.name)
-        if found is None:
-            store.require_own()
-            raise Unavailable(
-                "nothing is extracted in this store now: it is just closing, or its ledger cannot be read"
-            )
-        return found
+        return self._of(
+            store, "nothing is extracted in this store now: it is just closing, or its ledger cannot be read"
+        )
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
         self.chat.close()
-        self._thread.close()
+        super().close()
+
+    def _begun(self, store: Store) -> Extraction | None:
+        try:
+            return Extraction(store, self._shared)
+        except (sqlite3.Error, OSError) as error:
+            # The store is served all the same.
+            log.error("extraction_impossible", store=store.name, reason=str(error))
+            return None
 
 
 _SCHEMA = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -21,6 +20,7 @@ from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import all_links
 from kgserve.store.store import Store
 from kgserve.views.follower import Erasure, Follower, FollowerThread
+from kgserve.views.per_store import Reminding
 
 log = structlog.get_logger()
 
@@ -265,66 +265,29 @@ class HistoryFollower(Follower):
         return self._history
 
 
-class Historian:
+class Historian(Reminding[HistoryFollower]):
     """A companion of the pool: keeps the history of every store while it is open."""
 
     of_copies = True
 
     def __init__(self, prune_seconds: float = PRUNE_SECONDS) -> None:
-        self._open: dict[str, HistoryFollower] = {}
-        self._lock = threading.Lock()
-        self._thread = FollowerThread("historian")
-        self._closed = threading.Event()
-        self._reminder = threading.Thread(target=self._remind, args=(prune_seconds,), name="pruner", daemon=True)
-        self._reminder.start()
-
-    def opened(self, store: Store) -> None:
-        """Begin to follow a store."""
-        follower = HistoryFollower(store)
-        with self._lock:
-            self._open[store.name] = follower
-        store.needed_from.append(lambda: follower.needs_from)
-        store.after_change.append(follower.prune_soon)
-        self._thread.follow(follower)
-
-    def closing(self, store: Store) -> None:
-        """Stop following a store."""
-        with self._lock:
-            follower = self._open.pop(store.name, None)
-        if follower is not None and self._thread.forget(follower):
-            follower.close()
+        super().__init__(FollowerThread("historian"), "pruner", prune_seconds)
 
     def of(self, store: Store) -> HistoryFollower:
         """The history of an open store. Raises Conflict when its settings turn it off, Unavailable when it closes."""
-        with self._lock:
-            found = self._open.get(store.name)
-        if found is None:
-            raise Unavailable("this store is just closing; its history cannot be read now")
+        found = self._of(store, "this store is just closing; its history cannot be read now")
         found.require()
         return found
 
     def follower(self, store: Store) -> HistoryFollower | None:
         """Who follows an open store, be its history turned off or not; None when it closes."""
-        with self._lock:
-            return self._open.get(store.name)
+        return self._found(store)
 
-    def halt(self) -> None:
-        """Begin no further step, and end those in progress soon: all stores are about to close."""
-        self._thread.schedule.close()
-        self._closed.set()
-        with self._lock:
-            for follower in self._open.values():
-                follower.stop()
+    def _begun(self, store: Store) -> HistoryFollower:
+        follower = HistoryFollower(store)
+        store.needed_from.append(lambda: follower.needs_from)
+        store.after_change.append(follower.prune_soon)
+        return follower
 
-    def close(self) -> None:
-        """End the threads; the stores are closed already."""
-        self._closed.set()
-        self._thread.close()
-        self._reminder.join()
-
-    def _remind(self, seconds: float) -> None:
-        while not self._closed.wait(seconds):
-            with self._lock:
-                followers = list(self._open.values())
-            for follower in followers:
-                follower.prune_soon()
+    def _remind(self, own: HistoryFollower) -> None:
+        own.prune_soon()

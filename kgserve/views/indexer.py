@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import structlog
 
 from kgserve.embedding.cache import QueryVectors
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
-from kgserve.errors import KgserveError, Unavailable
+from kgserve.errors import KgserveError
 from kgserve.metrics.observation import Embedding
 from kgserve.store.store import Store
 from kgserve.views.follower import FollowerThread, IndexView
 from kgserve.views.indexes import Indexes
+from kgserve.views.per_store import PerStore
 
 log = structlog.get_logger()
 
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 PAST_LINGER_SECONDS = 1.0
 
 
-class Indexer:
+class Indexer(PerStore[Indexes]):
     """A companion of the pool: indexes every store while it is open."""
 
     of_copies = True
@@ -34,54 +34,14 @@ class Indexer:
         self._patient = self.embedder if patient is None else MeteredEmbedder(patient, self.embedding)
         # Whether a thread is still at work after `close`: the process then must end without waiting for native threads.
         self.left_behind = False
-        self._open: dict[str, Indexes] = {}
-        self._lock = threading.Lock()
         self._keyword = FollowerThread("keyword-indexer")
         self._vector = FollowerThread("vector-indexer")
         self._past = FollowerThread("past-indexer", PAST_LINGER_SECONDS)
-
-    def opened(self, store: Store) -> None:
-        """Begin to follow a store."""
-        indexes = Indexes(store, self.queries, self._patient)
-        with self._lock:
-            self._open[store.name] = indexes
-        for thread, follower in self._served(indexes):
-            thread.follow(follower)
-
-    def closing(self, store: Store) -> None:
-        """Stop following a store, and save its vectors."""
-        with self._lock:
-            indexes = self._open.pop(store.name, None)
-        if indexes is None:
-            return
-        indexes.heads.clear()
-        for thread, follower in self._served(indexes):
-            if not thread.forget(follower):
-                # The process is about to end: what is half done is noticed and made anew at the next opening.
-                log.warning("index_left_behind", store=store.name, index=follower.name)
-                continue
-            try:
-                follower.close()
-            except (KgserveError, OSError):
-                log.exception("index_close_failed", store=store.name, index=follower.name)
-
-    def halt(self) -> None:
-        """Begin no further step, and end those in progress at their next batch: all stores are about to close."""
-        with self._lock:
-            found = list(self._open.values())
-        for thread in self._threads:
-            thread.schedule.close()
-        for indexes in found:
-            for _, follower in self._served(indexes):
-                follower.stop()
+        super().__init__(self._keyword, self._vector, self._past)
 
     def of(self, store: Store) -> Indexes:
         """The indexes of an open store. Raises Unavailable when it has none."""
-        with self._lock:
-            found = self._open.get(store.name)
-        if found is None:
-            raise Unavailable("this store is not indexed: indexes are turned off, or it is just closing")
-        return found
+        return self._of(store, "this store is not indexed: indexes are turned off, or it is just closing")
 
     def reindex(self, store: Store) -> None:
         """Make all indexes anew, with the present model. Raises Conflict where nothing is indexed."""
@@ -102,15 +62,28 @@ class Indexer:
         self.embedder.close()
         self._patient.close()
 
-    @property
-    def _threads(self) -> tuple[FollowerThread, ...]:
-        return self._keyword, self._vector, self._past
+    def _begun(self, store: Store) -> Indexes:
+        return Indexes(store, self.queries, self._patient)
 
-    def _served(self, indexes: Indexes) -> tuple[tuple[FollowerThread, IndexView[Any]], ...]:
+    def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, IndexView[Any]], ...]:
         """All indexes of a store, each with the thread that serves it."""
         return (
-            (self._keyword, indexes.keyword),
-            (self._vector, indexes.vector),
-            (self._past, indexes.past_keyword),
-            (self._past, indexes.past_vector),
+            (self._keyword, own.keyword),
+            (self._vector, own.vector),
+            (self._past, own.past_keyword),
+            (self._past, own.past_vector),
         )
+
+    def _let_go(self, own: Indexes) -> None:
+        """Stop following a store, and save its vectors."""
+        own.heads.clear()
+        for thread, follower in self._served(own):
+            about = {"store": follower.store.name, "index": follower.name}
+            if not thread.forget(follower):
+                # The process is about to end: what is half done is noticed and made anew at the next opening.
+                log.warning("index_left_behind", **about)
+                continue
+            try:
+                follower.close()
+            except (KgserveError, OSError):
+                log.exception("index_close_failed", **about)

@@ -5,14 +5,13 @@ One thread for all stores, of low priority. What is due follows from rows and jo
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
 
-from kgserve.errors import KgserveError, Unavailable
+from kgserve.errors import KgserveError
 from kgserve.journal.tail import Tail
 from kgserve.model.consolidation import MAX_SUGGESTED, Plan, RunRecord
 from kgserve.model.fields import Width
@@ -26,6 +25,7 @@ from kgserve.views.consolidating import Run
 from kgserve.views.follower import Erasure, FollowerThread, View
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
+from kgserve.views.per_store import Reminding
 
 log = structlog.get_logger()
 
@@ -178,67 +178,26 @@ class Keeping(View):
         self._give_way(worked)
 
 
-class Keeper:
+class Keeper(Reminding[Keeping]):
     """A companion of the pool: keeps the memories of every store while it is open."""
-
-    of_copies = False
 
     def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
         """With ``indexer``, a companion before it, memories are compared in meaning. ``tick`` is in seconds."""
         self._indexer = indexer
-        self._open: dict[str, Keeping] = {}
-        self._lock = threading.Lock()
-        self._thread = FollowerThread("keeper")
-        self._closed = threading.Event()
-        self._reminder = threading.Thread(target=self._remind, args=(tick,), name="keeper-reminder", daemon=True)
-        self._reminder.start()
-
-    def opened(self, store: Store) -> None:
-        """Begin to keep a store."""
-        keeping = Keeping(store, self._indexes(store), self.flush)
-        with self._lock:
-            self._open[store.name] = keeping
-        self._thread.follow(keeping)
-
-    def closing(self, store: Store) -> None:
-        """Keep a store no more."""
-        with self._lock:
-            keeping = self._open.pop(store.name, None)
-        if keeping is not None:
-            self._thread.forget(keeping)
+        super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)
 
     def of(self, store: Store) -> Keeping:
         """The keeping of an open store. Raises Unavailable when it is just closing."""
-        with self._lock:
-            found = self._open.get(store.name)
-        if found is None:
-            store.require_own()
-            raise Unavailable("this store is just closing")
-        return found
+        return self._of(store, "this store is just closing")
 
     def flush(self) -> None:
         """Begin to write the accesses that are due."""
-        for store in self._stores():
-            if store.accesses.due:
-                store.accesses.flush()
+        for keeping in self._every():
+            if keeping.store.accesses.due:
+                keeping.store.accesses.flush()
 
-    def halt(self) -> None:
-        """Begin no further step, and end those in progress soon: all stores are about to close."""
-        self._thread.schedule.close()
-        self._closed.set()
-        with self._lock:
-            for keeping in self._open.values():
-                keeping.stop()
-
-    def close(self) -> None:
-        """End the threads; the stores are closed already."""
-        self._closed.set()
-        self._thread.close()
-        self._reminder.join()
-
-    def _stores(self) -> list[Store]:
-        with self._lock:
-            return [keeping.store for keeping in self._open.values()]
+    def _begun(self, store: Store) -> Keeping:
+        return Keeping(store, self._indexes(store), self.flush)
 
     def _indexes(self, store: Store) -> Indexes | None:
         try:
@@ -246,9 +205,5 @@ class Keeper:
         except KgserveError:
             return None
 
-    def _remind(self, seconds: float) -> None:
-        while not self._closed.wait(seconds):
-            with self._lock:
-                keepings = list(self._open.values())
-            for keeping in keepings:
-                keeping.wake()
+    def _remind(self, own: Keeping) -> None:
+        own.wake()

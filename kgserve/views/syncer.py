@@ -30,6 +30,7 @@ from kgserve.store.store import Store
 from kgserve.syncing import ContentChange, SyncBatch
 from kgserve.syncing.plugs import Plug
 from kgserve.views.follower import CLOSED_PATIENCE_SECONDS, Erasure, FollowerThread, View, net_rows
+from kgserve.views.per_store import PerStore
 
 log = structlog.get_logger()
 
@@ -251,17 +252,14 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
     yield tuple(page), False
 
 
-class Syncers:
+class Syncers(PerStore[list[Sync]]):
     """A companion of the pool: tells others of every store while it is open, and opens those that are behind."""
-
-    of_copies = False
 
     def __init__(self, plugged: list[Plug], most: int) -> None:
         self._plugs = plugged
         self._most = most
-        self._threads = {plug.name: FollowerThread(f"syncer-{plug.name}") for plug in plugged}
-        self._open: dict[str, list[Sync]] = {}
-        self._lock = threading.Lock()
+        self._by_name = {plug.name: FollowerThread(f"syncer-{plug.name}") for plug in plugged}
+        super().__init__(*self._by_name.values())
         self._behind: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._catching_up: threading.Thread | None = None
@@ -271,52 +269,44 @@ class Syncers:
         self._catching_up = threading.Thread(target=self._open_those_behind, args=(pool,), name="syncers", daemon=True)
         self._catching_up.start()
 
-    def opened(self, store: Store) -> None:
-        """Begin to follow a store."""
-        syncs = [Sync(store, plug, self._most) for plug in self._plugs]
-        with self._lock:
-            self._open[store.name] = syncs
-        for sync in syncs:
-            self._threads[sync.name].follow(sync)
-
-    def closing(self, store: Store) -> None:
-        """Follow a store no more. Whoever is slow to let go is left behind."""
-        with self._lock:
-            syncs = self._open.pop(store.name, [])
-        for sync in syncs:
-            if not self._threads[sync.name].forget(sync, CLOSED_PATIENCE_SECONDS):
-                log.warning("syncer_left_behind", store=store.name, syncer=sync.name)
-                continue
-            if sync.lag:
-                self._behind.put(store.name)
-            try:
-                sync.close()
-            except OSError as error:
-                log.warning("syncer_place_not_saved", store=store.name, syncer=sync.name, error=str(error))
-
     def halt(self) -> None:
         """Send nothing more: all stores are about to close."""
         self._stopping.set()
         self._behind.put(None)
-        for thread in self._threads.values():
-            thread.schedule.close()
-        with self._lock:
-            for sync in (each for syncs in self._open.values() for each in syncs):
-                sync.stop()
+        super().halt()
 
     def of(self, store: Store) -> list[Sync]:
         """Those who are told of an open store; none when it is just closing."""
-        with self._lock:
-            return self._open.get(store.name, [])
+        return self._found(store) or []
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
         self.halt()
         for plug in self._plugs:
-            if self._threads[plug.name].close():
+            if self._by_name[plug.name].close():
                 plug.close()
         if self._catching_up is not None:
             self._catching_up.join(CLOSED_PATIENCE_SECONDS)
+
+    def _begun(self, store: Store) -> list[Sync]:
+        return [Sync(store, plug, self._most) for plug in self._plugs]
+
+    def _served(self, own: list[Sync]) -> Iterator[tuple[FollowerThread, Sync]]:
+        return ((self._by_name[sync.name], sync) for sync in own)
+
+    def _let_go(self, own: list[Sync]) -> None:
+        """Follow a store no more. Whoever is slow to let go is left behind."""
+        for thread, sync in self._served(own):
+            store = sync.store.name
+            if not thread.forget(sync, CLOSED_PATIENCE_SECONDS):
+                log.warning("syncer_left_behind", store=store, syncer=sync.name)
+                continue
+            if sync.lag:
+                self._behind.put(store)
+            try:
+                sync.close()
+            except OSError as error:
+                log.warning("syncer_place_not_saved", store=store, syncer=sync.name, error=str(error))
 
     def _open_those_behind(self, pool: StorePool) -> None:
         for name in pool.here():
