@@ -15,7 +15,7 @@ from kgserve.cypher.writes import Reach
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import FieldError
 from kgserve.model.change import NetChange, StoreState
-from kgserve.model.digest import from_text, to_text
+from kgserve.model.digest import Stated
 from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
@@ -23,24 +23,8 @@ FORK = b"fork"
 """What a nursery is sent with the ends of a new process's channels; it answers with the number of the process."""
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class State(Stated, frozen=True, array_like=True):
     """A `StoreState` on its way."""
-
-    sequence: int
-    time: int
-    digest: str
-    nodes: int
-    edges: int
-
-    @classmethod
-    def of(cls, state: StoreState) -> State:
-        """What is sent for a state."""
-        return cls(state.sequence, state.time, to_text(state.digest), state.nodes, state.edges)
-
-    @property
-    def state(self) -> StoreState:
-        """The state that was meant."""
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
 
 
 class FileOptions(msgspec.Struct, frozen=True):

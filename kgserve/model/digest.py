@@ -7,18 +7,38 @@ reading all rows in any order gives the same number. It finds damage and defects
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import xxhash
 
-from kgserve.model.change import LinksState
+from kgserve.model.change import LinksState, StoreState
 from kgserve.model.fields import EdgeExtras, NodeExtras, Width
 from kgserve.model.rows import EdgeRow, LinkRow, NodeRow
 
 _MODULUS = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_128_intdigest
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """A `StoreState` as it is written and sent, where a 128-bit digest does not fit a number."""
+
+    sequence: int
+    time: int
+    digest: str
+    nodes: int
+    edges: int
+
+    @classmethod
+    def of(cls, state: StoreState, **beside: Any) -> Self:
+        """What states a state, with the other fields ``beside`` it."""
+        return cls(state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, **beside)
+
+    @property
+    def state(self) -> StoreState:
+        """The state that is meant. Raises ValueError for a digest that is none."""
+        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
 
 
 def row_hash(row: NodeRow | EdgeRow) -> int:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kgserve.decoding import decode_json
 from kgserve.journal.files import write_all
 from kgserve.model.change import StoreState
-from kgserve.model.digest import from_text, to_text
+from kgserve.model.digest import Stated
 from kgserve.rows.encoding import RowsDamaged, RowsOfAnotherFormat
 
 MAGIC = b"KGROWS03"
@@ -95,27 +95,17 @@ class Section(msgspec.Struct, frozen=True):
     repeated: int = 0
 
 
-class Directory(msgspec.Struct, frozen=True):
+class Directory(Stated, frozen=True):
     """The end of the file: the state that its rows are of, and where everything is.
 
     ``texts`` is the name of the file beside it that has the rows, in so many bytes. ``linked``: the store may have
     links, which are no rows of it.
     """
 
-    sequence: int
-    time: int
-    digest: str
-    nodes: int
-    edges: int
     sections: dict[str, Section]
     texts: str = ""
     texts_size: int = 0
     linked: bool = False
-
-    @property
-    def state(self) -> StoreState:
-        """The state of the store at this commit."""
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
 
 
 class Blocks:
@@ -309,10 +299,8 @@ class RowsFile(SummedFile):
         self.end_block()
         sums = np.array(self.sums, "<u8").tobytes()
         self._sections["sums"] = Section(self.offset, len(sums))
-        digest = to_text(state.digest)
-        counts = state.nodes, state.edges
         directory = msgspec.json.encode(
-            Directory(state.sequence, state.time, digest, *counts, self._sections, texts, texts_size, linked)
+            Directory.of(state, sections=self._sections, texts=texts, texts_size=texts_size, linked=linked)
         )
         tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
         write_all(self._file.fileno(), sums + directory + tail + MAGIC)

@@ -32,7 +32,7 @@ from kgserve.journal.files import named, sync_folder, write_whole
 from kgserve.journal.journal import Journal, JournalEnd, Seen, list_segments, whole_part
 from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
-from kgserve.model.digest import from_text, to_text
+from kgserve.model.digest import Stated, from_text
 from kgserve.model.stores import ConflictPolicy, IndexesKept, Keeping, MemorySettings, StoreSettings
 from kgserve.rows.view import newest_base
 from kgserve.settings import MEBIBYTE
@@ -96,22 +96,7 @@ class FileMark(msgspec.Struct, frozen=True):
     changed: int
 
 
-class _StateMark(msgspec.Struct, frozen=True):
-    """`StoreState` as JSON, where a 128-bit digest does not fit a number."""
-
-    sequence: int
-    time: int
-    digest: str
-    nodes: int
-    edges: int
-
-    @property
-    def state(self) -> StoreState:
-        """The store's state."""
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
-
-
-class CloseMark(_StateMark, frozen=True, kw_only=True):
+class CloseMark(Stated, frozen=True, kw_only=True):
     """closed.json: written at a clean close, removed at open. If it fits, the journal is as it was left.
 
     ``links`` are how many there were, and ``links_changed`` is the last commit that changed any, 0 for none: -1 for
@@ -123,7 +108,7 @@ class CloseMark(_StateMark, frozen=True, kw_only=True):
     links_changed: int = -1
 
 
-class EngineMark(_StateMark, frozen=True, kw_only=True):
+class EngineMark(Stated, frozen=True, kw_only=True):
     """engine.json: written when the engine's file is closed cleanly, removed before it is opened.
 
     If all of it fits, the files are as they were left, and hold the store at this state. Only the ``engine`` that wrote
@@ -260,7 +245,7 @@ class Layout:
 
     def mark_closed(self, state: StoreState, end: JournalEnd, links: int = -1, links_changed: int = -1) -> None:
         """Write closed.json."""
-        mark = CloseMark(*_stored(state), journal=end, links=links, links_changed=links_changed)
+        mark = CloseMark.of(state, journal=end, links=links, links_changed=links_changed)
         write_whole(self._close_mark, msgspec.json.encode(mark))
 
     def mark_open(self) -> None:
@@ -296,9 +281,8 @@ class Layout:
     def mark_engine(self, state: StoreState, engine: str) -> None:
         """Write engine.json: the file, as it is now, holds the store at a state, and was written by an ``engine``."""
         file, log_ = self._engine_files()
-        write_whole(
-            self._engine_mark, msgspec.json.encode(EngineMark(*_stored(state), file=file, log=log_, engine=engine))
-        )
+        mark = EngineMark.of(state, file=file, log=log_, engine=engine)
+        write_whole(self._engine_mark, msgspec.json.encode(mark))
 
     def _engine_files(self) -> tuple[FileMark, FileMark]:
         return _file_mark(self.engine), _file_mark(wal_path(self.engine))
@@ -368,10 +352,6 @@ def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
     return found
-
-
-def _stored(state: StoreState) -> tuple[int, int, str, int, int]:
-    return state.sequence, state.time, to_text(state.digest), state.nodes, state.edges
 
 
 def _file_mark(path: Path) -> FileMark:

@@ -21,7 +21,7 @@ from kgserve.arrow import pa, pq
 from kgserve.errors import InvalidInput
 from kgserve.journal.snapshot import width_of_rows
 from kgserve.model.change import StoreState
-from kgserve.model.digest import from_text
+from kgserve.model.digest import Stated
 from kgserve.model.fields import EDGE, ENDS, NODE, Width, names
 from kgserve.worker.columns import edge_query, node_query
 from kgserve.worker.session import Session
@@ -163,10 +163,7 @@ RETURN part, many, bytes ORDER BY part
 def state(session: Session) -> StoreState:
     """The state of the last commit in the engine. Looks at every commit since the file was made."""
     rows = session.rows(_STATE)
-    if not rows:
-        return StoreState()
-    sequence, time, digest, nodes, edges = rows[0]
-    return StoreState(sequence, time, from_text(digest), nodes, edges)
+    return Stated(*rows[0]).state if rows else StoreState()
 
 
 def dump(session: Session, folder: Path) -> StoreState:
