@@ -213,13 +213,9 @@ class ScopedInbound(InboundView):
         """As the view's, of the caller's stores alone."""
         return [each for each in self._whole.to(store, targets) if self._sees(each[0])]
 
-    def counts(self, store: str) -> list[tuple[str, int]]:
+    def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
         """As the view's, of the caller's stores alone."""
-        return [each for each in self._whole.counts(store) if self._sees(each[0])]
-
-    def known(self, store: str) -> list[tuple[str, int]]:
-        """As the view's, of the caller's stores alone."""
-        return [each for each in self._whole.known(store) if self._sees(each[0])]
+        return [each for each in self._whole.counts(store, may_open=may_open) if self._sees(each[0])]
 
     def position(self, stores: Collection[str]) -> dict[str, int]:
         """As the view's."""

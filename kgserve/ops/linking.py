@@ -97,7 +97,7 @@ def link_counts(graphs: Graphs, layout: Layout, store: Store | None) -> LinkCoun
         outbound = 0 if mark is None else max(mark.links, 0)
     elif store.rows.rows().linked:
         outbound = store.links.ask(lambda links, _: links.state.count)
-    inbound = sum(count for _, count in graphs.pool.inbound.known(layout.name))
+    inbound = sum(count for _, count in graphs.pool.inbound.counts(layout.name, may_open=False))
     return LinkCounts(outbound, inbound) if outbound or inbound else None
 
 

@@ -61,13 +61,12 @@ class InboundView:
         """The links that lead to any of some nodes of a store, each behind the store that it is of. May block."""
         return self._ask(lambda file: [*file.to(store, targets)])
 
-    def counts(self, store: str) -> list[tuple[str, int]]:
-        """The stores that any links lead into one from, by name, and how many of each. May block."""
-        return self._ask(lambda file: file.counts(store))
+    def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
+        """The stores that any links lead into one from, by name, and how many of each. May block.
 
-    def known(self, store: str) -> list[tuple[str, int]]:
-        """As `counts`, as far as that is known without opening a store. May block."""
-        return self._ask(lambda file: file.counts(store), may_open=False)
+        Where no store ``may_open`` for that, as far as it is known without.
+        """
+        return self._ask(lambda file: file.counts(store), may_open=may_open)
 
     def position(self, stores: Collection[str]) -> dict[str, int]:
         """The last commits of some stores that changed links and that the last answer had seen."""
