@@ -16,7 +16,7 @@ import structlog
 
 from kgserve.access.audit import newest_records
 from kgserve.cluster.bases import sweep
-from kgserve.cluster.membership import Membership
+from kgserve.cluster.membership import Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
 from kgserve.cluster.shared_audit import shared_records
@@ -31,7 +31,6 @@ from kgserve.cluster.shipping import (
     read_reached,
     take_over,
 )
-from kgserve.cluster.upgrading import Formats
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
 from kgserve.journal.files import write_whole
@@ -45,7 +44,7 @@ from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
 from kgserve.store.copies import Bases, Copies, fetch_store, served_elsewhere
 from kgserve.store.layout import Layout, StoreFile, open_journal
-from kgserve.store.placement import NODE_FILE, Away, Commits, Held, OpenStore, Placement, described
+from kgserve.store.placement import NODE_FILE, Away, Commits, Held, Placement, described
 
 log = structlog.get_logger()
 
@@ -384,10 +383,8 @@ class _Placed(NamedTuple):
     is_copy: bool = False
 
 
-class OwnedCommits:
+class OwnedCommits(Commits):
     """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
-
-    is_copy = False
 
     def __init__(
         self,
@@ -399,7 +396,7 @@ class OwnedCommits:
         counts: NodeCounts,
     ) -> None:
         """``silences``: how often this node had been silent before the store was claimed."""
-        self.note = shipping.note
+        super().__init__(shipping.journal)
         self._store = shipping.store
         self._shipping = shipping
         self._bases = bases
@@ -408,8 +405,9 @@ class OwnedCommits:
         self._silences = silences
         self._counts = counts
 
-    def catch_up(self, store: OpenStore) -> None:
-        """Nothing: it is no copy."""
+    def note(self) -> None:
+        """See `Commits.note`."""
+        self._shipping.note()
 
     def append(self, changes: list[ChangeSet]) -> None:
         """See `Commits.append`. Raises Fenced and Unconfirmed, too."""

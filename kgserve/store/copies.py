@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -34,7 +34,7 @@ from kgserve.model.change import ChangeSet
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.sqlite_files import copy_database
 from kgserve.store.layout import JOURNAL, Layout, StoreFile, seen_by_history, write_description
-from kgserve.store.placement import Held, OpenStore
+from kgserve.store.placement import Commits, Held, OpenStore
 from kgserve.store.rebuild import fresh_folder
 
 log = structlog.get_logger()
@@ -53,13 +53,13 @@ def served_elsewhere(store: str, found: Elsewhere) -> ServedElsewhere:
     return ServedElsewhere(told, found.node, found.url)
 
 
-class CopyCommits:
+class CopyCommits(Commits):
     """The commits of a store that another node serves: what its log has, and nothing else."""
 
     is_copy = True
 
     def __init__(self, journal: Journal, logs: Log, ownership: Ownership, store: str, reached: Reached) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self._log = logs
         self._ownership = ownership
         self._store = store
@@ -93,15 +93,11 @@ class CopyCommits:
         if self._arriving is None:
             self.refuse()
             raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
-        self._journal.append_frame(self._arriving, changes[0].sequence, changes[-1].sequence)
-
-    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - its owner has to know
-        """See `Commits.keeping`: it is kept here, and nowhere else."""
-        return nullcontext()
+        self.journal.append_frame(self._arriving, changes[0].sequence, changes[-1].sequence)
 
     def note(self) -> None:
         """See `Commits.note`."""
-        note_reached(self._journal.folder.parent, self._reached)
+        note_reached(self.journal.folder.parent, self._reached)
 
     def catch_up(self, store: OpenStore, found: Sequence[Logged] = ()) -> None:
         """Take in what the log has by now, of which some was ``found`` already. Blocks.

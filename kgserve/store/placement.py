@@ -34,68 +34,46 @@ NO_CLUSTER = "this server is no node of a cluster; --cluster makes it one"
 _TRASH_PREFIX = ".dropped-"
 
 
-class Commits(Protocol):
-    """How the commits of an open store become durable."""
+class Commits:
+    """How the commits of an open store become durable: here, once this machine's disk has them."""
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether the store is another server's, and this one has its commits after that."""
-        ...
+    is_copy = False
+    """Whether the store is another server's, and this one has its commits after that."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
 
     @property
     def is_current(self) -> bool:
         """Whether the store may be asked and written to; if not, `confirm` says more. At once. Raises Unavailable."""
-        ...
+        return True
 
     def confirm(self) -> bool:
         """Whether the store is still this server's to be asked; if not, it has to be placed and opened anew.
 
         May wait. Raises Unavailable.
         """
-        ...
+        return True
 
     def catch_up(self, store: OpenStore) -> None:
         """Have a copy take in what its store has come to by now. May wait. Raises StorageFull and Unavailable."""
-        ...
 
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable, all or none of them. Raises StorageFull and Unavailable."""
-        ...
+        self.journal.append(changes)
 
-    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:
+    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a cluster has to know
         """Have the snapshot that is taken within the block wherever the store is kept, and less of what came before.
 
         With ``alone`` nothing that is over is kept there any more. Raises StorageFull and Unavailable.
         """
-        ...
-
-    def note(self) -> None:
-        """Put down what makes the next opening quick, before the journal is closed. Raises StorageFull."""
-        ...
-
-
-class JournalCommits:
-    """Commits that are durable once this machine's disk has them."""
-
-    is_copy = False
-    is_current = True
-
-    def __init__(self, journal: Journal) -> None:
-        self.append = journal.append
-
-    def confirm(self) -> bool:
-        """See `Commits.confirm`."""
-        return True
-
-    def catch_up(self, store: OpenStore) -> None:
-        """Nothing: it is no copy."""
-
-    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a cluster has to know
-        """See `Commits.keeping`: it is kept here, and nowhere else."""
         return nullcontext()
 
     def note(self) -> None:
-        """Nothing: the mark of a clean close says it."""
+        """Put down what makes the next opening quick, before the journal is closed. Raises StorageFull.
+
+        Here the mark of a clean close says it.
+        """
 
 
 class OpenStore(Protocol):
@@ -245,7 +223,7 @@ class Placement:
 
     def commits(self, name: str, journal: Journal) -> Commits:  # noqa: ARG002 - as above
         """How the journal of a store that was placed and is being opened is written from now on."""
-        return JournalCommits(journal)
+        return Commits(journal)
 
     def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
         """Put down what an open store is; durable afterwards. Raises OSError and Unavailable."""

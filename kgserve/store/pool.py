@@ -138,7 +138,7 @@ class StorePool:
         entry = self._enter(name)
         try:
             store = entry.store
-            if store is None or not _may_be_asked(store, at_least):
+            if store is None or not self._may_be_asked(store, at_least):
                 store = self._open_at_gate(name, entry, create=create, at_least=at_least)
             store.reach(at_least or 0)
         except BaseException:
@@ -151,7 +151,7 @@ class StorePool:
         """Like `acquire`, at once: for threads that may not block. Raises NotOpen unless the store is open now."""
         with self._lock:
             entry = self._entries.get(name)
-            if entry is None or entry.store is None or not _may_be_asked(entry.store, at_least):
+            if entry is None or entry.store is None or not self._may_be_asked(entry.store, at_least):
                 raise NotOpen
             if entry.store.commits.is_copy and entry.store.state.sequence < (at_least or 0):
                 raise NotOpen
@@ -336,13 +336,19 @@ class StorePool:
             if not entry.gate.acquire(timeout=_GATE_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
-                if entry.store is None or not _may_be_asked(entry.store, at_least):
+                if entry.store is None or not self._may_be_asked(entry.store, at_least):
                     self._let_go_unless_ours(name, entry)
                 if entry.store is None:
                     entry.store = self._open(name, create=create, or_copy=at_least is not None)
                 return entry.store
             finally:
                 entry.gate.release()
+
+    def _may_be_asked(self, store: Store, at_least: int | None) -> bool:
+        """Whether an open store may be asked as what it is; a copy for reading alone, by who bears one."""
+        if not self.placement.is_shared:
+            return True
+        return store.commits.is_current and (at_least is not None or not store.commits.is_copy)
 
     def _retire_lost(self) -> None:
         """Have stores closed that are open and not to be served any more."""
@@ -526,11 +532,6 @@ class StorePool:
         except (KgserveError, OSError) as error:
             self.observation.checks.add("not_done")
             log.exception("check_not_done", store=name, error=str(error))
-
-
-def _may_be_asked(store: Store, at_least: int | None) -> bool:
-    """Whether an open store may be asked as what it is; a copy for reading alone, by who bears one."""
-    return store.commits.is_current and (at_least is not None or not store.commits.is_copy)
 
 
 class Tender:

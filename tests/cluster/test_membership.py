@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from kgserve.cluster import membership
-from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Membership
+from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Heard, Owner
-from kgserve.cluster.upgrading import Formats
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 
