@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -34,6 +35,27 @@ def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqli
     except sqlite3.DatabaseError:
         remove_files(path)
         return _connected(path, script, format_, options)
+
+
+class WrittenBesideReading:
+    """A file with one connection that writes and one that reads, each used by one thread at a time."""
+
+    def __init__(self, writer: sqlite3.Connection, path: Path) -> None:
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._writer = writer
+        self._reader = sqlite3.connect(path, check_same_thread=False)
+
+    def close(self) -> None:
+        """Release the file."""
+        with self._reading:
+            self._reader.close()
+        with self._writing:
+            self._writer.close()
+
+    def _read(self, query: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._reading:
+            return self._reader.execute(query, values).fetchall()
 
 
 def remove_files(path: Path) -> None:

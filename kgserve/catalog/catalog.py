@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ from kgserve.model.attributes import Condition
 from kgserve.model.change import NetChange
 from kgserve.model.listing import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
-from kgserve.sqlite_files import opened, write_anew
+from kgserve.sqlite_files import WrittenBesideReading, opened, write_anew
 
 TYPES = "type"
 RELATION_TYPES = "relation_type"
@@ -241,16 +240,13 @@ class Vocabulary(msgspec.Struct, frozen=True):
     tags: list[TagFreq]
 
 
-class Catalog:
-    """One connection that writes and one that reads, each used by one thread at a time."""
+class Catalog(WrittenBesideReading):
+    """The file of one store."""
 
     def __init__(self, path: Path) -> None:
         """Open or make the file. One that SQLite will not have, or of another format, is replaced by an empty one."""
         self.path = path
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer = opened(path, sql.SETUP + sql.SCHEMA, sql.FORMAT)
-        self._reader = sqlite3.connect(path, check_same_thread=False)
+        super().__init__(opened(path, sql.SETUP + sql.SCHEMA, sql.FORMAT), path)
         self._any_extras = True
         self.has_attributes = attributes.kept(self._writer)
 
@@ -381,13 +377,6 @@ class Catalog:
                 ],
                 tags=[TagFreq(tag=tag, count=count) for tag, count in tags],
             )
-
-    def close(self) -> None:
-        """Release the file."""
-        with self._reading:
-            self._reader.close()
-        with self._writing:
-            self._writer.close()
 
     def _tags(self, transaction: sqlite3.Connection, net: NetChange) -> list[Count]:
         """What a change comes to for tags and bounds; most stores have none and pay nothing for that."""

@@ -10,7 +10,6 @@ It is fed from the journal, after the answer, and goes on where the journal no l
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,7 +23,7 @@ from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.sqlite_files import of_some, write_anew
+from kgserve.sqlite_files import WrittenBesideReading, of_some, write_anew
 
 FOREVER = (1 << 63) - 1
 LOCKED_SECONDS = 5.0
@@ -57,17 +56,14 @@ class SaidBy(msgspec.Struct, frozen=True):
     time: int
 
 
-class History:
-    """One connection that writes and one that reads, each used by one thread at a time."""
+class History(WrittenBesideReading):
+    """The file of one store."""
 
     def __init__(self, path: Path) -> None:
         """Open or make the file. Raises sqlite3.DatabaseError for a file that is none of ours."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer = _connect(path)
-        self._reader = sqlite3.connect(path, check_same_thread=False)
+        super().__init__(_connect(path), path)
         self._heads_changed, self._has_heads = 0, False
         self._note_heads()
         self._oldest: int = self._writer.execute("SELECT oldest FROM cursor").fetchone()[0]
@@ -223,13 +219,6 @@ class History:
                 self._note_heads()
             write_anew(self._writer)
 
-    def close(self) -> None:
-        """Release the file."""
-        with self._reading:
-            self._reader.close()
-        with self._writing:
-            self._writer.close()
-
     # Reading; all raise sqlite3.DatabaseError when the file is damaged, and Gone for a moment that is no longer known
 
     def node_at(self, node_id: str, at: int) -> State[NodeRow] | None:
@@ -369,10 +358,6 @@ class History:
 
     def _states(self, unpack: Callable[..., Row | None], query: str, values: dict[str, Any]) -> list[State[Row]]:
         return _as_states(unpack, self._read(query, values))
-
-    def _read(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with self._reading:
-            return self._reader.execute(query, values).fetchall()
 
 
 def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[State[Row]]:

@@ -24,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.decoding import msgpack_decoder
-from kgserve.sqlite_files import of_some, write_anew
+from kgserve.sqlite_files import WrittenBesideReading, of_some, write_anew
 from kgserve.views.columns import Column, Columns
 from kgserve.views.matrix import VectorFile, Vectors, products
 from kgserve.views.text import Facets, Filter, Text
@@ -68,7 +68,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _facets = msgpack_decoder(Facets).decode
 
 
-class PastVectors:
+class PastVectors(WrittenBesideReading):
     """Vectors of past texts. Any thread may search; one thread writes."""
 
     def __init__(self, folder: Path, dimensions: int, model: str) -> None:
@@ -76,10 +76,8 @@ class PastVectors:
         self._folder = folder
         self._dimensions = dimensions
         self._model = model
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer, self._held = self._opened()
-        self._reader = sqlite3.connect(folder / "texts.sqlite", check_same_thread=False)
+        writer, self._held = self._opened()
+        super().__init__(writer, folder / "texts.sqlite")
         self._used: int = self._writer.execute("SELECT coalesce(max(place) + 1, 0) FROM vector").fetchone()[0]
         self.sequence: int = self._writer.execute("SELECT sequence FROM cursor").fetchone()[0]
 
@@ -160,17 +158,6 @@ class PastVectors:
         return {
             node_id: file.rows[row].copy() for node_id, number in found if (row := texts.row_of(number)) is not None
         }
-
-    def close(self) -> None:
-        """Release the files."""
-        with self._reading:
-            self._reader.close()
-        with self._writing:
-            self._writer.close()
-
-    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._reading:
-            return self._reader.execute(query, values).fetchall()
 
     def _of(self, ids: Collection[str]) -> Numbers:
         with self._reading:
