@@ -359,20 +359,19 @@ class Feeds:
 
     def dropped(self, store: str) -> None:
         """A store's files are gone; its listeners end."""
-        with self._lock:
-            self._arrivals.pop(store, None)
-            feed = self._feeds.pop(store, None)
-        if feed is not None:
-            feed.close(dropped=True)
+        self._end(store, dropped=True)
         self._announce(store)
 
     def moved(self, store: str) -> None:
         """A store is another server's now; its listeners end, to go on there."""
+        self._end(store)
+
+    def _end(self, store: str, *, dropped: bool = False) -> None:
         with self._lock:
             self._arrivals.pop(store, None)
             feed = self._feeds.pop(store, None)
         if feed is not None:
-            feed.close()
+            feed.close(dropped=dropped)
 
     def close(self) -> None:
         """End all listeners."""

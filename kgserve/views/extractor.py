@@ -181,10 +181,6 @@ class Extraction(View):
     def _open(self) -> int:
         return self._ledger.sequence
 
-    def _out_of_reach(self) -> bool:
-        journal = self.store.journal
-        return self.sequence < journal.oldest - 1 or self.sequence > journal.last
-
     def _refill(self) -> None:
         """Go on where the journal begins, or at its end where that was lost; what it no longer has is left."""
         journal = self.store.journal

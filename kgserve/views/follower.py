@@ -192,9 +192,10 @@ class View(ABC):
     def _open(self) -> int:
         """Open what is on disk; the commit that it has seen, 0 for none."""
 
-    @abstractmethod
     def _out_of_reach(self) -> bool:
         """Whether what it follows cannot take it from where it stands to the present."""
+        journal = self.store.journal
+        return self.sequence < journal.oldest - 1 or self.sequence > journal.last
 
     @abstractmethod
     def _refill(self) -> None:
@@ -378,10 +379,6 @@ class Follower(View):
     def _begin_at(self, sequence: int) -> None:
         super()._begin_at(sequence)
         self._behind = self.sequence < self._goal
-
-    def _out_of_reach(self) -> bool:
-        journal = self.store.journal
-        return self.sequence < journal.oldest - 1 or self.sequence > journal.last
 
     def _refilling_is_shorter(self) -> bool:
         """Whether an empty index had better read all entities than all that was ever written."""

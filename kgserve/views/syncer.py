@@ -127,10 +127,6 @@ class Sync(View):
         self._saved = place.sequence
         return place.sequence
 
-    def _out_of_reach(self) -> bool:
-        journal = self.store.journal
-        return self.sequence < journal.oldest - 1 or self.sequence > journal.last
-
     def _is_behind(self) -> bool:
         return self.refill_wanted or self.sequence < self.store.state.sequence
 
