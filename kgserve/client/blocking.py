@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import httpx
 
@@ -20,6 +20,7 @@ from kgserve.client.following import Event, Following
 from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged, events
 from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
+from kgserve.closing import Closing
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.model.answers import Node
 from kgserve.reach import Server
@@ -34,7 +35,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Stream(Generic[T]):
+class Stream(Closing, Generic[T]):
     """Things that come one after another; close it, or use it in a `with` block, when not all are wanted."""
 
     def __init__(self, items: Generator[T], about: dict[str, Any]) -> None:
@@ -51,12 +52,6 @@ class Stream(Generic[T]):
     def close(self) -> None:
         """End it, and the connection with it."""
         self._items.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Answering(Protocol):
@@ -278,7 +273,7 @@ class WriteHandler:
         """Anything else: what is deleted, a write of very many rows, which is told of by counts, a store dropped."""
 
 
-class Subscription:
+class Subscription(Closing):
     """A handler that is being told, until it is closed, or what tells it ends; use it in a `with` block, or close it.
 
     An exception of the handler ends it and is kept as ``error``. ``last_event_id`` is the place behind the last event
@@ -313,12 +308,6 @@ class Subscription:
         self._following.ended = True
         if self._calling.acquire(timeout=CLOSE_SECONDS):
             self._calling.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _tell(self) -> None:
         try:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self
 
 import msgspec
 import structlog
 
+from kgserve.closing import Closing
 from kgserve.cluster.protocols import Beat, Heard, Registry
 from kgserve.cluster.records import FORMAT
 from kgserve.errors import Conflict, KgserveError
@@ -80,7 +80,7 @@ class Watch:
         return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
 
 
-class Membership:
+class Membership(Closing):
     """The beats of this node, and what it hears of others; a thread of its own, from `start` to `close`."""
 
     def __init__(self, registry: Registry, beat: Beat, clock: Callable[[], float] = uptime) -> None:
@@ -103,11 +103,6 @@ class Membership:
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def start(self) -> None:
         """Beat instead of who did under this name, and go on. Raises Conflict when others do the same, Unavailable."""

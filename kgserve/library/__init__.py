@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from weakref import WeakSet
 
 import msgspec
@@ -34,6 +34,7 @@ from kgserve.client.following import Event, Following
 from kgserve.client.lines import Upload, complete, json_body
 from kgserve.client.methods import StoresMethods
 from kgserve.client.wire import Call, Streamed
+from kgserve.closing import Closing
 from kgserve.decoding import decode_json, json_decoder, place_of
 from kgserve.errors import Conflict, InvalidInput, KgserveError, Opening
 from kgserve.model import answers
@@ -427,7 +428,7 @@ def _after(since: int | None) -> dict[str, Position]:
     return {} if since is None else {REST: Position.after(since)}
 
 
-class Library(StoresMethods):
+class Library(StoresMethods, Closing):
     """The stores of a data folder, opened in this process: the methods of `kgserve.client.Client` without a server.
 
     May be shared by threads. `close` it, or use it in a `with` block; what a method has answered to is on disk anyway.
@@ -468,12 +469,6 @@ class Library(StoresMethods):
     def close(self) -> None:
         """Save what is open and give the folder back; waits for calls of other threads. Does nothing a second time."""
         self.handle.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"kgserve.open({str(self.handle.path)!r})"

@@ -16,10 +16,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from kgserve.closing import Closing
 from kgserve.decoding import json_decoder
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
@@ -395,17 +396,11 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
-class _Leased:
-    """A store that is held until this is closed; a context manager."""
+class _Leased(Closing):
+    """A store that is held until this is closed."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release = release
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the store back."""
@@ -591,7 +586,7 @@ ARCHIVE = "archive"
 _PIECE = 256 << 10
 
 
-class ConvertedExport:
+class ConvertedExport(Closing):
     """An export in another format, in a file without a name; a context manager, as what it is made from."""
 
     def __init__(self, graph: Graph, stream: ExportStream | PastStream, kind: str) -> None:
@@ -617,12 +612,6 @@ class ConvertedExport:
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(partial(self._file.read, _PIECE), b"")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the file go."""

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import structlog
 
+from kgserve.closing import Closing
 from kgserve.engine.files import edition
 from kgserve.errors import Conflict, KgserveError, NoStore, Opening, ServedElsewhere, Unavailable
 from kgserve.journal.files import storing, sync_folder
@@ -85,7 +86,7 @@ class CreateIfMissing:
         self.made = False
 
 
-class StorePool:
+class StorePool(Closing):
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
     def __init__(self, settings: Settings, placed: Placed = Placement) -> None:
@@ -321,12 +322,6 @@ class StorePool:
         self._background.shutdown(wait=True)
         self._checker.join()
         self.observation.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open_at_gate(self, name: str, entry: _Entry, *, create: CreateIfMissing | bool, at_least: int | None) -> Store:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
