@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from bench.measure import Report, clock, rounded
 from kgserve.cluster.jetstream.connection import Connection
-from kgserve.cluster.jetstream.log import JetStreamLog
+from kgserve.cluster.jetstream.kept import JetStreamLog
 from kgserve.cluster.records import Record
 from kgserve.errors import Fenced
 from tests.cluster.servers import nats_servers

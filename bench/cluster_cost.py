@@ -26,8 +26,7 @@ import msgspec
 from bench.measure import Report, clock, times
 from kgserve.client import Client
 from kgserve.cluster.jetstream.connection import Connection
-from kgserve.cluster.jetstream.log import JetStreamLog
-from kgserve.cluster.jetstream.registry import JetStreamRegistry
+from kgserve.cluster.jetstream.kept import JetStreamLog, JetStreamRegistry
 from kgserve.cluster.protocols import Owner
 from kgserve.cluster.records import Record
 from kgserve.errors import KgserveError

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple, Self
 from bench.measure import Report, rounded
 from kgserve import log
 from kgserve.cluster.jetstream.connection import Connection
-from kgserve.cluster.jetstream.log import JetStreamLog
-from kgserve.cluster.jetstream.registry import JetStreamRegistry
+from kgserve.cluster.jetstream.kept import JetStreamLog, JetStreamRegistry
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Log

@@ -108,14 +108,11 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
         from kgserve.cluster.jetstream.connection import Connection  # noqa: PLC0415 - only nodes of a cluster need it
     except ModuleNotFoundError as error:
         raise InvalidInput("a node of a cluster needs the extra: pip install 'kgserve[cluster]'") from error
-    from kgserve.cluster.jetstream.blobs import JetStreamBlobs  # noqa: PLC0415 - as above
-    from kgserve.cluster.jetstream.log import JetStreamLog  # noqa: PLC0415 - as above
-    from kgserve.cluster.jetstream.registry import JetStreamRegistry  # noqa: PLC0415 - as above
+    from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
     from kgserve.cluster.protocols import Beat  # noqa: PLC0415 - as above
     from kgserve.cluster.records import FORMAT  # noqa: PLC0415 - as above
-    from kgserve.cluster.shared_audit import SharedAudit  # noqa: PLC0415 - as above
-    from kgserve.cluster.shared_keys import SharedKeys  # noqa: PLC0415 - as above
+    from kgserve.cluster.shared import SharedAudit, SharedKeys  # noqa: PLC0415 - as above
     from kgserve.store.clustered import ClusterPlacement  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(Connection(settings.cluster)))

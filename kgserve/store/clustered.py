@@ -19,7 +19,7 @@ from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
-from kgserve.cluster.shared_audit import shared_records
+from kgserve.cluster.shared import shared_records
 from kgserve.cluster.shipping import (
     Reached,
     Shipping,

@@ -6,10 +6,8 @@ from contextlib import ExitStack, closing
 import pytest
 
 from kgserve.cluster.jetstream import connection
-from kgserve.cluster.jetstream.blobs import JetStreamBlobs
 from kgserve.cluster.jetstream.connection import Connection
-from kgserve.cluster.jetstream.log import JetStreamLog
-from kgserve.cluster.jetstream.registry import JetStreamRegistry
+from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.proxy import Proxy
 from tests.cluster.rig import Node, Rig

@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 
 from kgserve.access.audit import Audit
-from kgserve.cluster import shared_audit
-from kgserve.cluster.shared_audit import SharedAudit, shared_records
+from kgserve.cluster import shared
+from kgserve.cluster.shared import SharedAudit, shared_records
 from kgserve.errors import LogTorn, Unconfirmed
 from tests.cluster.rig import Rig
 
@@ -66,8 +66,8 @@ def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Pat
 
 
 def test_the_oldest_is_let_go_of(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_audit, "STRETCH_BYTES", 500)
-    monkeypatch.setattr(shared_audit, "STRETCHES", 3)
+    monkeypatch.setattr(shared, "STRETCH_BYTES", 500)
+    monkeypatch.setattr(shared, "STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", Audit(tmp_path), rig.node().log
     shipping = SharedAudit(log, node, tmp_path)
     for number in range(60):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.access.authentication import Key, add_key, mint, read_keys, revoke_key
-from kgserve.cluster.shared_keys import SharedKeys
+from kgserve.cluster.shared import SharedKeys
 from tests.cluster.in_memory import MemoryRig
 
 

@@ -1,7 +1,8 @@
-"""The record of refusals and acts of administration of all nodes: each ships its own to the log, where all read it.
+"""What nodes of a cluster share beside stores: the record of refusals and acts of administration, and keys.
 
-A node's lines go to a log of their own, in the order of its files. Each entry says up to where these were taken, so
-nothing has to be kept beside it: who goes on, on whatever machine, reads the last entry first.
+Each node ships its own record to the log, where all read it. A node's lines go to a log of their own, in the order of
+its files. Each entry says up to where these were taken, so nothing has to be kept beside it: who goes on, on whatever
+machine, reads the last entry first.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import msgspec
 import structlog
 
 from kgserve.access.audit import AUDIT_FILE, Place, decode_records, lines_after
-from kgserve.cluster.protocols import Log
+from kgserve.access.authentication import KEY_FILE, Key, merge_keys
+from kgserve.cluster.protocols import Entry, Log, Registry
 from kgserve.cluster.records import Position, Record
-from kgserve.decoding import msgpack_decoder
+from kgserve.decoding import decode_json, msgpack_decoder
 from kgserve.errors import Fenced, KgserveError, LogTorn, Unconfirmed
 from kgserve.model.audit import AuditRecord
 
@@ -145,3 +147,46 @@ def _end(logs: Log, name: str) -> _End:
 
 def _place(entry: _Lines | None) -> Place | None:
     return None if entry is None else Place(entry.file, entry.to)
+
+
+_KEY = "key."
+_encode_json = msgspec.json.Encoder().encode
+
+
+class SharedKeys:
+    """What a node's keys.json and the registry know of keys, each of which is to know what the other does.
+
+    Keys are only added and revoked, so both sides come to the same whoever was first.
+    """
+
+    def __init__(self, registry: Registry, data_dir: Path) -> None:
+        self._registry = registry
+        self._data_dir = data_dir
+        self._held: dict[str, Entry] = {}
+        self._seen = 0
+        self._file: tuple[int, int, int] | None = None
+
+    def look(self) -> None:
+        """Have each side know the other's keys, where either has changed. Raises Unavailable and KeysDamaged."""
+        found = {name: each for name, each in self._registry.entries(self._seen).items() if name.startswith(_KEY)}
+        self._held |= found
+        self._seen = max([self._seen, *(each.revision for each in found.values())])
+        if not found and self._mark() == self._file:
+            return
+        keys = merge_keys(self._data_dir, [decode_json(each.data, Key) for each in self._held.values()])
+        for key in keys:
+            self._tell(_KEY + key.id, _encode_json(key))
+        self._file = self._mark()
+
+    def _tell(self, name: str, data: bytes) -> None:
+        held = self._held.get(name, Entry(b"", 0))
+        # Who was overtaken meets at the next look what the other has told.
+        if held.data != data and (revision := self._registry.put_entry(name, data, held.revision)) is not None:
+            self._held[name] = Entry(data, revision)
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        try:
+            found = (self._data_dir / KEY_FILE).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
