@@ -52,7 +52,7 @@ from kgserve.rows.spread import (
     most_connected,
     spread,
 )
-from kgserve.rows.upwards import parents
+from kgserve.rows.ways import parents
 from kgserve.store.store import Store
 
 MAX_LABEL = 80

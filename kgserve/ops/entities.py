@@ -46,8 +46,8 @@ from kgserve.ops.reading import list_nodes
 from kgserve.ops.search import search
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost
-from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import survivor
 from kgserve.store.store import Store
 
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.moments import EVERY_EDGE, Past, noted, rows_at, survivor_at, world_moment
 from kgserve.ops.render import shown_then
-from kgserve.rows.redirect import absorbed, merged_among
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import absorbed, merged_among
 from kgserve.store.pool import NotOpen
 from kgserve.store.store import Store
 

@@ -38,8 +38,8 @@ from kgserve.ops.memories import TEASER
 from kgserve.ops.recall import recall
 from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.ops.storing import Draft
-from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import survivor
 from kgserve.store.ahead import Ahead
 from kgserve.store.erasing import Doomed, Erased
 from kgserve.store.store import Store

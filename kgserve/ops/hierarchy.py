@@ -36,7 +36,7 @@ from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
 from kgserve.ops.shown_memories import as_memory, now_in_microseconds, settings_of, shown, shown_fields
 from kgserve.ops.validate import checked_label
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.upwards import parents
+from kgserve.rows.ways import parents
 from kgserve.store.memories_view import MemoriesDamaged
 from kgserve.store.store import Store
 from kgserve.views.history import HistoryFollower

@@ -45,7 +45,7 @@ from kgserve.ops.validate import checked_label
 from kgserve.ops.writing import cost, inject_answer
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.upwards import parents
+from kgserve.rows.ways import parents
 from kgserve.views.history import DAY, HistoryFollower
 
 _EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)

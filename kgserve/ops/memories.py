@@ -58,8 +58,8 @@ from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.superseding import check_bounds, is_version_id
 from kgserve.ops.validate import Fault, Faults, bound, called, check_label, moment, node_put
 from kgserve.rows.edge_page import with_versions
-from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import survivor
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 from kgserve.views.indexer import Indexer

@@ -45,8 +45,8 @@ from kgserve.ops.taking import GivenBack, Taken, given_back, taken_over
 from kgserve.ops.validate import Faults, check_author, check_label
 from kgserve.ops.versions import written
 from kgserve.ops.writing import cost
-from kgserve.rows.redirect import aliases, merged_among, survivor
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import aliases, merged_among, survivor
 from kgserve.store.store import Store
 
 

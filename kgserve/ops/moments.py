@@ -14,8 +14,8 @@ from kgserve.model.merging import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor
 from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, LinkRow, NodeRow, RowTuple, holds
 from kgserve.model.times import parse_time
 from kgserve.model.walk import Reached, Standing, Walk, by_levels
-from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import survivor
 from kgserve.store.store import Store
 from kgserve.views.history import Historian, HistoryFollower
 from kgserve.views.waiting import reached

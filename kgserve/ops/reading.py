@@ -80,9 +80,9 @@ from kgserve.ops.validate import Faults, asked_attributes, asked_in_json, check_
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges, with_versions
 from kgserve.rows.encoding import encode_link
-from kgserve.rows.redirect import absorbed
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
+from kgserve.rows.ways import absorbed
 from kgserve.store.pool import NotOpen
 from kgserve.store.store import CatalogDamaged, Store
 

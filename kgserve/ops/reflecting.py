@@ -62,7 +62,7 @@ from kgserve.ops.memories import NO_MODEL
 from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of
 from kgserve.ops.storing import Storing
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.upwards import parents
+from kgserve.rows.ways import parents
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 from kgserve.views import consolidating

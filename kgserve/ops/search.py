@@ -43,9 +43,9 @@ from kgserve.ops.holders import Holders, IndexesAmong, WithHeads
 from kgserve.ops.moments import MAX_SHOWN, Past, survivor_at, world_moment
 from kgserve.ops.render import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, named_twice
-from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
+from kgserve.rows.ways import survivor
 from kgserve.store.store import Store
 from kgserve.views.heads import Heads
 from kgserve.views.history import HistoryFollower

@@ -17,7 +17,7 @@ from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.upwards import outgoing_of, parents_among
+from kgserve.rows.ways import outgoing_of, parents_among
 from kgserve.store.store import Store
 
 

@@ -19,9 +19,9 @@ from kgserve.model.walk import Walk
 from kgserve.rows.base import SLICE_ROWS
 from kgserve.rows.delta import Delta, Version
 from kgserve.rows.format import FIRST, LAST, Numbers
-from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import LargeWalk
+from kgserve.rows.ways import survivor
 
 MOST_MET = 500_000
 """Edges that are looked at to find neighbours, about a tenth of a second."""

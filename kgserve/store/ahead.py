@@ -16,9 +16,8 @@ from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import is_active
 from kgserve.rows.edge_page import incoming_of
-from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.upwards import upward
+from kgserve.rows.ways import merged_among, upward
 from kgserve.store.memories_view import MemoriesView, keys_of
 
 MOST_CHILDREN = 100

@@ -36,9 +36,9 @@ from kgserve.model.rows import EdgeKey, NodeRow
 from kgserve.model.stores import StoreSettings
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.rows.view import RowsView
+from kgserve.rows.ways import merged_among
 from kgserve.settings import Settings
 from kgserve.sqlite_files import remove_files
 from kgserve.store.accesses import Accesses

@@ -45,7 +45,7 @@ from kgserve.model.times import format_time
 from kgserve.model.withdrawing import MERGED, brought_back, withdrawal, withdrawn
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.upwards import parents
+from kgserve.rows.ways import parents
 from kgserve.store.store import Store
 from kgserve.views.comparing import WAIT_SECONDS, Pause
 

@@ -11,7 +11,7 @@ from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.reflection import CONTRADICTS, Reflection, ReflectRequest
 from kgserve.ops.reflecting import reflect
-from kgserve.rows.upwards import parents
+from kgserve.rows.ways import parents
 from tests.ops.consolidated import Place, exported, memory, placed, put, row_of
 
 TOPICS = dict([*topics().items()][:6])
