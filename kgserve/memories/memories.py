@@ -409,9 +409,9 @@ class Memories(Lookups):
             for some in accesses:
                 transaction.executemany(sql.ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
             follower = Follower(transaction, self.half_lives, lambda _: ())
-            for rows in _slices(nodes):
+            for rows in slices(nodes):
                 follower.fill(rows)
-            for rows in _slices(edges):
+            for rows in slices(edges):
                 follower.put_edges(rows)
             for statement in sql.INDEX:
                 transaction.execute(statement)
@@ -575,7 +575,8 @@ def _text(half_lives: HalfLives) -> str:
     return msgspec.json.encode([half_lives.days, dict(sorted(half_lives.by_type.items()))]).decode()
 
 
-def _slices(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+def slices(rows: Iterable[_Row], size: int = _ROWS_AT_ONCE) -> Iterator[list[_Row]]:
+    """Rows in lists of a size; the last may be shorter."""
     source = iter(rows)
-    while some := list(islice(source, _ROWS_AT_ONCE)):
+    while some := list(islice(source, size)):
         yield some

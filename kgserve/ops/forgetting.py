@@ -308,7 +308,7 @@ class _Wanted:
     def _in_history(self, node_id: str) -> tuple[list[str], int]:
         """A node with its former versions, as far as the history knows of them, and since when."""
         historian = self._graph.graphs.historian
-        follower = None if historian is None else historian.follower(self._store)
+        follower = None if historian is None else historian.found(self._store)
         if follower is None or follower.turned_off:
             return [], FOREVER
         if not follower.wait(self._store.state.sequence, OPENING_SECONDS) and not follower.turned_off:

@@ -405,7 +405,7 @@ def _heads(graph: Graph, searched: Searched, at_least: int | None) -> Heads | No
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
     if historian is None or searched.at is not None or not may_have:
         return None
-    history, heads = historian.follower(store), searched.present.heads
+    history, heads = historian.found(store), searched.present.heads
     if history is None or history.turned_off:
         return None
     history.wait(at_least or 0, AT_LEAST_SECONDS)

@@ -6,11 +6,11 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
-from kgserve.memories.memories import Memories
+from kgserve.memories.memories import Memories, slices
 from kgserve.model.consolidation import (
     MAX_MEMBERS,
     MAX_SUGGESTED,
@@ -93,7 +93,7 @@ class _Survey:
         fresh = self._wanted.fresh
         with self._store.reading() as rows:
             self.at = rows.at
-            for some in _slices(rows.all_nodes() if fresh is None else rows.nodes(fresh).values()):
+            for some in slices(rows.all_nodes() if fresh is None else rows.nodes(fresh).values(), _ROWS_AT_ONCE):
                 started = time.perf_counter()
                 for row in some:
                     self.add(row)
@@ -204,12 +204,6 @@ class _Pairs:
         return [
             Contradiction(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered
         ]
-
-
-def _slices(rows: Iterable[NodeRow]) -> Iterator[list[NodeRow]]:
-    source = iter(rows)
-    while some := list(islice(source, _ROWS_AT_ONCE)):
-        yield some
 
 
 def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:

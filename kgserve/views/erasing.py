@@ -60,7 +60,7 @@ class Erasers:
     def opened(self, store: Store) -> None:
         """Complete what was begun, and be there for more."""
         indexes = None if self._indexer is None else self._indexer.of(store)
-        history = None if self._historian is None else self._historian.follower(store)
+        history = None if self._historian is None else self._historian.found(store)
         eraser = store.eraser = StoreEraser(store, indexes, history)
         with self._lock:
             self._open[store.name] = eraser

@@ -27,7 +27,6 @@ from kgserve.llm.chat import MAX_ANSWER_TOKENS, Chat, Interrupted, Question, Rep
 from kgserve.metrics.observation import Tally
 from kgserve.model.change import ChangeSet
 from kgserve.model.extraction import EXTRACT, EXTRACTED_FROM, is_text
-from kgserve.model.fields import Width
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.stores import ExtractionStatus, SetAside
 from kgserve.store.store import Store
@@ -208,10 +207,6 @@ class Extraction(View):
             self._note_up_to(last, [])
         elif changes := self._tail.page(self.sequence, last):
             self._note_up_to(changes[-1].sequence, changes)
-
-    def _has_memories(self) -> bool:
-        with self.store.reading() as rows:
-            return rows.width == Width.MEMORY
 
     def _note_up_to(self, sequence: int, changes: list[ChangeSet]) -> None:
         new = [each for change in changes for each in self._wanted(change)]

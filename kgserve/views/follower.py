@@ -27,6 +27,7 @@ from kgserve.allocator import give_back
 from kgserve.errors import Conflict, KgserveError, Unavailable
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
+from kgserve.model.fields import Width
 from kgserve.model.rows import NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import Indexed
@@ -221,6 +222,10 @@ class View(ABC):
         """Raise Stopped when the view is closing."""
         if self._stopping.is_set():
             raise Stopped
+
+    def _has_memories(self) -> bool:
+        with self.store.reading() as rows:
+            return rows.width == Width.MEMORY
 
     def _give_way(self, worked: float) -> None:
         """After some seconds of work, serve who is waited for in other stores, and leave cores to a writer.

@@ -279,10 +279,6 @@ class Historian(Reminding[HistoryFollower]):
         found.require()
         return found
 
-    def follower(self, store: Store) -> HistoryFollower | None:
-        """Who follows an open store, be its history turned off or not; None when it closes."""
-        return self._found(store)
-
     def _begun(self, store: Store) -> HistoryFollower:
         follower = HistoryFollower(store)
         store.needed_from.append(lambda: follower.needs_from)

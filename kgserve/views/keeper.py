@@ -14,7 +14,6 @@ import structlog
 from kgserve.errors import KgserveError
 from kgserve.journal.tail import Tail
 from kgserve.model.consolidation import MAX_SUGGESTED, Plan, RunRecord
-from kgserve.model.fields import Width
 from kgserve.model.memories import Suggestion
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, time_of
@@ -115,10 +114,6 @@ class Keeping(View):
             self._fresh.update(ids)
             if len(self._fresh) > _MOST_FRESH:
                 self._fresh = None
-
-    def _has_memories(self) -> bool:
-        with self.store.reading() as rows:
-            return rows.width == Width.MEMORY
 
     def _prune(self, now: int) -> None:
         if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _HOUR:

@@ -75,14 +75,14 @@ class PerStore(ABC, Generic[Own]):
         with self._lock:
             return list(self._open.values())
 
-    def _found(self, store: Store) -> Own | None:
+    def found(self, store: Store) -> Own | None:
         """What it has of a store; None when that is just closing."""
         with self._lock:
             return self._open.get(store.name)
 
     def _of(self, store: Store, missing: str) -> Own:
         """What it has of an open store. Raises Unavailable, with the text ``missing``, when that is nothing."""
-        found = self._found(store)
+        found = self.found(store)
         if found is None:
             if not self.of_copies:
                 store.require_own()

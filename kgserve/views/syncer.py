@@ -273,7 +273,7 @@ class Syncers(PerStore[list[Sync]]):
 
     def of(self, store: Store) -> list[Sync]:
         """Those who are told of an open store; none when it is just closing."""
-        return self._found(store) or []
+        return self.found(store) or []
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
