@@ -33,7 +33,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.memories import get_memory, memory_in
 from kgserve.ops.moments import EVERY_EDGE
 from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
-from kgserve.ops.shown_memories import as_memory, now_in_microseconds, settings_of, shown, shown_fields
+from kgserve.ops.shown_memories import fields_of, now_in_microseconds, settings_of, shown, shown_fields
 from kgserve.ops.validate import checked_label
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.ways import parents
@@ -204,8 +204,8 @@ class Then:
         if row is None:
             raise NotFound(f"memory {place.id!r} is no longer known as it was")
         about = self._entities(place.id)
-        memory = as_memory(settings_of(store).half_lives, row, None, about, moment, self.parent(place.id))
-        return PlacedMemory(**asdict(memory), depth=place.depth)
+        fields = fields_of(settings_of(store).half_lives, row, None, about, moment, self.parent(place.id))
+        return PlacedMemory(**fields, depth=place.depth)
 
     def _entities(self, memory_id: str) -> list[MemoryEntity]:
         edges = [edge for edge in self._edges(memory_id, outgoing=True) if edge.relation_type == IS_ABOUT]

@@ -73,7 +73,7 @@ from kgserve.model.times import format_time, parse_time
 from kgserve.ops.about import About, Associations, Few, about
 from kgserve.ops.hierarchy import Both, Then, below, parents_of
 from kgserve.ops.search import PastSurroundings, Searched
-from kgserve.ops.shown_memories import as_memory, settings_of, use
+from kgserve.ops.shown_memories import fields_of, settings_of, use
 from kgserve.ops.validate import asked_attributes
 from kgserve.views.keyword import Reading
 from kgserve.views.text import Facets, Filter, Marks
@@ -653,7 +653,7 @@ class Recaller:
         entities: Sequence[MemoryEntity],
         parent: str | None,
     ) -> RecalledMemory:
-        memory = as_memory(self._settings.half_lives, row, access, entities, self.now, parent)
+        memory = Memory(**fields_of(self._settings.half_lives, row, access, entities, self.now, parent))
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         scores: dict[str, Any] = {
             "keyword_score": found.keyword,

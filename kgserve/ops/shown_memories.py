@@ -61,23 +61,11 @@ def shown_fields(store: Store, rows: Rows, found: Sequence[NodeRow], now: int) -
     about = _entities_among(rows, [edge for edge in edges if edge.relation_type == IS_ABOUT])
     above = parents_among(rows, edges)
     return [
-        _fields(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id)) for row in found
+        fields_of(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id)) for row in found
     ]
 
 
-def as_memory(
-    half_lives: HalfLives,
-    row: NodeRow,
-    access: Access | None,
-    about: Sequence[MemoryEntity],
-    now: int,
-    parent: str | None,
-) -> Memory:
-    """One memory; ``access`` is its last use, ``parent`` the id of what it stands below."""
-    return Memory(**_fields(half_lives, row, access, about, now, parent))
-
-
-def _fields(
+def fields_of(
     half_lives: HalfLives,
     row: NodeRow,
     access: Access | None,
@@ -85,6 +73,7 @@ def _fields(
     now: int,
     parent: str | None,
 ) -> dict[str, Any]:
+    """The fields of one `Memory`; ``access`` is its last use, ``parent`` the id of what it stands below."""
     extras = row.extras
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is no memory")

@@ -397,10 +397,13 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Leased(Closing):
-    """A store that is held until this is closed."""
+    """A store that is held until this is closed, as of ``sequence``."""
 
-    def __init__(self, release: Callable[[], None]) -> None:
+    def __init__(self, beside: Beside, sequence: int, release: Callable[[], None], valid_at: int | None) -> None:
+        self.sequence = sequence
+        self._beside = beside
         self._release = release
+        self._valid_at = valid_at
 
     def close(self) -> None:
         """Give the store back."""
@@ -420,13 +423,10 @@ class ExportStream(_Leased):
         release: Callable[[], None],
         valid_at: int | None,
     ) -> None:
-        self._beside = beside
+        super().__init__(beside, rows.at, release, valid_at)
         self._rows = rows
         self._links = links
         self._accesses = accesses
-        self._valid_at = valid_at
-        super().__init__(release)
-        self.sequence = rows.at
 
     def __iter__(self) -> Iterator[bytes]:
         rows, moment = self._rows, self._valid_at
@@ -487,11 +487,8 @@ class PastStream(_Leased):
         release: Callable[[], None],
         valid_at: int | None,
     ) -> None:
-        self._beside = beside
+        super().__init__(beside, sequence, release, valid_at)
         self._follower = follower
-        self._valid_at = valid_at
-        super().__init__(release)
-        self.sequence = sequence
 
     def __iter__(self) -> Iterator[bytes]:
         held = None if self._valid_at is None else Held(self._valid_at)
