@@ -253,6 +253,7 @@ def test_agents_call_tools(proxied: Proxied, speaking: Callable[[httpx.Client], 
 def test_agents_hear_of_new_stores(proxied: Proxied) -> None:
     request = Stateless(proxied.http).request("subscriptions/listen", {"notifications": {"resourcesListChanged": True}})
     with closing(proxied.http.send(request, stream=True)) as stream:
+        assert stream.status_code == 200, stream.read()
         lines = stream.iter_lines()
         assert any("acknowledged" in line for line in lines)
         accepted(proxied.http.post(f"{proxied.api}new/inject", json=nodes(1, 1)))
