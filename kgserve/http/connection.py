@@ -17,19 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from http import HTTPStatus
 from types import coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import httptools
 import msgspec
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from kgserve.engine.turns import asker
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
 from kgserve.http.problem import MEDIA_TYPE, HeadTooLarge, UrlTooLong, render
 from kgserve.metrics.observation import Tally
@@ -44,6 +47,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+Call = Callable[[], object]
+
+AT_ONCE = 4
+"""Calls in a round: each sets off about 0.2 ms of work, and between rounds the loop looks at what has arrived."""
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
 MAX_PIPELINED = 32
@@ -621,3 +629,65 @@ def response_head(status: int, headers: Mapping[str, str], *, secure: bool) -> b
     lines = [b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode())]
     lines += [name + b": " + value for name, value in with_standard_headers(given, secure=secure)]
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class Rounds:
+    """Calls that other threads leave for the event loop, made a few in each of its rounds, callers in turn.
+
+    A commit may be waited for by 64 writes, and be news to 200 streams; who asks meanwhile is not to wait for all of
+    them. Without a lock, which a thread could hold while it has lost its turn.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left: deque[tuple[str, Call]] = deque()
+        self._waiting: OrderedDict[str, deque[Call]] = OrderedDict()
+        self._is_coming = False
+
+    def begin(self) -> None:
+        """Be of the running loop; before anything is left for it."""
+        self._loop = asyncio.get_running_loop()
+
+    def soon(self, caller: str, call: Call) -> None:
+        """Have a call made on the loop, in the caller's turn; from any thread. Once the loop has ended, never."""
+        self._left.append((caller, call))
+        if not self._is_coming and self._loop is not None:
+            self._is_coming = True
+            with suppress(RuntimeError):  # it has ended, and with it who waits
+                self._loop.call_soon_threadsafe(self._round)
+
+    async def result(self, future: Future[T]) -> T:
+        """What a future comes to, told in the turn of who asks. To be cut off while waiting does not cancel it."""
+        if not future.done():
+            self.begin()
+            waiting = asyncio.get_running_loop().create_future()
+            caller, told = asker.get(), partial(_end, waiting)
+            future.add_done_callback(lambda _: self.soon(caller, told))
+            await waiting
+        return future.result()
+
+    def _round(self) -> None:
+        self._is_coming = False  # before a look at what is left: what comes after it has another round
+        while self._left:
+            caller, call = self._left.popleft()
+            self._waiting.setdefault(caller, deque()).append(call)
+        for _ in range(AT_ONCE):
+            if not self._waiting:
+                return
+            self._next()()
+        if self._waiting and self._loop is not None:
+            self._is_coming = True
+            self._loop.call_soon(self._round)
+
+    def _next(self) -> Call:
+        """The call of whose turn it is, who then waits for the others' turns."""
+        caller, calls = self._waiting.popitem(last=False)
+        call = calls.popleft()
+        if calls:
+            self._waiting[caller] = calls
+        return call
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

@@ -265,16 +265,20 @@ class Use:
 
     def __init__(self) -> None:
         self._running = 0
-        self._begun = self._ended = time.monotonic()
+        self.begun = self._ended = time.monotonic()
 
     def begin(self) -> None:
-        """A request is being worked on."""
+        """A request is being worked on; ``begun`` is when the last one was, on the monotonic clock."""
         self._running += 1
-        self._begun = time.monotonic()
+        self.begun = time.monotonic()
 
-    async def give_way(self, worked: float) -> None:
+    def others_ask(self, since: float = -math.inf) -> bool:
+        """Whether one has begun lately, after that which began at ``since``."""
+        return since < self.begun and time.monotonic() - self.begun < LATELY_SECONDS
+
+    async def give_way(self, worked: float, since: float = -math.inf) -> None:
         """After some seconds of work on a long request, leave as many to others, while such are asking."""
-        if time.monotonic() - self._begun < LATELY_SECONDS:
+        if self.others_ask(since):
             await asyncio.sleep(min(worked, LATELY_SECONDS))
 
     def end(self) -> None:

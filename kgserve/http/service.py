@@ -30,7 +30,7 @@ from kgserve.decoding import convert, decode_json, kind_of, place_of
 from kgserve.engine.turns import asker
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.forwarding import Forwarder
-from kgserve.http.connection import in_task
+from kgserve.http.connection import Rounds, in_task
 from kgserve.http.problem import RENAMED, ClientLeft
 from kgserve.http.sse import MEDIA_TYPE as EVENT_STREAM
 from kgserve.http.sse import Streams
@@ -81,7 +81,9 @@ class Service:
     def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
-        self.streams = Streams(graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key)
+        self.rounds = Rounds()
+        most, most_of_one = graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key
+        self.streams = Streams(most, most_of_one, self.rounds)
         self.forwarder = forwarder
         self._threads = threads
 
@@ -118,7 +120,7 @@ class Service:
     async def begun_in_threads(self, threads: Kind, work: Callable[[], Any]) -> Any:
         """The same without making JSON of it."""
         found = await self._in(threads, work)
-        return await asyncio.shield(asyncio.wrap_future(found)) if isinstance(found, Future) else found
+        return await self.rounds.result(found) if isinstance(found, Future) else found
 
     async def _in(self, threads: Kind, work: Callable[[], Any]) -> Any:
         working = self._run(work, threads)
@@ -136,13 +138,12 @@ class Service:
         """The result of ``work``, run in one of the threads for imports and exports."""
         return await self._run(partial(work, *args, **kwargs), "transfers")
 
-    @staticmethod
-    async def settled(future: Future[Any]) -> bytes:
+    async def settled(self, future: Future[Any]) -> bytes:
         """The Struct that a store's writer leaves in ``future``, as JSON; bytes are taken for JSON already.
 
-        The Future is shielded: a caller that is cut off must not cancel a write that the store has taken.
+        A caller that is cut off does not cancel a write that the store has taken.
         """
-        found = await asyncio.shield(asyncio.wrap_future(future))
+        found = await self.rounds.result(future)
         return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
     def transferring(self) -> AbstractContextManager[None]:

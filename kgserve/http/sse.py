@@ -18,6 +18,7 @@ import msgspec
 from anyio import CancelScope, CapacityLimiter
 
 from kgserve.errors import Limited, Unavailable
+from kgserve.http.connection import Rounds
 from kgserve.ops.graph import RETRY_AFTER, Places
 
 P = ParamSpec("P")
@@ -56,11 +57,11 @@ def _id(position: str) -> str:
 class OpenStream:
     """What one open stream waits on: news, or the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: Rounds, owner: str) -> None:
         self.scope = CancelScope()
         self.sending = False
         self.stopped = False
-        self._loop = asyncio.get_running_loop()
+        self._rounds, self._owner = rounds, owner
         self._news = asyncio.Event()
         self._woken = False
 
@@ -68,10 +69,7 @@ class OpenStream:
         """There is news; from any thread. Calls that come before it is looked at cost nothing."""
         if not self._woken:
             self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self._news.set)
-            except RuntimeError:  # the loop has ended, and the stream with it
-                return
+            self._rounds.soon(self._owner, self._news.set)
 
     def clear(self) -> None:
         """Forget what has woken it: `wait` waits for what comes from here on."""
@@ -96,8 +94,9 @@ class OpenStream:
 class Streams:
     """The open event streams of one application, and the threads that read journals for them."""
 
-    def __init__(self, most: int, most_of_one: int) -> None:
+    def __init__(self, most: int, most_of_one: int, rounds: Rounds) -> None:
         self._most = most
+        self._rounds = rounds
         self.places = Places("event_streams", most_of_one, "event streams of yours are open already; close one first")
         self._open: set[OpenStream] = set()
         self._threads = CapacityLimiter(_THREADS)
@@ -124,7 +123,8 @@ class Streams:
         if owner is not None and len(self._open) >= self._most:
             raise Limited(f"{self._most} event streams are open already; close one first", RETRY_AFTER)
         with nullcontext() if owner is None else self.places.one(owner):
-            stream = OpenStream()
+            self._rounds.begin()
+            stream = OpenStream(self._rounds, owner or "")
             self._open.add(stream)
             try:
                 yield stream

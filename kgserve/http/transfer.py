@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import anyio
@@ -139,21 +140,24 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT[kind])
     service, use = service_of(request), cast("Edge", request.app.state["edge"]).use
-    importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")))
+    since = use.begun
+    graph, others_ask = service.graphs.graph(path_text(request, "store")), partial(use.others_ask, since)
+    importer = await service.transfer(Importer, graph, others_ask=others_ask)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
                 begun = time.perf_counter()
                 await service.transfer(importer.flush)
-                await use.give_way(time.perf_counter() - begun)
+                await use.give_way(time.perf_counter() - begun, since)
         done = await service.transfer(importer.finish)
     return answer(msgspec.json.encode(done))
 
 
 async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT_TYPES | {_ANY})
-    service = service_of(request)
-    importer = await service.transfer(ConvertedImport, service.graphs.graph(path_text(request, "store")), kind)
+    service, use = service_of(request), cast("Edge", request.app.state["edge"]).use
+    graph, others_ask = service.graphs.graph(path_text(request, "store")), partial(use.others_ask, use.begun)
+    importer = await service.transfer(ConvertedImport, graph, kind, others_ask)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             await service.transfer(importer.write, chunk)

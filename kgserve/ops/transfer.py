@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -59,10 +60,20 @@ from kgserve.views.history import HistoryFollower
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
 BLOCK_BYTES = 8 << 20
+# What one takes in while others ask: each of these is done with before the next begins.
+SMALL_BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 8 << 20
 BATCHES_IN_FLIGHT = 2
 # An import gives way to other writers for as long as this before it gives up.
 QUEUE_SECONDS = 60.0
+
+# So long a converted import rests at most after each block, while others ask.
+LONGEST_REST_SECONDS = 1.0
+
+
+def _nobody() -> bool:
+    return False
+
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
 
@@ -98,17 +109,19 @@ class Importer:
     `abort` stays.
     """
 
-    def __init__(self, graph: Graph, *, as_they_are: bool = False) -> None:
+    def __init__(self, graph: Graph, *, as_they_are: bool = False, others_ask: Callable[[], bool] = _nobody) -> None:
         """Lease the store, making it if needed; give it back with `finish` or `abort`.
 
-        ``as_they_are``: edges may lead into any store, be it seen or not.
+        ``as_they_are``: edges may lead into any store, be it seen or not. While ``others_ask``, blocks are small, and
+        none is decoded before the last one is committed; to rest in between is left to the caller.
         """
+        self._others_ask = others_ask
         self._graph = graph
         self._as_they_are = as_they_are
         self._pool = graph.pool
         self._store = graph.pool.acquire(graph.name, create=True)
         self._parts: list[bytes] = []
-        self._size = 0
+        self._size = self._kept = 0
         self._lines = 0
         self._flying: deque[tuple[Future[Report], list[int]]] = deque()
         state = self._store.state
@@ -122,14 +135,22 @@ class Importer:
         """Take some bytes; true when `flush` is due."""
         self._parts.append(data)
         self._size += len(data)
-        return self._size >= BLOCK_BYTES
+        if self._size >= BLOCK_BYTES:
+            return True
+        return self._size - self._kept >= SMALL_BLOCK_BYTES and self._others_ask()
 
     def flush(self) -> None:
-        """Decode the whole lines there are and queue them; blocks while two batches are under way."""
+        """Decode the whole lines there are and queue them; blocks while two batches are under way.
+
+        While others ask, until they are committed: one thread less that wants the interpreter, and whoever is to rest
+        as long as this has taken rests for the writer, too.
+        """
         block = b"".join(self._parts)
         end = block.rfind(b"\n") + 1
         self._take(block[:end])
         self._keep(block[end:])
+        while self._flying and self._others_ask():
+            self._land()
 
     def finish(self) -> ImportAnswer:
         """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull."""
@@ -160,7 +181,7 @@ class Importer:
             message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it are in"
             raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
         self._parts = [rest] if rest else []
-        self._size = len(rest)
+        self._size = self._kept = len(rest)
 
     def _take(self, block: bytes) -> None:
         if not block:
@@ -618,10 +639,14 @@ class ConvertedExport(Closing):
 class ConvertedImport:
     """Takes the body of an import in another format, to be read when it is there as a whole."""
 
-    def __init__(self, graph: Graph, kind: str) -> None:
-        """Lease the store, making it if needed; give it back with `finish` or `abort`."""
+    def __init__(self, graph: Graph, kind: str, others_ask: Callable[[], bool] = _nobody) -> None:
+        """Lease the store, making it if needed; give it back with `finish` or `abort`.
+
+        While ``others_ask``, it rests for as long as it works.
+        """
         self._kind = kind
-        self._importer = Importer(graph)
+        self._others_ask = others_ask
+        self._importer = Importer(graph, others_ask=others_ask)
         self._size = 0
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="import-", dir=_scratch(graph)))
@@ -649,9 +674,13 @@ class ConvertedImport:
         try:
             with ExitStack() as stack:
                 conversion = Conversion(self._parts(stack))
+                begun = time.perf_counter()
                 for block in conversion.blocks():
                     if self._importer.feed(block):
                         self._importer.flush()
+                        if self._others_ask():
+                            time.sleep(min(time.perf_counter() - begun, LONGEST_REST_SECONDS))
+                        begun = time.perf_counter()
                 return conversion.answered(self._importer.finish())
         except OSError as error:
             raise storage_error(error, "reading an import") from error

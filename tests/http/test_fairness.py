@@ -167,5 +167,8 @@ def test_a_long_request_gives_way_while_others_ask() -> None:
     use = Use()
     use.begin()
     assert asyncio.run(gives_way(use))
-    use._begun -= 2 * LATELY_SECONDS
+    assert use.others_ask()
+    assert not use.others_ask(use.begun)  # it is the last one itself
+    use.begun -= 2 * LATELY_SECONDS
     assert not asyncio.run(gives_way(use))
+    assert not use.others_ask()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,14 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import ImportAnswer
 from kgserve.model.batch import WriteBatch
-from kgserve.ops.transfer import MAX_LINE_BYTES, Importer, export
+from kgserve.ops.transfer import (
+    ARCHIVE,
+    MAX_LINE_BYTES,
+    SMALL_BLOCK_BYTES,
+    ConvertedImport,
+    Importer,
+    export,
+)
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import assert_whole, settings, write
@@ -90,6 +99,38 @@ def test_lines_may_come_in_any_pieces(pool: StorePool) -> None:
     assert (answer.nodes_created, answer.lines) == (2, 4)
     assert [error.line for error in answer.errors] == [3]
     assert [(skipped.line, skipped.message) for skipped in answer.edges_skipped] == [(4, 'no such node: "x"')]
+
+
+def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: StorePool) -> None:
+    asking = True
+    importer = Importer(graph_of(pool, "s"), others_ask=lambda: asking)
+    padding = b" " * SMALL_BLOCK_BYTES
+    assert not importer.feed(lines(NODE % b"a"))
+    assert importer.feed(padding + b"\n")
+    importer.flush()
+    with pool.lease("s") as store:
+        assert (store.writing, store.state.nodes) == (False, 1)
+    assert not importer.feed(NODE % b"b")
+    assert importer.feed(padding)
+    importer.flush()
+    assert not importer.feed(b" ")  # of a line without an end only what is new counts
+    asking = False
+    assert not importer.feed(padding + b"\n")
+    assert importer.finish().nodes_created == 2
+
+
+@pytest.mark.parametrize(("asking", "commits"), [(False, 1), (True, 2)])
+def test_an_import_of_another_format_gives_way_as_well(pool: StorePool, asking: bool, commits: int) -> None:
+    content = "words " * (SMALL_BLOCK_BYTES // 9)
+    rows = [f"{number},t,{content}" for number in range(4)]
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        archive.writestr("nodes.csv", "\n".join(["id,type,content", *rows]))
+        archive.writestr("edges.csv", "from,to,relation_type\n")
+    taken = ConvertedImport(graph_of(pool, "s"), ARCHIVE, lambda: asking)
+    taken.write(body.getvalue())
+    answer = taken.finish()
+    assert (answer.nodes_created, answer.sequence) == (4, commits)
 
 
 def test_a_line_over_the_limit_stops_the_import_and_keeps_what_came_before(pool: StorePool) -> None:
