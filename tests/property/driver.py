@@ -360,9 +360,14 @@ class Beside(threading.Thread):
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder in use; what is removed from it meanwhile is gone."""
-    copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
-    assert all(line.endswith("No such file or directory") for line in copied.stderr.splitlines()), copied.stderr
+    """Copy a folder in use; what is removed from it meanwhile is gone, and what is replaced has the copy begin anew."""
+    while True:
+        copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
+        told = copied.stderr.splitlines()
+        if not any(line.endswith("was replaced while being copied") for line in told):
+            break
+        shutil.rmtree(target)
+    assert all(line.endswith("No such file or directory") for line in told), copied.stderr
 
 
 def _tally(names: Iterable[str]) -> dict[str, int]:
