@@ -51,7 +51,7 @@ T = TypeVar("T")
 Call = Callable[[], object]
 
 AT_ONCE = 4
-"""Calls in a round: each sets off about 0.2 ms of work, and between rounds the loop looks at what has arrived."""
+"""Calls in a round; between rounds the loop looks at what has arrived."""
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
 MAX_PIPELINED = 32
