@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.running import Running, serving
 from tests.mcp_clients.packages import installed
+from tests.mcp_clients.suite import Run, running
 
 _numbers = count(1)
 
@@ -49,7 +50,29 @@ def store() -> str:
 
 
 @pytest.fixture(scope="session")
-def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder where other people's clients are installed; worker processes share what came of trying."""
+def packages(npm_packages: Path, request: pytest.FixtureRequest) -> Path:
+    """The folder where other people's clients are installed.
+
+    Who asks for it first begins the protocol's suite, which takes 20 s and hardly a processor; it is looked at last.
+    """
+    if any("runs" in item.fixturenames for item in request.session.items if isinstance(item, pytest.Function)):
+        request.getfixturevalue("runs")
+    return npm_packages
+
+
+@pytest.fixture(scope="session")
+def runs(npm_packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Run]]:
+    """The protocol's suite under way, by the version of the protocol, against a server that nobody else talks to."""
+    folder = tmp_path_factory.mktemp("suite")
+    with (
+        serving(folder / "data", "--embedding-provider", "hashing") as server,
+        running(npm_packages, server.url, folder) as begun,
+    ):
+        yield begun
+
+
+@pytest.fixture(scope="session")
+def npm_packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder; worker processes share what came of trying to install."""
     base = tmp_path_factory.getbasetemp()
     return installed((base.parent if hasattr(request.config, "workerinput") else base) / "no-mcp-clients")

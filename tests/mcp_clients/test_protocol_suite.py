@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.cli.running import PATIENCE, Running, environment
-from tests.mcp_clients.packages import INSTALL_SECONDS, NEWEST, node
+from tests.cli.running import PATIENCE
+from tests.mcp_clients.packages import INSTALL_SECONDS
+from tests.mcp_clients.suite import Run
 
 pytestmark = pytest.mark.timeout(INSTALL_SECONDS + 6 * PATIENCE)
-
-PROGRAM = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 
 NO_TOOL = "there is no tool 'test_|[Tt]ool '(test_|json_schema_)|exposes no tool with x-mcp-header"
 NO_PROMPT = "there is no prompt 'test_"
@@ -107,14 +105,9 @@ Checks = dict[str, list[Check]]
 
 
 @pytest.fixture(scope="module")
-def suite(packages: Path, server: Running, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checks]:
-    """The suite in each version of the protocol; at once, because most of its time it waits."""
-    with ThreadPoolExecutor() as runs:
-        found = {
-            version: runs.submit(_run, packages, server, version, tmp_path_factory.mktemp("suite"))
-            for version in PASSING
-        }
-    return {version: run.result() for version, run in found.items()}
+def suite(runs: Mapping[str, Run]) -> dict[str, Checks]:
+    """What came of the suite in each version of the protocol."""
+    return {version: _checks(run.reports()) for version, run in runs.items()}
 
 
 def test_nothing_fails_but_what_asks_for_what_is_made_for_the_suite(suite: dict[str, Checks]) -> None:
@@ -143,20 +136,8 @@ def test_what_needs_some_passes_as_far_as_it_can(suite: dict[str, Checks]) -> No
     assert len(passed("2026-07-28", "server-stateless")) >= 20
 
 
-def _run(packages: Path, server: Running, version: str, folder: Path) -> Checks:
-    command = [node(packages, NEWEST), str(packages / PROGRAM), "server", "--url", f"{server.url}/mcp"]
-    done = subprocess.run(
-        [*command, "--suite", "all", "--spec-version", version, "--output-dir", str(folder)],
-        cwd=folder,
-        env=environment({"HOME": str(folder)}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3 * PATIENCE,
-    )
-    reports = {_scenario(each.parent.name): each.read_bytes() for each in folder.glob("*/checks.json")}
-    assert reports, done.stdout + done.stderr
-    return {name: msgspec.json.decode(report, type=list[Check]) for name, report in reports.items()}
+def _checks(reports: list[Path]) -> Checks:
+    return {_scenario(each.parent.name): msgspec.json.decode(each.read_bytes(), type=list[Check]) for each in reports}
 
 
 def _scenario(folder: str) -> str:
