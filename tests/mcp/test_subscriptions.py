@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -22,27 +23,58 @@ from kgserve.mcp.notifications import MAX_SUBSCRIPTIONS
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call
 
-PATIENCE = 10
-QUIET = 0.5
+PATIENCE = 30
+AGAIN = 1.0
+OPENED, UP_TO_NOW = "kgserve://probe/opened", "kgserve://probe/now"
 
 
 class Heard:
-    """The URIs that a client is told of, one after the other."""
+    """The URIs that a client is told of, one after the other, but for those that say how far it has been told."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Client) -> None:
         self.uris: asyncio.Queue[str] = asyncio.Queue()
+        self._client = client
+        self._seen = {OPENED: asyncio.Event(), UP_TO_NOW: asyncio.Event()}
+
+    def take(self, uri: str) -> None:
+        if uri in self._seen:
+            self._seen[uri].set()
+        else:
+            self.uris.put_nowait(uri)
 
     async def next(self) -> str:
         return await asyncio.wait_for(self.uris.get(), PATIENCE)
 
     async def all(self) -> set[str]:
-        """What comes until it is quiet; at least one."""
+        """What has been told of what was written before; at least one. What belongs together is told together."""
         found = {await self.next()}
-        while True:
-            try:
-                found.add(await asyncio.wait_for(self.uris.get(), QUIET))
-            except TimeoutError:
-                return found
+        await self._told_again()
+        while not self.uris.empty():
+            found.add(self.uris.get_nowait())
+        return found
+
+    async def up_to_now(self) -> None:
+        """Wait until all is told of what was written before: with the first that is written now, at the latest."""
+        await self._told_again()
+        await self._told_again()
+
+    async def _told_again(self) -> None:
+        self._seen[UP_TO_NOW].clear()
+        await touch(self._client, "now")
+        await asyncio.wait_for(self._seen[UP_TO_NOW].wait(), PATIENCE)
+
+    async def opened(self) -> None:
+        """Wait until it is told at all: in the handshake era a client opens its stream a moment late."""
+        async with asyncio.timeout(PATIENCE):
+            while not self._seen[OPENED].is_set():
+                await touch(self._client, "opened")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._seen[OPENED].wait(), AGAIN)
+
+
+async def touch(client: Client, name: str) -> None:
+    """Change a node that says how far a client has been told."""
+    await inject(client, "probe", [node(name, str(uuid.uuid4()))])
 
 
 async def subscribe(client: Client, uri: str) -> None:
@@ -55,31 +87,32 @@ async def unsubscribe(client: Client, uri: str) -> None:
     await client.session.send_request(UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri)), EmptyResult)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def subscribed(server: Running, mode: Mode, *uris: str) -> AsyncGenerator[tuple[Client, Heard]]:
     """A client that is told of some resources in the way of its era."""
-    heard = Heard()
 
     async def listen(message: object) -> None:
         if isinstance(message, ResourceUpdatedNotification):
-            heard.uris.put_nowait(message.params.uri)
+            heard.take(message.params.uri)
 
     async with Client(f"{server.url}/mcp", mode=mode, message_handler=listen) as client:
         assert client.server_capabilities.resources is not None
         assert client.server_capabilities.resources.subscribe
+        heard = Heard(client)
+        await touch(client, "now")
         if mode == "legacy":
-            for uri in uris:
+            for uri in (*uris, UP_TO_NOW, OPENED):
                 await subscribe(client, uri)
-            await asyncio.sleep(0.3)  # the client opens its stream a moment after the handshake
+            await heard.opened()
             yield client, heard
             return
-        async with client.listen(resource_subscriptions=uris) as events:
-            assert sorted(events.honored.resource_subscriptions or ()) == sorted(uris)
+        async with client.listen(resource_subscriptions=[*uris, UP_TO_NOW]) as events:
+            assert sorted(events.honored.resource_subscriptions or ()) == sorted([*uris, UP_TO_NOW])
 
             async def follow() -> None:
                 async for event in events:
                     assert isinstance(event, ResourceUpdated)
-                    heard.uris.put_nowait(event.uri)
+                    heard.take(event.uri)
 
             task = asyncio.create_task(follow())
             yield client, heard
@@ -158,12 +191,12 @@ def test_a_store_is_told_of_once_for_many_writes(server: Running, mode: Mode, st
         async with subscribed(server, mode, uri) as (client, heard):
             await asyncio.gather(*(inject(client, store, [node(f"n{number}")]) for number in range(40)))
             assert await heard.next() == uri
-            await asyncio.sleep(QUIET)
+            await heard.up_to_now()
             assert heard.uris.qsize() < 10
             while not heard.uris.empty():
                 heard.uris.get_nowait()
             await client.call_tool("inject_knowledge_graph", {"index": store, "nodes": [node("a")]})  # changes nothing
-            await asyncio.sleep(QUIET)
+            await heard.up_to_now()
             assert heard.uris.empty()
 
     run(look)
