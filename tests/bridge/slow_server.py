@@ -19,21 +19,30 @@ from starlette.responses import PlainTextResponse
 from kgserve.store.lock import DataFolderLock
 
 server = MCPServer("slow")
+meetings: dict[str, asyncio.Barrier] = {}
 
 
 @server.tool()
 async def wait(seconds: float, context: Context) -> str:
     """Report progress every 50 ms."""
+    say("begun")
     try:
         for step in range(int(seconds * 20)):
             await context.report_progress(step)
             await asyncio.sleep(0.05)
     except asyncio.CancelledError:
-        print(  # noqa: T201 - what the test reads
-            "cancelled", file=sys.stderr, flush=True
-        )
+        say("cancelled")
         raise
     return "waited"
+
+
+@server.tool()
+async def meet(place: str, calls: int, steps: int, context: Context) -> str:
+    """Report progress, and wait until so many calls are at this place."""
+    for step in range(steps):
+        await context.report_progress(step)
+    await meetings.setdefault(place, asyncio.Barrier(calls)).wait()
+    return "met"
 
 
 @server.tool()
@@ -45,6 +54,10 @@ async def received(context: Context) -> dict[str, str]:
 @server.custom_route("/ready", ["GET"])
 async def ready(_: Request) -> PlainTextResponse:
     return PlainTextResponse("ready")
+
+
+def say(word: str) -> None:
+    print(word, file=sys.stderr, flush=True)  # noqa: T201 - what the test reads
 
 
 def main() -> None:

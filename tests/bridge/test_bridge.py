@@ -164,18 +164,19 @@ def test_it_imports_nothing_beyond_the_standard_library(server: Running) -> None
 def test_requests_do_not_wait_for_one_another_and_progress_passes(slow: Path, era: Era) -> None:
     with editing("--data", slow, era=era) as editor:
         editor.open()
-        call = {"name": "wait", "arguments": {"seconds": 2}, "_meta": {"progressToken": "p"}}
-        started = time.perf_counter()
+        meeting = {"place": era, "calls": 5, "steps": 40}
+        call = {"name": "meet", "arguments": meeting, "_meta": {"progressToken": "p"}}
         requests = [editor.send("tools/call", call) for _ in range(4)]
-        quick = editor.send("tools/list")
-        editor.answer(quick)
-        assert time.perf_counter() - started < 2
-        for request in requests:
-            assert editor.answer(request)["result"]["content"][0]["text"] == "waited"
-        assert time.perf_counter() - started < 6
+        assert "result" in editor.answer(editor.send("tools/list"))
         if era == "handshake":  # a stateless request would have to name its token in the same object
+            while len(editor.heard) < 4 * 40:
+                editor.heard.append(editor.read())
+        requests.append(editor.send("tools/call", call))
+        for request in requests:
+            assert editor.answer(request)["result"]["content"][0]["text"] == "met"
+        if era == "handshake":
             assert {message["method"] for message in editor.heard} == {"notifications/progress"}
-            assert len(editor.heard) == 4 * 40
+            assert len(editor.heard) == 5 * 40
 
 
 @both_eras
@@ -214,13 +215,13 @@ def test_names_survive_in_headers(text: str, value: str) -> None:
 @both_eras
 def test_what_the_editor_cancels_ends_on_the_server(slow: Path, era: Era) -> None:
     log = slow.with_suffix(".log")
-    before = log.read_text().count("cancelled")
+    begun, cancelled = (log.read_text().count(word) for word in ("begun", "cancelled"))
     with editing("--data", slow, era=era) as editor:
         editor.open()
         request = editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 20}})
-        time.sleep(0.3)
+        until(lambda: log.read_text().count("begun") > begun)
         editor.notify("notifications/cancelled", {"requestId": request})
-        until(lambda: log.read_text().count("cancelled") > before)
+        until(lambda: log.read_text().count("cancelled") > cancelled)
         assert editor.leave() == 0
 
 
@@ -235,11 +236,9 @@ def test_answers_still_come_when_the_editor_has_closed_its_end(slow: Path) -> No
 def test_a_signal_ends_it_at_once(slow: Path) -> None:
     with editing("--data", slow) as editor:
         editor.open()
-        editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 20}})
-        started = time.perf_counter()
+        editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 10 * PATIENCE}})
         editor.process.terminate()
         assert editor.process.wait(PATIENCE) == 0
-        assert time.perf_counter() - started < 10
 
 
 def test_it_ends_with_a_parent_that_dies_without_closing_anything(server: Running, tmp_path: Path) -> None:
@@ -255,7 +254,7 @@ def test_it_ends_with_a_parent_that_dies_without_closing_anything(server: Runnin
         # Once it has begun to look after its parent, in a thread.
         until(lambda: len([*Path(f"/proc/{bridge}/task").iterdir()]) > 1)
         shell.kill()
-        until(lambda: not is_running(bridge), 5)
+        until(lambda: not is_running(bridge))
     os.close(writing)
 
 
@@ -376,11 +375,11 @@ def test_news_reaches_the_editor_from_the_next_server_too(tmp_path: Path, era: E
         editor.open()
         wanted = {"notifications": {"resourcesListChanged": True}}
         listening = editor.send("subscriptions/listen", wanted) if era == "stateless" else 0
-        until(news, 10)
+        until(news)
         end(data, signal.SIGTERM)
         until(lambda: find(data) is None)
         editor.heard.clear()
-        until(news, 10)
+        until(news)
         assert {message["method"] for message in editor.heard} == {"notifications/resources/list_changed"}
         if era == "stateless":
             editor.notify("notifications/cancelled", {"requestId": listening})
