@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,7 @@ from kgserve.store.pool import StorePool
 from kgserve.views.history import Historian
 from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
-from tests.store.writing import NAME, batch, flip, layout, opened, settings, until, write
+from tests.store.writing import NAME, batch, copy_in_use, flip, layout, opened, settings, until, write
 
 LARGE = "x" * 250_000
 
@@ -74,7 +73,7 @@ def test_an_unclean_close_loses_nothing_and_doubles_nothing(tmp_path: Path) -> N
             if number == 15:
                 of.caught_up()
         shutil.rmtree(copied, ignore_errors=True)
-        subprocess.run(["cp", "-r", str(data), str(copied)], check=True)
+        copy_in_use(data, copied)
     with kept(copied) as of:
         of.caught_up()
         last = [None, *range(30, 1, -1)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ from kgserve.store.store import Store
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of
 from tests.property.graph import Graph, Outcome, Refused, extras_of
-from tests.store.writing import ask, held, until
+from tests.store.writing import ask, copy_in_use, held, until
 from tests.worker.reading import Contents, contents
 
 NAME = "s"
@@ -132,7 +131,7 @@ class Driver:
         acknowledged = self.graph.sequence
         futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
         copy = self.root / f"{self._life + 1}"
-        _copy(self._data, copy)
+        copy_in_use(self._data, copy)
         stages = self._settle(under_way, futures)
         self._close()
         shutil.rmtree(self._data)
@@ -357,17 +356,6 @@ class Beside(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self.join(PATIENCE)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a folder in use; what is removed from it meanwhile is gone, and what is replaced has the copy begin anew."""
-    while True:
-        copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
-        told = copied.stderr.splitlines()
-        if not any(line.endswith("was replaced while being copied") for line in told):
-            break
-        shutil.rmtree(target)
-    assert all(line.endswith("No such file or directory") for line in told), copied.stderr
 
 
 def _tally(names: Iterable[str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Generator, Iterable
@@ -132,6 +133,17 @@ def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0xFF
     path.write_bytes(data)
+
+
+def copy_in_use(source: Path, target: Path) -> None:
+    """Copy a folder in use; what is removed from it meanwhile is gone, and what is replaced has the copy begin anew."""
+    while True:
+        copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
+        told = copied.stderr.splitlines()
+        if not any(line.endswith("was replaced while being copied") for line in told):
+            break
+        shutil.rmtree(target)
+    assert all(line.endswith("No such file or directory") for line in told), copied.stderr
 
 
 def hurt(data: Path, file: Path, choose: random.Random) -> None:

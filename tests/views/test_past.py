@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from kgserve.model.times import format_time
 from kgserve.ops.search import context, search_batch
 from kgserve.views.text import Text, past_key
 from tests.graphs import graph_of
-from tests.store.writing import NAME, flip, layout, until
+from tests.store.writing import NAME, copy_in_use, flip, layout, until
 from tests.views.indexing import OtherEmbedder
 from tests.views.looking_back import Known, Watched, some_node, watched
 
@@ -89,7 +88,7 @@ def test_damage_is_mended_from_the_history(tmp_path: Path, harm: str) -> None:
         fill(of)
         of.settle()
         if harm == "killed":
-            subprocess.run(["cp", "-r", str(data), str(tmp_path / "copied")], check=True)
+            copy_in_use(data, tmp_path / "copied")
             data = tmp_path / "copied"
     views = layout(data).views
     match harm:
