@@ -136,7 +136,7 @@ def ending(data: Path) -> Generator[None]:
         yield
     finally:
         end(data, signal.SIGTERM)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while holder(data) is not None and time.monotonic() < deadline:
             time.sleep(0.02)
         end(data, signal.SIGKILL)

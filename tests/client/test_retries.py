@@ -20,6 +20,7 @@ from kgserve.client.streams import STORE_EVENTS, store_events
 from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 
 TIMES = 3
+PATIENCE = 60
 QUICK = Retries(times=TIMES, first=0.01, longest=0.05)
 BUSY = Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "1"})
 TOO_MANY = Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "1"})
@@ -39,7 +40,7 @@ def test_retry_after_is_waited_for(scripted: Scripted, quick: Client, busy: Say)
     scripted.script.append(busy)
     begun = time.monotonic()
     assert quick.health().version == "0"
-    assert 1.0 <= time.monotonic() - begun < 10
+    assert 1.0 <= time.monotonic() - begun < PATIENCE
     assert len(scripted.asked) == 2
     assert scripted.asked[0].headers["authorization"] == "Bearer secret"
 
@@ -75,7 +76,7 @@ def test_a_retry_after_beyond_patience_is_not_waited_for(scripted: Scripted, qui
     with pytest.raises(errors.Unavailable) as caught:
         quick.health()
     assert caught.value.retry_after == 3600
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_attempts_are_bounded(scripted: Scripted, quick: Client) -> None:
@@ -225,7 +226,7 @@ def test_a_listener_gives_up(scripted: Scripted, quick: Client) -> None:
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         next(listener)
-    assert 0.1 < time.monotonic() - begun < 20
+    assert 0.1 < time.monotonic() - begun < PATIENCE
     assert len(scripted.asked) > 2
 
 

@@ -34,7 +34,7 @@ from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.engines import ENGINE
 from tests.graphs import graph_of
-from tests.store.writing import NAME, assert_whole, batch, settings, until, write
+from tests.store.writing import NAME, PATIENCE, assert_whole, batch, settings, until, write
 
 SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity) RETURN sum(a.version + b.version + c.version + d.version)"
 COUNT = CypherRequest(query="MATCH (e:Entity) RETURN count(*)")
@@ -104,7 +104,7 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
     assert (killed["store"], killed["statements"]) == (NAME, ["MATCH RETURN"])
     assert isinstance(error, Unavailable)
     assert "hung" in str(error)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE
     assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 from tests.programs import program
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js.gz"
-PATIENCE = 15_000
+PATIENCE = 30_000
 _REFUSED = re.compile(r"Failed to load resource: the server responded with a status of (\d{3})")
 
 

@@ -90,7 +90,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
                 syncers.close()
 
 
-def exchange(port: int, request: bytes, *, patience: float = 10) -> Reply:
+def exchange(port: int, request: bytes, *, patience: float = PATIENCE) -> Reply:
     """Send bytes as they are, and read the answer until the server closes or nothing is missing."""
     with socket.create_connection(("127.0.0.1", port), patience) as connection:
         connection.sendall(request)

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.http.serving import Served, accepted, refusal
+from tests.http.serving import PATIENCE, Served, accepted, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -85,7 +85,7 @@ def test_exports_that_are_not_read_to_the_end_are_closed(http: httpx.Client, api
         with http.stream("GET", f"{api}/export") as answer:
             assert answer.status_code == 200
             next(answer.iter_raw())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (answer := http.get(f"{api}/stats")).status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert accepted(answer)["nodes"] == 20_000

@@ -14,13 +14,14 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.library import Library, Store
 from kgserve.model.answers import Edge, Node
 from kgserve.model.stores import StoreSettings
+from tests.store.writing import PATIENCE
 
 THREADS = 16
 
 
 def wait_until_taken(events: list[Event], count: int, changed: threading.Condition) -> bool:
     with changed:
-        return changed.wait_for(lambda: len(events) >= count, 10)
+        return changed.wait_for(lambda: len(events) >= count, PATIENCE)
 
 
 def test_many_threads_open_one_store_at_once(folder: Path) -> None:
@@ -87,7 +88,7 @@ def test_closing_waits_for_an_import(folder: Path) -> None:
         yield {"kind": "node", "id": "b", "type": "t"}
 
     assert library.store("s").import_(lines()).nodes_created == 2
-    closing.join(10)
+    closing.join(PATIENCE)
     assert not closing.is_alive()
     with kgserve.open(folder, indexes=False) as library:
         assert library.store("s").stats().nodes == 2
@@ -112,7 +113,7 @@ def test_events_come_to_another_thread_until_it_is_closed(library: Library) -> N
     library.drop("s", confirm="s")
     assert wait_until_taken(heard, 4, changed)
     library.close()
-    listener.join(10)
+    listener.join(PATIENCE)
     assert not listener.is_alive()
     kinds = {name: [each.kind for each in heard if each.store == name] for name in ("s", "later")}
     assert kinds == {"s": ["node_created", "store_dropped"], "later": ["store_created", "node_created"]}

@@ -8,7 +8,7 @@ from mcp import Client
 
 from tests.cli.running import Running
 
-PATIENCE = 10
+PATIENCE = 30
 
 
 def test_other_settings_are_announced_to_listeners(server: Running, store: str) -> None:

@@ -13,7 +13,7 @@ from kgserve.model.context import count_tokens
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call, talk
 
-PATIENCE = 10
+PATIENCE = 30
 
 
 async def read(client: Client, uri: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from kgserve.engine.turns import asker
 from kgserve.errors import Limited
 from kgserve.ops.graph import Places, Shares
+from tests.store.writing import PATIENCE
 
 THREADS, EACH, OPEN = 4, 2, 5
 
@@ -24,14 +25,14 @@ def test_a_caller_with_much_to_do_leaves_threads_to_others() -> None:
 
     def hold() -> str:
         begun.release()
-        assert free.wait(10)
+        assert free.wait(PATIENCE)
         return asker.get()
 
     async def run() -> None:
         share, _ = shares()
         held = [asyncio.create_task(share.run(hold, "greedy")) for _ in range(THREADS)]
         for _ in range(EACH):
-            assert await asyncio.to_thread(begun.acquire, timeout=10)
+            assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
         assert not begun.acquire(blocking=False)
         assert await share.run(asker.get, "modest") == "modest"
         free.set()
@@ -46,7 +47,7 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
 
     async def run() -> None:
         share, queue = shares()
-        held = [asyncio.create_task(share.run(lambda: free.wait(10), "greedy")) for _ in range(OPEN)]
+        held = [asyncio.create_task(share.run(lambda: free.wait(PATIENCE), "greedy")) for _ in range(OPEN)]
         await asyncio.sleep(0)
         with pytest.raises(Limited, match="5 of yours wait") as refused:
             await share.run(free.is_set, "greedy")

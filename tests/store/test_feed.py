@@ -14,7 +14,7 @@ from kgserve.ops.graph import Graphs
 from kgserve.store.feed import Feed, PageLimits, Reader
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from tests.store.writing import NAME, batch, flip, layout, newest_segment, opened, settings, write
+from tests.store.writing import NAME, PATIENCE, batch, flip, layout, newest_segment, opened, settings, write
 
 EVERYTHING = Selection()
 
@@ -168,7 +168,7 @@ def test_a_listener_outlives_eviction(tmp_path: Path) -> None:
         woken.clear()
         with pool.lease("a") as store:
             write(store, batch("y"))
-        assert woken.wait(5)
+        assert woken.wait(PATIENCE)
         assert take_all(listener) == ["2-0"]
 
 

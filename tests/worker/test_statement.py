@@ -137,7 +137,7 @@ def test_a_time_limit_and_the_session_after_it(engine: Engine) -> None:
     start = time.perf_counter()
     with pytest.raises(TimedOut), engine.reader(0.2) as session:
         rows(session, ENDLESS)
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < 30
     with engine.reader(5) as session:
         assert rows(session, "MATCH (n) RETURN count(*)") == [[300]]
 
