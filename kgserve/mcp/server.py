@@ -5,12 +5,13 @@ Importing this imports the SDK, which takes a while.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from mcp import types
@@ -27,7 +28,7 @@ from mcp.server.streamable_http import (
     StreamableHTTPServerTransport,
 )
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.types import JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
+from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
 from kgserve import __version__
 from kgserve.access.authentication import Caller
@@ -94,11 +95,13 @@ class SentEvents:
 
 
 class SessionEvents(EventStore):
-    """The newest events of one session, by number."""
+    """The newest events of one session, by number; lives on the event loop."""
 
     def __init__(self, sent: SentEvents) -> None:
         self._sent = sent
         self._number = 0
+        self._came = asyncio.Event()
+        self._gone_on: dict[str, object] = {}
         self.events: OrderedDict[int, _Event] = OrderedDict()
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
@@ -108,22 +111,69 @@ class SessionEvents(EventStore):
         event = self.events[self._number] = _Event(stream_id, text)
         self._sent.hold(self, self._number, event.bytes)
         if len(self.events) > MAX_EVENTS:
-            self._sent.release(self, self.events.popitem(last=False)[0])
+            self._forget_oldest()
+        self._wake()
         return _id(self._number, stream_id)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send again what came behind an event on its stream; the stream, or None when it is no longer known."""
+        """Send again what came behind an event on its stream, and then what comes; one of an answer ends with that.
+
+        Who comes back later for the same stream takes it over. Always None, at which the SDK ends the stream: it would
+        go on with it by a way of its own, which misses what comes until that is open.
+        """
         given = _ID.fullmatch(last_event_id)
         if given is None:
             return None
         seen = int(given[1])
         known = self.events.get(seen)
         stream = GET_STREAM_KEY if given[2] == _OWN_STREAM else known and known.stream
-        for later, event in [(at, each) for at, each in self.events.items() if at > seen and each.stream == stream]:
-            if event.text:
-                message = jsonrpc_message_adapter.validate_json(event.text)
-                await send_callback(EventMessage(message, _id(later, event.stream)))
-        return stream
+        if stream is not None:
+            await self._go_on(stream, seen, send_callback)
+        return None
+
+    def end(self) -> None:
+        """The session has ended: so do streams that are gone on with, and what they sent is let go."""
+        self._gone_on.clear()
+        self._wake()
+        while self.events:
+            self._forget_oldest()
+
+    async def _go_on(self, stream: str, seen: int, send: EventCallback) -> None:
+        own = self._gone_on[stream] = object()
+        self._wake()
+        try:
+            while True:
+                came, newest = self._came, self._number
+                behind = [(at, each) for at, each in self.events.items() if at > seen and each.stream == stream]
+                for number, event in behind:
+                    if await _sent_again(number, event, send):
+                        return
+                await came.wait()
+                seen = newest
+                if self._gone_on.get(stream) is not own or self._has_forgotten_behind(seen):
+                    return
+        finally:
+            if self._gone_on.get(stream) is own:
+                del self._gone_on[stream]
+
+    def _has_forgotten_behind(self, seen: int) -> bool:
+        return next(iter(self.events), self._number + 1) > seen + 1
+
+    def _forget_oldest(self) -> None:
+        self._sent.release(self, self.events.popitem(last=False)[0])
+
+    def _wake(self) -> None:
+        self._came.set()
+        self._came = asyncio.Event()
+
+
+async def _sent_again(number: int, event: _Event, send: EventCallback) -> bool:
+    """Send an event, if there is anything to it; whether a stream ends with it."""
+    if not event.text:
+        return False
+    message = jsonrpc_message_adapter.validate_json(event.text)
+    await send(EventMessage(message, _id(number, event.stream)))
+    return event.stream != GET_STREAM_KEY and isinstance(message, JSONRPCResponse | JSONRPCError)
 
 
 def _text(message: JSONRPCMessage) -> bytes:
@@ -189,6 +239,11 @@ class Sessions(StreamableHTTPSessionManager):
             # The SDK's one store for all sessions would tell them apart by nothing.
             transport._event_store = self._sent.of_session()  # noqa: SLF001
         return transport
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        """As the SDK's: the one place that learns of every end."""
+        await super()._discard_session(session_id, transport)
+        cast("SessionEvents", transport._event_store).end()  # noqa: SLF001
 
     def _end_longest_idle(self, keys: Iterable[str]) -> bool:
         """End one of these sessions; False when none is idle. From now on it is 404, and its client begins another."""

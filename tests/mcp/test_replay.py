@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import msgspec
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
-from mcp.types import JSONRPCResponse
+from mcp.types import JSONRPCNotification, JSONRPCResponse
 
 from kgserve.mcp.server import MAX_EVENTS, RETRY_MS, SentEvents, SessionEvents
 from tests.cli.running import Running
 from tests.mcp.talking import Session
 
 OLDER = "2025-06-18"
+ANSWER = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
 
 
 class Event(msgspec.Struct):
@@ -114,34 +115,69 @@ def test_an_id_that_nobody_gave_ends_at_once(bare: httpx.Client) -> None:
     session.end()
 
 
+async def fill(session: SessionEvents, count: int, size: int) -> list[str]:
+    """Store so many events of a stream, of which the last is the answer; their ids."""
+    news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message", params={"data": "x" * size})
+    ids = [await session.store_event("1", news) for _ in range(count - 1)]
+    return [*ids, await session.store_event("1", ANSWER)]
+
+
+async def gone_on_to_the_end(session: SessionEvents, seen: str) -> list[str | None]:
+    """The ids of what is sent to somebody who comes back with one."""
+    found: list[str | None] = []
+
+    async def take(event: EventMessage) -> None:
+        found.append(event.event_id)
+
+    assert await session.replay_events_after(seen, take) is None
+    return found
+
+
 def test_what_is_kept_is_bounded() -> None:
     sent = SentEvents(100_000)
     one, other = sent.of_session(), sent.of_session()
 
-    async def fill(session: SessionEvents, count: int, size: int) -> list[str]:
-        message = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * size})
-        return [await session.store_event("1", message) for _ in range(count)]
-
-    async def replayed(session: SessionEvents, seen: str) -> int:
-        found: list[EventMessage] = []
-
-        async def take(event: EventMessage) -> None:
-            found.append(event)
-
-        await session.replay_events_after(seen, take)
-        return len(found)
-
     async def run() -> None:
         ids = await fill(one, MAX_EVENTS + 10, 10)
         assert len(one.events) == MAX_EVENTS
-        assert await replayed(one, ids[9]) == 0
-        assert await replayed(one, ids[10]) == MAX_EVENTS - 1
+        assert await gone_on_to_the_end(one, ids[9]) == []
+        assert await gone_on_to_the_end(one, ids[10]) == ids[11:]
         await fill(other, 20, 10_000)
         assert not one.events
         assert 5 < len(other.events) < 11
-        own = await one.store_event(GET_STREAM_KEY, None)
-        await fill(other, 20, 10_000)
-        assert not one.events
-        assert await one.replay_events_after(own, None) == GET_STREAM_KEY  # pyright: ignore[reportArgumentType]
+        other.end()
+        assert not other.events
+
+    asyncio.run(run())
+
+
+def test_what_comes_while_a_stream_is_gone_on_with_is_sent_and_who_comes_later_takes_it_over() -> None:
+    session = SentEvents().of_session()
+    news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
+
+    async def run() -> None:
+        own = await session.store_event(GET_STREAM_KEY, None)
+        begun = await session.store_event("1", None)
+        waiting = [asyncio.create_task(gone_on_to_the_end(session, each)) for each in (own, own, begun)]
+        await asyncio.sleep(0)
+        told = await session.store_event(GET_STREAM_KEY, news)
+        answered = await session.store_event("1", ANSWER)
+        first, last, answer = waiting
+        assert (await first, await answer) == ([], [answered])
+        session.end()
+        assert await last == [told]
+
+    asyncio.run(run())
+
+
+def test_a_stream_ends_of_which_too_much_came_to_be_kept() -> None:
+    session = SentEvents().of_session()
+
+    async def run() -> None:
+        begun = await session.store_event("1", None)
+        waiting = asyncio.create_task(gone_on_to_the_end(session, begun))
+        await asyncio.sleep(0)
+        await fill(session, MAX_EVENTS + 2, 1)
+        assert await waiting == []
 
     asyncio.run(run())
