@@ -11,6 +11,8 @@ limits is a few comparisons.
 A request begins where its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `in_task`): a
 task costs a turn of the event loop and two calls of the system, more than a short answer takes. Such an answer is sent
 in one piece (`send_at_once`), where ASGI's two messages would be two calls of the system.
+
+What other threads have for the event loop, such as the ends of writes, comes to it in `Rounds`, a few at a time.
 """
 
 from __future__ import annotations
@@ -48,10 +50,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 T = TypeVar("T")
-Call = Callable[[], object]
 
-AT_ONCE = 4
-"""Calls in a round; between rounds the loop looks at what has arrived."""
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
 MAX_PIPELINED = 32
@@ -631,6 +630,11 @@ def response_head(status: int, headers: Mapping[str, str], *, secure: bool) -> b
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
+Call = Callable[[], object]
+AT_ONCE = 4
+"""Calls in a round; between rounds the loop looks at what has arrived."""
+
+
 class Rounds:
     """Calls that other threads leave for the event loop, made a few in each of its rounds, callers in turn.
 
@@ -645,8 +649,12 @@ class Rounds:
         self._is_coming = False
 
     def begin(self) -> None:
-        """Be of the running loop; before anything is left for it."""
-        self._loop = asyncio.get_running_loop()
+        """Be of the running loop; before anything is left for it. What was left for another that has ended goes."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._is_coming = loop, False
+            self._left.clear()
+            self._waiting.clear()
 
     def soon(self, caller: str, call: Call) -> None:
         """Have a call made on the loop, in the caller's turn; from any thread. Once the loop has ended, never."""

@@ -33,6 +33,7 @@ from kgserve.links.links import LinkReader
 from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError, RestoreAnswer
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.model.change import Access
+from kgserve.model.events import BULK_ROWS
 from kgserve.model.fields import STORE
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
 from kgserve.model.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest, check_store_name
@@ -60,20 +61,15 @@ from kgserve.views.history import HistoryFollower
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
 BLOCK_BYTES = 8 << 20
-# What one takes in while others ask: each of these is done with before the next begins.
+# What one takes in while others ask, each done with before the next begins; and rows enough to be told of by counts.
 SMALL_BLOCK_BYTES = 1 << 20
+SMALL_BLOCK_LINES = BULK_ROWS + 1
 MAX_LINE_BYTES = 8 << 20
 BATCHES_IN_FLIGHT = 2
 # An import gives way to other writers for as long as this before it gives up.
 QUEUE_SECONDS = 60.0
-
 # So long a converted import rests at most after each block, while others ask.
 LONGEST_REST_SECONDS = 1.0
-
-
-def _nobody() -> bool:
-    return False
-
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
 
@@ -102,6 +98,10 @@ class _Block(NamedTuple):
 _decoder = json_decoder(_Line)
 
 
+def _nobody() -> bool:
+    return False
+
+
 class Importer:
     """Takes the bytes of an import as they come; every block of whole lines becomes one atomic write.
 
@@ -121,7 +121,7 @@ class Importer:
         self._pool = graph.pool
         self._store = graph.pool.acquire(graph.name, create=True)
         self._parts: list[bytes] = []
-        self._size = self._kept = 0
+        self._size = self._kept = self._ends = 0
         self._lines = 0
         self._flying: deque[tuple[Future[Report], list[int]]] = deque()
         state = self._store.state
@@ -135,9 +135,11 @@ class Importer:
         """Take some bytes; true when `flush` is due."""
         self._parts.append(data)
         self._size += len(data)
+        self._ends += data.count(b"\n")
         if self._size >= BLOCK_BYTES:
             return True
-        return self._size - self._kept >= SMALL_BLOCK_BYTES and self._others_ask()
+        is_small_block = self._size - self._kept >= SMALL_BLOCK_BYTES and self._ends >= SMALL_BLOCK_LINES
+        return is_small_block and self._others_ask()
 
     def flush(self) -> None:
         """Decode the whole lines there are and queue them; blocks while two batches are under way.
@@ -182,6 +184,7 @@ class Importer:
             raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
         self._parts = [rest] if rest else []
         self._size = self._kept = len(rest)
+        self._ends = 0
 
     def _take(self, block: bytes) -> None:
         if not block:

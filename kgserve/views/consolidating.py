@@ -315,7 +315,7 @@ def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -
         if row is None or row.type != RUN:
             raise NotFound(f"there is no consolidation {run_id!r}")
         record_ = _read(row)
-        if record_.status == "running" and not broken_off(store, row, record_):
+        if record_.status == "running" and run_id in store.runs:
             raise Unavailable("this consolidation is still going on; try again when it is done")
         notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]

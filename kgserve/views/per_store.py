@@ -56,6 +56,11 @@ class PerStore(ABC, Generic[Own]):
         for thread in self._threads:
             thread.close()
 
+    def found(self, store: Store) -> Own | None:
+        """What it has of a store; None when that is just closing."""
+        with self._lock:
+            return self._open.get(store.name)
+
     @abstractmethod
     def _begun(self, store: Store) -> Own | None:
         """What it has of a store from now on; None for nothing."""
@@ -74,11 +79,6 @@ class PerStore(ABC, Generic[Own]):
         """What it has of all open stores."""
         with self._lock:
             return list(self._open.values())
-
-    def found(self, store: Store) -> Own | None:
-        """What it has of a store; None when that is just closing."""
-        with self._lock:
-            return self._open.get(store.name)
 
     def _of(self, store: Store, missing: str) -> Own:
         """What it has of an open store. Raises Unavailable, with the text ``missing``, when that is nothing."""

@@ -77,12 +77,18 @@ def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
     asyncio.run(told())
 
 
-def test_what_is_left_for_a_loop_that_has_ended_is_let_be() -> None:
+def test_what_is_left_for_a_loop_that_has_ended_is_let_be_and_another_goes_on() -> None:
     rounds, done = Rounds(), list[str]()
 
     async def begun() -> None:
         rounds.begin()
 
+    async def told() -> None:
+        rounds.begin()
+        left(rounds, done, "told", 2)
+        await rounds_made()
+
     asyncio.run(begun())
     left(rounds, done, "late", 2)
-    assert not done
+    asyncio.run(told())
+    assert done == ["told", "told"]

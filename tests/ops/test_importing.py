@@ -12,10 +12,12 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import ImportAnswer
 from kgserve.model.batch import WriteBatch
+from kgserve.model.events import BULK_ROWS
 from kgserve.ops.transfer import (
     ARCHIVE,
     MAX_LINE_BYTES,
     SMALL_BLOCK_BYTES,
+    SMALL_BLOCK_LINES,
     ConvertedImport,
     Importer,
     export,
@@ -101,28 +103,39 @@ def test_lines_may_come_in_any_pieces(pool: StorePool) -> None:
     assert [(skipped.line, skipped.message) for skipped in answer.edges_skipped] == [(4, 'no such node: "x"')]
 
 
+def rows_of(size: int, first: int, count: int) -> bytes:
+    line = '{"kind":"node","id":"%d","type":"t","content":"%s"}'
+    return lines(*((line % (number, "x" * size)).encode() for number in range(first, first + count)))
+
+
 def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: StorePool) -> None:
     asking = True
     importer = Importer(graph_of(pool, "s"), others_ask=lambda: asking)
-    padding = b" " * SMALL_BLOCK_BYTES
-    assert not importer.feed(lines(NODE % b"a"))
-    assert importer.feed(padding + b"\n")
+    small = rows_of(SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES, 0, SMALL_BLOCK_LINES)
+    assert not importer.feed(small[:-1])
+    assert importer.feed(small[-1:] + NODE % b"rest")
     importer.flush()
     with pool.lease("s") as store:
-        assert (store.writing, store.state.nodes) == (False, 1)
-    assert not importer.feed(NODE % b"b")
-    assert importer.feed(padding)
-    importer.flush()
+        assert (store.writing, store.state.nodes) == (False, SMALL_BLOCK_LINES)
     assert not importer.feed(b" ")  # of a line without an end only what is new counts
     asking = False
-    assert not importer.feed(padding + b"\n")
-    assert importer.finish().nodes_created == 2
+    assert not importer.feed(b"\n" + rows_of(SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES, 5_000, SMALL_BLOCK_LINES))
+    assert importer.finish().nodes_created == 2 * SMALL_BLOCK_LINES + 1
 
 
-@pytest.mark.parametrize(("asking", "commits"), [(False, 1), (True, 2)])
+def test_large_rows_come_as_many_at_a_time_as_are_told_of_by_counts(pool: StorePool) -> None:
+    importer = Importer(graph_of(pool, "s"), others_ask=lambda: True)
+    size = 4 * SMALL_BLOCK_BYTES // BULK_ROWS
+    assert not importer.feed(rows_of(size, 0, BULK_ROWS))
+    assert importer.feed(rows_of(size, BULK_ROWS, 1))
+    importer.abort()
+
+
+@pytest.mark.parametrize(("asking", "commits"), [(False, 1), (True, 3)])
 def test_an_import_of_another_format_gives_way_as_well(pool: StorePool, asking: bool, commits: int) -> None:
-    content = "words " * (SMALL_BLOCK_BYTES // 9)
-    rows = [f"{number},t,{content}" for number in range(4)]
+    content = "words " * (SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES // 6)
+    count = 5 * SMALL_BLOCK_LINES // 2
+    rows = [f"{number},t,{content}" for number in range(count)]
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
         archive.writestr("nodes.csv", "\n".join(["id,type,content", *rows]))
@@ -130,7 +143,7 @@ def test_an_import_of_another_format_gives_way_as_well(pool: StorePool, asking: 
     taken = ConvertedImport(graph_of(pool, "s"), ARCHIVE, lambda: asking)
     taken.write(body.getvalue())
     answer = taken.finish()
-    assert (answer.nodes_created, answer.sequence) == (4, commits)
+    assert (answer.nodes_created, answer.sequence) == (count, commits)
 
 
 def test_a_line_over_the_limit_stops_the_import_and_keeps_what_came_before(pool: StorePool) -> None:
