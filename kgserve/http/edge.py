@@ -248,6 +248,7 @@ class Edge:
         context.caller = caller
         asker.set(context.asker)
         self._rates.admit(caller, context.address)
+        self.use.asks(context.asker)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
@@ -261,10 +262,11 @@ def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
 
 
 class Use:
-    """Counts the requests that are use."""
+    """Counts the requests that are use, and who asks."""
 
     def __init__(self) -> None:
         self._running = 0
+        self._asked: OrderedDict[str, float] = OrderedDict()
         self.begun = self._ended = time.monotonic()
 
     def begin(self) -> None:
@@ -272,14 +274,23 @@ class Use:
         self._running += 1
         self.begun = time.monotonic()
 
-    def others_ask(self, since: float = -math.inf) -> bool:
-        """Whether one has begun lately, after that which began at ``since``."""
-        return since < self.begun and time.monotonic() - self.begun < LATELY_SECONDS
+    def asks(self, asker: str) -> None:
+        """One of a caller has been let in."""
+        now = time.monotonic()
+        self._asked[asker] = now
+        self._asked.move_to_end(asker)
+        while now - next(iter(self._asked.values())) > LATELY_SECONDS:
+            self._asked.popitem(last=False)
 
-    async def give_way(self, worked: float, since: float = -math.inf) -> None:
-        """After some seconds of work on a long request, leave as many to others, while such are asking."""
-        if self.others_ask(since):
-            await asyncio.sleep(min(worked, LATELY_SECONDS))
+    def others(self, own: str, since: float) -> int:
+        """How many other callers have asked lately, while a long request of one goes on that began at ``since``.
+
+        At least 1 when any request has begun after it: it may be the same caller's.
+        """
+        now = time.monotonic()
+        if self.begun <= since or now - self.begun > LATELY_SECONDS:
+            return 0
+        return max(1, sum(asker != own and now - at <= LATELY_SECONDS for asker, at in self._asked.items()))
 
     def end(self) -> None:
         """It is no longer."""

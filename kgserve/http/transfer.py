@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
@@ -14,6 +14,7 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
+from kgserve.engine.turns import asker
 from kgserve.errors import Unsupported
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import (
@@ -35,7 +36,7 @@ from kgserve.operations import examples
 from kgserve.operations.operation import CSV, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
 from kgserve.ops.cypher import run
 from kgserve.ops.cypher_read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
-from kgserve.ops.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
+from kgserve.ops.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported, rest_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -139,30 +140,34 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT[kind])
-    service, use = service_of(request), cast("Edge", request.app.state["edge"]).use
-    since = use.begun
-    graph, others_ask = service.graphs.graph(path_text(request, "store")), partial(use.others_ask, since)
-    importer = await service.transfer(Importer, graph, others_ask=others_ask)
+    service, others = service_of(request), _others(request)
+    importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")), others=others)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
                 begun = time.perf_counter()
                 await service.transfer(importer.flush)
-                await use.give_way(time.perf_counter() - begun, since)
+                await asyncio.sleep(rest_seconds(time.perf_counter() - begun, others()))
         done = await service.transfer(importer.finish)
     return answer(msgspec.json.encode(done))
 
 
 async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT_TYPES | {_ANY})
-    service, use = service_of(request), cast("Edge", request.app.state["edge"]).use
-    graph, others_ask = service.graphs.graph(path_text(request, "store")), partial(use.others_ask, use.begun)
-    importer = await service.transfer(ConvertedImport, graph, kind, others_ask)
+    service, others = service_of(request), _others(request)
+    graph = service.graphs.graph(path_text(request, "store"))
+    importer = await service.transfer(ConvertedImport, graph, kind, others)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             await service.transfer(importer.write, chunk)
         done = await service.transfer(importer.finish)
     return answer(msgspec.json.encode(done))
+
+
+def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
+    """How many others ask beside this request."""
+    use = cast("Edge", request.app.state["edge"]).use
+    return partial(use.others, asker.get(), use.begun)
 
 
 @asynccontextmanager

@@ -68,7 +68,6 @@ MAX_LINE_BYTES = 8 << 20
 BATCHES_IN_FLIGHT = 2
 # An import gives way to other writers for as long as this before it gives up.
 QUEUE_SECONDS = 60.0
-# So long a converted import rests at most after each block, while others ask.
 LONGEST_REST_SECONDS = 1.0
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
@@ -98,8 +97,13 @@ class _Block(NamedTuple):
 _decoder = json_decoder(_Line)
 
 
-def _nobody() -> bool:
-    return False
+def _nobody() -> int:
+    return 0
+
+
+def rest_seconds(worked: float, others: int) -> float:
+    """For how long an import leaves the server to so many others after each block: to each as long as it worked."""
+    return min(worked * others, LONGEST_REST_SECONDS)
 
 
 class Importer:
@@ -109,13 +113,13 @@ class Importer:
     `abort` stays.
     """
 
-    def __init__(self, graph: Graph, *, as_they_are: bool = False, others_ask: Callable[[], bool] = _nobody) -> None:
+    def __init__(self, graph: Graph, *, as_they_are: bool = False, others: Callable[[], int] = _nobody) -> None:
         """Lease the store, making it if needed; give it back with `finish` or `abort`.
 
-        ``as_they_are``: edges may lead into any store, be it seen or not. While ``others_ask``, blocks are small, and
-        none is decoded before the last one is committed; to rest in between is left to the caller.
+        ``as_they_are``: edges may lead into any store, be it seen or not. While there are ``others`` who ask, blocks
+        are small, and none is decoded before the last one is committed; to rest in between is left to the caller.
         """
-        self._others_ask = others_ask
+        self._others = others
         self._graph = graph
         self._as_they_are = as_they_are
         self._pool = graph.pool
@@ -139,7 +143,7 @@ class Importer:
         if self._size >= BLOCK_BYTES:
             return True
         is_small_block = self._size - self._kept >= SMALL_BLOCK_BYTES and self._ends >= SMALL_BLOCK_LINES
-        return is_small_block and self._others_ask()
+        return is_small_block and self._others() > 0
 
     def flush(self) -> None:
         """Decode the whole lines there are and queue them; blocks while two batches are under way.
@@ -151,7 +155,7 @@ class Importer:
         end = block.rfind(b"\n") + 1
         self._take(block[:end])
         self._keep(block[end:])
-        while self._flying and self._others_ask():
+        while self._flying and self._others():
             self._land()
 
     def finish(self) -> ImportAnswer:
@@ -642,14 +646,14 @@ class ConvertedExport(Closing):
 class ConvertedImport:
     """Takes the body of an import in another format, to be read when it is there as a whole."""
 
-    def __init__(self, graph: Graph, kind: str, others_ask: Callable[[], bool] = _nobody) -> None:
+    def __init__(self, graph: Graph, kind: str, others: Callable[[], int] = _nobody) -> None:
         """Lease the store, making it if needed; give it back with `finish` or `abort`.
 
-        While ``others_ask``, it rests for as long as it works.
+        While there are ``others`` who ask, it rests as `rest_seconds` says.
         """
         self._kind = kind
-        self._others_ask = others_ask
-        self._importer = Importer(graph, others_ask=others_ask)
+        self._others = others
+        self._importer = Importer(graph, others=others)
         self._size = 0
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="import-", dir=_scratch(graph)))
@@ -681,8 +685,7 @@ class ConvertedImport:
                 for block in conversion.blocks():
                     if self._importer.feed(block):
                         self._importer.flush()
-                        if self._others_ask():
-                            time.sleep(min(time.perf_counter() - begun, LONGEST_REST_SECONDS))
+                        time.sleep(rest_seconds(time.perf_counter() - begun, self._others()))
                         begun = time.perf_counter()
                 return conversion.answered(self._importer.finish())
         except OSError as error:

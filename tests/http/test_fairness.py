@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from kgserve.http.edge import LATELY_SECONDS, Use
+from kgserve.ops.transfer import rest_seconds
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from tests.access.keys import bearer, given
@@ -156,19 +157,22 @@ def test_another_key_has_a_share_of_its_own(tmp_path: Path) -> None:
         assert {each.result().status_code for each in waits} == {200}
 
 
-def test_a_long_request_gives_way_while_others_ask() -> None:
-    async def gives_way(use: Use) -> bool:
-        waiting = asyncio.ensure_future(use.give_way(PATIENCE))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        waiting.cancel()
-        return not waiting.done()
-
+def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> None:
     use = Use()
-    use.begin()
-    assert asyncio.run(gives_way(use))
-    assert use.others_ask()
-    assert not use.others_ask(use.begun)  # it is the last one itself
+
+    def ask(*askers: str) -> None:
+        for each in askers:
+            time.sleep(0.001)
+            use.begin()
+            use.asks(each)
+
+    ask("one", "mine")
+    since = use.begun
+    assert use.others("mine", since) == 0
+    ask("mine")
+    assert use.others("mine", since) == 1
+    ask("other", "one", "other")
+    assert use.others("mine", since) == 2
     use.begun -= 2 * LATELY_SECONDS
-    assert not asyncio.run(gives_way(use))
-    assert not use.others_ask()
+    assert use.others("mine", since - 3 * LATELY_SECONDS) == 0
+    assert [rest_seconds(0.1, others) for others in (0, 1, 3, 100)] == pytest.approx([0, 0.1, 0.3, 1])

@@ -53,8 +53,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def there(service: Service, tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path / "data", **service.options, llm_timeout=0.5, memory_extract=True) as found:
+def there(service: Service, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    late = "behaviour" in request.fixturenames and request.getfixturevalue("behaviour") in LATE
+    options = {**service.options, "llm_timeout": 0.5 if late else PATIENCE, "memory_extract": True}
+    with serving(tmp_path / "data", **options) as found:
         yield found
 
 
@@ -104,6 +106,8 @@ def test_facts_entities_and_relations_come_of_a_text(service: Service, http: htt
     assert service.asked[0]["response_format"]["type"] == "json_schema"
 
 
+LATE = {"hangs", "drips"}
+"""Behaviours that are ended by the time that a model is given."""
 BAD: dict[str, Behaviour] = {
     "garbage": raw(b"\x00\xff no JSON"),
     "words": words("I'd rather not."),

@@ -110,7 +110,7 @@ def rows_of(size: int, first: int, count: int) -> bytes:
 
 def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: StorePool) -> None:
     asking = True
-    importer = Importer(graph_of(pool, "s"), others_ask=lambda: asking)
+    importer = Importer(graph_of(pool, "s"), others=lambda: asking)
     small = rows_of(SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES, 0, SMALL_BLOCK_LINES)
     assert not importer.feed(small[:-1])
     assert importer.feed(small[-1:] + NODE % b"rest")
@@ -124,7 +124,7 @@ def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: St
 
 
 def test_large_rows_come_as_many_at_a_time_as_are_told_of_by_counts(pool: StorePool) -> None:
-    importer = Importer(graph_of(pool, "s"), others_ask=lambda: True)
+    importer = Importer(graph_of(pool, "s"), others=lambda: 1)
     size = 4 * SMALL_BLOCK_BYTES // BULK_ROWS
     assert not importer.feed(rows_of(size, 0, BULK_ROWS))
     assert importer.feed(rows_of(size, BULK_ROWS, 1))
