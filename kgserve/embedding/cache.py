@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
+from kgserve.pacing import paced
 from kgserve.sqlite_files import empty_log
 
 log = structlog.get_logger()
@@ -182,7 +183,7 @@ def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
     """Write some rows in one transaction, and let the oldest go when there are too many."""
     connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(_INSERT, rows)
+    connection.executemany(_INSERT, paced(rows))
     connection.execute(_EVICT, (most,))
     connection.execute("COMMIT")
 

@@ -27,6 +27,7 @@ from kgserve.embedding.model_files import Manifest, checked_manifest, model_fold
 from kgserve.errors import Unavailable
 from kgserve.metrics.observation import Embedding, part
 from kgserve.outbound import address_of, headers_of
+from kgserve.pacing import paced
 from kgserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -394,7 +395,7 @@ class HashingEmbedder:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of length 1, shape (len(texts), 384)."""
         vectors = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
-        for row, text in enumerate(texts):
+        for row, text in enumerate(paced(texts)):
             vectors[row] = _vector(text)
         return vectors
 

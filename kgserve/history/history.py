@@ -23,6 +23,7 @@ from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.pacing import paced
 from kgserve.sqlite_files import WrittenBesideReading, of_some, write_anew
 
 FOREVER = (1 << 63) - 1
@@ -385,10 +386,10 @@ def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
     ended = (*change.nodes_deleted, *(row.id for row in change.nodes_updated))
     transaction.executemany(sql.CLOSE_NODE, [{"id": node_id, "at": at, "time": time} for node_id in ended])
     nodes = (*change.nodes_created, *change.nodes_updated)
-    transaction.executemany(sql.ADD_NODE, (_node_values(row, at, time) for row in nodes))
+    transaction.executemany(sql.ADD_NODE, (_node_values(row, at, time) for row in paced(nodes)))
     heads = _take_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
-    transaction.executemany(sql.ADD_EDGE, (_edge_values(row, at, time) for row in edges))
+    transaction.executemany(sql.ADD_EDGE, (_edge_values(row, at, time) for row in paced(edges)))
     transaction.executemany(
         sql.TOUCH_EDGE, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
     )

@@ -38,6 +38,7 @@ from kgserve.engine.turns import asker
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
 from kgserve.http.problem import MEDIA_TYPE, HeadTooLarge, UrlTooLong, render
 from kgserve.metrics.observation import Tally
+from kgserve.pacing import rest
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
@@ -639,7 +640,8 @@ class Rounds:
     """Calls that other threads leave for the event loop, made a few in each of its rounds, callers in turn.
 
     A commit may be waited for by 64 writes, and be news to 200 streams; who asks meanwhile is not to wait for all of
-    them. Without a lock, which a thread could hold while it has lost its turn.
+    them, nor are other threads kept from the interpreter by what is sent to all. Without a lock, which a thread could
+    hold while it has lost its turn.
     """
 
     def __init__(self) -> None:
@@ -686,6 +688,7 @@ class Rounds:
         if self._waiting and self._loop is not None:
             self._is_coming = True
             self._loop.call_soon(self._round)
+            rest()
 
     def _next(self) -> Call:
         """The call of whose turn it is, who then waits for the others' turns."""

@@ -60,7 +60,7 @@ from kgserve.http.problem import (
     render,
     target_of,
 )
-from kgserve.http.service import authorized_store, bear_with_copies, read_from
+from kgserve.http.service import Use, authorized_store, bear_with_copies, read_from
 from kgserve.log import Who, masked
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
@@ -90,9 +90,6 @@ UNKNOWN = "unknown"
 """The address of a client that has none."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
-
-LATELY_SECONDS = 1.0
-"""So long after a request has begun more of its kind are expected."""
 
 MAX_BUCKETS = 10_000
 """Callers that are remembered; the one that was silent for longest is forgotten first, which refills its bucket."""
@@ -259,48 +256,6 @@ def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
     if path == "/mcp":
         return method != "GET" and headers.get(b"mcp-method") != _LISTENING
     return path not in _PROBES
-
-
-class Use:
-    """Counts the requests that are use, and who asks."""
-
-    def __init__(self) -> None:
-        self._running = 0
-        self._asked: OrderedDict[str, float] = OrderedDict()
-        self.begun = self._ended = time.monotonic()
-
-    def begin(self) -> None:
-        """A request is being worked on; ``begun`` is when the last one was, on the monotonic clock."""
-        self._running += 1
-        self.begun = time.monotonic()
-
-    def asks(self, asker: str) -> None:
-        """One of a caller has been let in."""
-        now = time.monotonic()
-        self._asked[asker] = now
-        self._asked.move_to_end(asker)
-        while now - next(iter(self._asked.values())) > LATELY_SECONDS:
-            self._asked.popitem(last=False)
-
-    def others(self, own: str, since: float) -> int:
-        """How many other callers have asked lately, while a long request of one goes on that began at ``since``.
-
-        At least 1 when any request has begun after it: it may be the same caller's.
-        """
-        now = time.monotonic()
-        if self.begun <= since or now - self.begun > LATELY_SECONDS:
-            return 0
-        return max(1, sum(asker != own and now - at <= LATELY_SECONDS for asker, at in self._asked.items()))
-
-    def end(self) -> None:
-        """It is no longer."""
-        self._running -= 1
-        self._ended = time.monotonic()
-
-    @property
-    def idle_seconds(self) -> float:
-        """Seconds since the last one ended; 0 while there is one."""
-        return 0.0 if self._running else time.monotonic() - self._ended
 
 
 def _request_id(headers: Mapping[bytes, bytes]) -> str:

@@ -1,4 +1,4 @@
-"""What every handler works with: the stores, the threads that may block for them, and what a request says.
+"""What every handler works with: stores, threads that may block for them, who else asks, and what a request says.
 
 That is names and ids in the path as it was sent, the query and the body as Structs; every fault with a sentence and,
 where known, its place. At the end the use cases of the table of operations, each of which reads its request, runs its
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -153,6 +155,52 @@ class Service:
     async def _run(self, work: Callable[[], T], threads: Kind) -> T:
         await in_task()
         return await self._threads.kinds[threads].run(work)
+
+
+LATELY_SECONDS = 1.0
+"""So long after a request has begun more of its kind are expected."""
+
+
+class Use:
+    """Counts the requests that are use, and who asks."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._asked: OrderedDict[str, float] = OrderedDict()
+        self.begun = self._ended = time.monotonic()
+
+    def begin(self) -> None:
+        """A request is being worked on; ``begun`` is when the last one was, on the monotonic clock."""
+        self._running += 1
+        self.begun = time.monotonic()
+
+    def asks(self, caller: str) -> None:
+        """One of a caller has been let in."""
+        now = time.monotonic()
+        self._asked[caller] = now
+        self._asked.move_to_end(caller)
+        while now - next(iter(self._asked.values())) > LATELY_SECONDS:
+            self._asked.popitem(last=False)
+
+    def others(self, own: str, since: float) -> int:
+        """How many other callers have asked lately, while a long request of one goes on that began at ``since``.
+
+        At least 1 when any request has begun after it: it may be the same caller's.
+        """
+        now = time.monotonic()
+        if self.begun <= since or now - self.begun > LATELY_SECONDS:
+            return 0
+        return max(1, sum(each != own and now - at <= LATELY_SECONDS for each, at in self._asked.items()))
+
+    def end(self) -> None:
+        """It is no longer."""
+        self._running -= 1
+        self._ended = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last one ended; 0 while there is one."""
+        return 0.0 if self._running else time.monotonic() - self._ended
 
 
 def service_of(request: Request[Any, Any, Any]) -> Service:

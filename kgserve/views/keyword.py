@@ -21,6 +21,7 @@ import tantivy
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
 from kgserve.model.fusion import with_forms, word_weights
+from kgserve.pacing import paced
 from kgserve.views import manifest
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 
@@ -135,7 +136,7 @@ class KeywordIndex:
                 writer.delete_documents_by_query(self._range("until", 0, ended))
             for node_id in removed:
                 writer.delete_documents_by_term("id", node_id)
-            for entity in put:
+            for entity in paced(put):
                 writer.delete_documents_by_term("id", entity.key)
                 writer.add_document(_document(entity))
         self.seal(sequence)

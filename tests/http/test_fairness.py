@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.http.edge import LATELY_SECONDS, Use
+from kgserve.http.service import LATELY_SECONDS, Use
 from kgserve.ops.transfer import rest_seconds
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
