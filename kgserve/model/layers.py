@@ -205,8 +205,11 @@ class Remainder(msgspec.Struct, kw_only=True):
     """Where something of what was erased may still be."""
 
     kind: Annotated[
-        Literal["backup", "file", "node", "unknown"],
-        Meta(description="A backup of this server, a file of the store, nodes of the cluster, or what nobody can know"),
+        Literal["backup", "file", "node", "log", "unknown"],
+        Meta(
+            description="A backup of this server, a file of the store, nodes of the cluster, the servers of its "
+            "log, or what nobody can know"
+        ),
     ]
     name: Annotated[str, Meta(description="Below the folder of backups, or that of the store")]
     reason: str

@@ -210,6 +210,11 @@ COPIES = Remainder(
     name="copies on other nodes",
     reason="a node of the cluster that is down removes its copy when it is back",
 )
+LOG = Remainder(
+    kind="log",
+    name="files of the NATS servers",
+    reason="what the servers have let go of stays in their files until they write these anew, which is up to them",
+)
 UNKNOWN = Remainder(
     kind="unknown",
     name="copies outside of this server",
@@ -259,7 +264,7 @@ def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
         backups = holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
         found += [Remainder(kind="backup", name=name, reason=reason) for name, reason in backups]
     if graph.pool.placement.is_shared:
-        found.append(COPIES)
+        found += [COPIES, LOG]
     return [*found, UNKNOWN]
 
 
