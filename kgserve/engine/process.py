@@ -36,6 +36,8 @@ GRACE_SECONDS = 0.9
 LOOK_SECONDS = 0.5
 PING_SECONDS = 2.0
 """While an answer is waited for, the process has to show now and then that it runs, and has so long to do it."""
+MOST_SILENT = 10
+"""It may miss that so often when it is busy, or the machine is."""
 IDLE_SECONDS = 60
 INTERRUPT_SECONDS = 0.05
 _SHOWN = 200
@@ -59,6 +61,7 @@ class Process:
         self._control = control
         self._sending = threading.Lock()
         self._is_lost = False
+        self._silent = 0
         self._was_at: list[str] | None = None
         self.channels = [Channel(self, place, connection) for place, connection in enumerate(channels)]
 
@@ -93,21 +96,39 @@ class Process:
             self._control.send_bytes(encode(Interrupt(channel)))
 
     def runs(self) -> bool:
-        """Whether it still answers: one that hangs as a whole, or was stopped, does not."""
+        """Whether it still answers: one that hangs as a whole, or was stopped, does not.
+
+        One that has computed meanwhile, or waits for a processor or the disk, is given `MOST_SILENT` times as long.
+        """
         if self._is_stopped():
             return False
         with self._sending, contextlib.suppress(OSError, EOFError):
-            self._control.send_bytes(encode(Ping()))
+            if not self._silent:
+                self._control.send_bytes(encode(Ping()))
+            before = self._ticks()
             if self._control.poll(PING_SECONDS):
                 self._control.recv_bytes()
+                self._silent = 0
                 return True
+            self._silent += 1
+            return self._silent < MOST_SILENT and (self._ticks() > before or self._waits_for_its_turn())
         return False
 
     def _is_stopped(self) -> bool:
         """Whether a signal has stopped it: then there is nothing to wait for."""
-        with contextlib.suppress(OSError):
-            return Path(f"/proc/{self._number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
-        return False
+        return "T" in self._states()
+
+    def _waits_for_its_turn(self) -> bool:
+        return not self._states().isdisjoint("RD")
+
+    def _states(self) -> frozenset[str]:
+        """Those of its threads, as Linux names them; none when it has ended."""
+        return frozenset(fields[0] for fields in map(_stat, Path(f"/proc/{self._number}/task").glob("*")) if fields)
+
+    def _ticks(self) -> int:
+        """The processor time that it has had, in the system's units."""
+        fields = _stat(Path(f"/proc/{self._number}"))
+        return sum(map(int, fields[11:13]))
 
     def kill(self, reason: str) -> None:
         """End it at once, and say why in the log."""
@@ -215,6 +236,13 @@ class Channel:
     def interrupt(self) -> None:
         """Have what runs on it stop."""
         self.process.interrupt(self._place)
+
+
+def _stat(folder: Path) -> list[str]:
+    """What Linux tells of a process or thread, from its state on; nothing when that has ended."""
+    with contextlib.suppress(OSError):
+        return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return []
 
 
 class Nursery:

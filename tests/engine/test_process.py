@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from kgserve.engine import process as engine_process
 from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.process import IDLE_SECONDS, Channel, Nursery, Process
 from kgserve.engine.protocol import Change, FileOptions, Query
@@ -106,6 +109,27 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
     assert "hung" in str(error)
     assert time.monotonic() - started < PATIENCE
     assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+
+
+@pytest.mark.parametrize(("work", "runs"), [("while True: pass", True), ("import time; time.sleep(600)", False)])
+def test_a_process_that_is_silent_because_it_is_busy_has_more_time(
+    monkeypatch: pytest.MonkeyPatch, work: str, *, runs: bool
+) -> None:
+    monkeypatch.setattr(engine_process, "PING_SECONDS", 0.3)
+    own, others = (Connection(each.detach()) for each in socket.socketpair())
+    with own, others, subprocess.Popen([sys.executable, "-S", "-c", work]) as silent:
+        try:
+            until(lambda: b"-c" in Path(f"/proc/{silent.pid}/cmdline").read_bytes())
+            asked = Process(silent.pid, own, [])
+            time.sleep(0.3)
+            assert asked.runs() is runs
+            assert others.recv_bytes()
+            if runs:
+                others.send_bytes(b"")
+                assert [asked.runs() for _ in range(engine_process.MOST_SILENT)] == [True] * engine_process.MOST_SILENT
+                assert not asked.runs()
+        finally:
+            silent.kill()
 
 
 def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: StorePool) -> None:
