@@ -36,6 +36,14 @@ def stored(http: httpx.Client, content: str, **more: Any) -> dict[str, Any]:
     return accepted(http.post("/api/memories", json={"content": content, **more}), 201)
 
 
+@pytest.fixture
+def nothing_stored(http: httpx.Client) -> None:
+    """Other tests of this server may have written to the default store."""
+    dropped = http.delete("/api/memory/default", params={"confirm": "default"})
+    assert dropped.status_code in {200, 404}
+
+
+@pytest.mark.usefixtures("nothing_stored")
 @pytest.mark.parametrize("path", EMPTY)
 def test_a_default_store_where_nothing_was_stored_is_empty(http: httpx.Client, path: str) -> None:
     answer = accepted(http.get(path))
@@ -44,6 +52,7 @@ def test_a_default_store_where_nothing_was_stored_is_empty(http: httpx.Client, p
     refusal(http.get(path, headers={"Kgserve-Store": "not-there"}), 404)
 
 
+@pytest.mark.usefixtures("nothing_stored")
 def test_what_is_recalled_of_a_store_that_is_not_there(http: httpx.Client) -> None:
     assert http.get("/api/memories/search?q=x").json() == []
     assert accepted(http.post("/api/memories/search", json={"query": "x"}))["hits"] == []
