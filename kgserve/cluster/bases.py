@@ -67,11 +67,11 @@ def names_of(bases: Iterable[Base]) -> set[str]:
     return {name for base in bases for name in base.files.values()}
 
 
-def sweep(blobs: Blobs, store: str, owner: Owner, kept: Collection[str]) -> None:
+def sweep(blobs: Blobs, store: str, owner: Owner, kept: Collection[str], *, erase: bool = False) -> None:
     """Let go of all files of a store but some, as far as owners up to this one have put them. Raises Unavailable."""
     for name in blobs.names(_of(store)):
         if name not in kept and name < _of_epoch(store, owner.epoch + 1):
-            blobs.drop(name)
+            blobs.drop(name, erase=erase)
 
 
 def _of(store: str) -> str:

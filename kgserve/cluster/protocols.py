@@ -69,8 +69,11 @@ class Log(Protocol):
         """
         ...
 
-    def trim(self, store: str, before: Position) -> None:
-        """Let go of the records before a position; the last one stays. Raises Unavailable, and may be called again."""
+    def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
+        """Let go of the records before a position; the last one stays. Raises Unavailable, and may be called again.
+
+        With ``erase`` they are written over, where whoever keeps them can do that.
+        """
         ...
 
 
@@ -207,8 +210,8 @@ class Blobs(Protocol):
         """The names that begin with a prefix, in order. Raises Unavailable."""
         ...
 
-    def drop(self, name: str) -> None:
-        """Let go of a file, if there is one. Raises Unavailable."""
+    def drop(self, name: str, *, erase: bool = False) -> None:
+        """Let go of a file, if there is one; ``erase`` as in `Log.trim`. Raises Unavailable."""
         ...
 
 

@@ -212,8 +212,8 @@ COPIES = Remainder(
 )
 LOG = Remainder(
     kind="log",
-    name="files of the NATS servers",
-    reason="what the servers have let go of stays in their files until they write these anew, which is up to them",
+    name="Raft logs of the NATS servers",
+    reason="what the servers have told each other they keep for some minutes, until they next take it together",
 )
 UNKNOWN = Remainder(
     kind="unknown",

@@ -335,8 +335,8 @@ class Bases:
         erasures = owner.erasures + 1 if alone else owner.erasures
         owner = self._ownership.keep(name, partial(replace, bases=kept, erasures=erasures))
         if first is not None:
-            self._log.trim(name, first.position)
-        sweep(self._blobs, name, owner, names_of(kept))
+            self._log.trim(name, first.position, erase=alone)
+        sweep(self._blobs, name, owner, names_of(kept), erase=alone)
         log.info("base_kept", store=name, sequence=base.sequence, trimmed=first is not None)
 
     def _put(self, owner: Owner, since: Reached, history: Path | None, before: Base | None) -> Base:

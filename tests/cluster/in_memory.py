@@ -111,7 +111,7 @@ class MemoryLog:
         found = [(store, each) for store in subjects for each in self.left(store, after)]
         return sorted(found, key=lambda pair: pair[1].position)
 
-    def trim(self, store: str, before: Position) -> None:
+    def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
         with self._wire.shared.lock:
             records = self._wire.shared.messages.get(f"log {store}", {})
             for position in sorted(records)[:-1]:
@@ -186,7 +186,7 @@ class MemoryBlobs:
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self._files if name.startswith(prefix))
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, *, erase: bool = False) -> None:
         self._files.pop(name, None)
 
 

@@ -116,7 +116,7 @@ def test_a_store_is_taken_over_from_a_snapshot(nodes: list[ServingNode], clients
 
 
 def test_what_was_erased_is_on_no_node_and_in_no_log(
-    nodes: list[ServingNode], clients: list[Client], cluster: Node, tmp_path: Path
+    nodes: list[ServingNode], clients: list[Client], cluster: Node, folder: Path, tmp_path: Path
 ) -> None:
     store = "secretive"
     for number in range(2):
@@ -136,6 +136,10 @@ def test_what_was_erased_is_on_no_node_and_in_no_log(
     for number, name in enumerate(cluster.blobs.names(f"base/{store}/")):
         cluster.blobs.get(name, tmp_path / str(number))
     assert not _held(tmp_path, SECRET)
+    # Not so with what the servers have told each other, which they keep for some minutes.
+    streams = [*(folder / "nats").glob("*/jetstream/KGSERVE/streams")]
+    assert len(streams) == 3
+    awaited(lambda: not any(_held(each, SECRET) for each in streams))
     clients[1].store(store).move("k1")
     assert clients[0].store(store).stats().nodes == 0
 

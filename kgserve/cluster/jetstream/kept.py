@@ -90,11 +90,11 @@ class JetStreamLog:
                 found.append((store, decode_record(message.seq, message.data)))
         return found
 
-    def trim(self, store: str, before: Position) -> None:
+    def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
         """See `Log.trim`."""
         stream, subject = self._place(store)
         if (before := min(before, self.end(store))) > 0:
-            stream.forget(subject, before)
+            (stream.erase if erase else stream.forget)(subject, before)
 
     def _some(self, store: str, after: Position) -> list[Logged]:
         """Records that follow on, as far as some server has them; the leader's next one where it does not."""
@@ -240,11 +240,14 @@ class JetStreamBlobs:
         found = (decode_json(each.data, _Info).name for each in self._stream.walk(f"{_INFOS}>"))
         return sorted(name for name in found if name.startswith(prefix))
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, *, erase: bool = False) -> None:
         """See `Blobs.drop`."""
         if (found := self._stream.last(_info_of(name))) is not None:
+            chunks = _CHUNKS + decode_json(found.data, _Info).nuid
+            if erase:  # first what it has: who is broken off in between begins again at the name
+                self._stream.erase(chunks)
             self._stream.forget(_info_of(name))
-            self._stream.forget(_CHUNKS + decode_json(found.data, _Info).nuid)
+            self._stream.forget(chunks)
 
     def _put_chunks(self, name: str, path: Path) -> _Info:
         nuid, digest, size, chunks, after = token_hex(11), hashlib.sha256(), 0, 0, 0
