@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
+from kgserve.metrics.observation import StoreCount
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.plan import Report
 from kgserve.store import writer
@@ -77,6 +78,50 @@ def test_groups_are_bounded_in_rows(tmp_path: Path) -> None:
         for future in write_together(store, *halves):
             future.result(PATIENCE)
     assert [frame.count for frame in frames(tmp_path)] == [1, 1, 1]
+
+
+def test_groups_and_the_queue_are_bounded_in_bytes() -> None:
+    groups: list[list[int]] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def commit(writes: list[writer.Write]) -> None:
+        groups.append([each.batch.cost >> 20 for each in writes])
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        for each in writes:
+            each.future.set_exception(InvalidInput("none is taken"))
+
+    def of_mebibytes(cost: int) -> writer.Write:
+        return writer.Write(WriteBatch(cost=cost << 20), Future())
+
+    queue = writer.Writer("hens", commit, lambda: None, 10)
+    for _ in range(2):  # what was done makes room again
+        groups.clear()
+        begun.clear()
+        go_on.clear()
+        queue.submit(of_mebibytes(1))
+        assert begun.wait(PATIENCE)
+        sent = [queue.submit(of_mebibytes(cost)) for cost in (40, 20, 30, 60)]
+        with pytest.raises(Unavailable):
+            queue.submit(of_mebibytes((writer.QUEUE_BYTES >> 20) - 149))
+        sent.append(queue.submit(of_mebibytes((writer.QUEUE_BYTES >> 20) - 150)))
+        go_on.set()
+        assert all(isinstance(each.exception(PATIENCE), InvalidInput) for each in sent)
+        assert groups == [[1], [40, 20], [30], [60], [106]]
+    queue.stop()
+
+
+def test_each_group_that_fails_is_counted_and_told() -> None:
+    count = StoreCount()
+
+    def commit(_: list[writer.Write]) -> None:
+        raise StorageFull("the disk is full")
+
+    queue = writer.Writer("hens", commit, lambda: None, 10, count)
+    for failures in (1, 2):
+        told = queue.submit(writer.Write(WriteBatch(), Future())).exception(PATIENCE)
+        assert (type(told), count.failures) == (StorageFull, failures)
+    queue.stop()
 
 
 def test_a_refused_batch_does_not_touch_the_others_of_its_group(tmp_path: Path) -> None:
