@@ -123,7 +123,10 @@ class Process:
 
     def _states(self) -> frozenset[str]:
         """Those of its threads, as Linux names them; none when it has ended."""
-        return frozenset(fields[0] for fields in map(_stat, Path(f"/proc/{self._number}/task").glob("*")) if fields)
+        with contextlib.suppress(OSError):
+            tasks = Path(f"/proc/{self._number}/task").iterdir()
+            return frozenset(fields[0] for fields in map(_stat, tasks) if fields)
+        return frozenset()
 
     def _ticks(self) -> int:
         """The processor time that it has had, in the system's units."""

@@ -18,7 +18,8 @@ from kgserve.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
 REPLICAS = 3
 _WRONG_LAST = {10071, 10164}
 """The second while another message is on its way to the same subject."""
-_NO_MESSAGE = 10037
+_NO_MESSAGE = {10037, 10043}
+"""The second for one that is to be deleted."""
 _NO_STREAM = 10059
 _BATCH = 256
 _BATCH_BYTES = 4 << 20
@@ -132,19 +133,15 @@ class Stream:
         self.forget(subject, before)
 
     async def _erase(self, sequences: Iterable[int]) -> None:
-        async def one(sequence: int) -> _Answer:
-            return await self._connection.insist(
-                lambda: self._answer(f"$JS.API.STREAM.MSG.DELETE.{self.name}", {"seq": sequence}), Unavailable
-            )
-
-        # What one attempt has erased and could not say the next one does not find: what is left is seen by who reads.
-        await asyncio.gather(*map(one, sequences))
+        # One that is not there is erased: the answer to an attempt may have been lost.
+        await asyncio.gather(*(self._insisted("STREAM.MSG.DELETE", {"seq": each}) for each in sequences))
 
     def _asked(self, what: str, request: dict[str, Any]) -> _Answer:
-        found = self._connection.call(
-            self._connection.insist(lambda: self._answer(f"$JS.API.{what}.{self.name}", request), Unavailable)
-        )
-        if found.error is not None and found.error.err_code != _NO_MESSAGE:
+        return self._connection.call(self._insisted(what, request))
+
+    async def _insisted(self, what: str, request: dict[str, Any]) -> _Answer:
+        found = await self._connection.insist(lambda: self._answer(f"$JS.API.{what}.{self.name}", request), Unavailable)
+        if found.error is not None and found.error.err_code not in _NO_MESSAGE:
             raise Internal(f"NATS refused {what} of stream {self.name}: {found.error.description}")
         return found
 
