@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import select
 import signal
@@ -210,10 +211,9 @@ class Channel:
         return msgpack_decoder(kind).decode(reply.value)
 
     def _wait(self, seconds: float | None, broken_off: threading.Event | None) -> None:
-        left = float("inf") if seconds is None else seconds
-        while not self.connection.poll(min(LOOK_SECONDS, left)):
-            left -= LOOK_SECONDS
-            if left <= 0:
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while not self.connection.poll(max(0.0, min(LOOK_SECONDS, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
                 self.process.kill("a statement did not end when its time was up")
                 raise TimedOut("the query ran into its time limit and was stopped")
             if broken_off is not None and broken_off.is_set():

@@ -17,10 +17,10 @@ from kgserve.client.failures import Attempts, Unreachable
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
 from kgserve.client.streams import STORE_EVENTS, store_events
+from tests.cli.running import PATIENCE
 from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 
 TIMES = 3
-PATIENCE = 60
 QUICK = Retries(times=TIMES, first=0.01, longest=0.05)
 BUSY = Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "1"})
 TOO_MANY = Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "1"})

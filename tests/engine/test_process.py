@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -111,25 +112,41 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
     assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
 
 
-@pytest.mark.parametrize(("work", "runs"), [("while True: pass", True), ("import time; time.sleep(600)", False)])
+@contextmanager
+def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Process, Connection]]:
+    """A process that does some work and answers nothing, and the other end of its control."""
+    monkeypatch.setattr(engine_process, "PING_SECONDS", 0.3)
+    own, others = (Connection(each.detach()) for each in socket.socketpair())
+    with own, others, subprocess.Popen([sys.executable, "-S", "-c", work]) as begun:
+        try:
+            until(lambda: b"-c" in Path(f"/proc/{begun.pid}/cmdline").read_bytes())
+            time.sleep(0.3)
+            yield Process(begun.pid, own, []), others
+        finally:
+            begun.kill()
+
+
+BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize(("work", "runs"), [(BUSY, True), (IDLE, False)])
 def test_a_process_that_is_silent_because_it_is_busy_has_more_time(
     monkeypatch: pytest.MonkeyPatch, work: str, *, runs: bool
 ) -> None:
-    monkeypatch.setattr(engine_process, "PING_SECONDS", 0.3)
+    with silent(monkeypatch, work) as (asked, others):
+        assert asked.runs() is runs
+        assert others.recv_bytes()
+        if runs:
+            others.send_bytes(b"")
+            assert [asked.runs() for _ in range(engine_process.MOST_SILENT)] == [True] * engine_process.MOST_SILENT
+            assert not asked.runs()
+
+
+def test_a_process_that_is_silent_has_no_more_than_the_time_of_its_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_process, "LOOK_SECONDS", 0.01)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
-    with own, others, subprocess.Popen([sys.executable, "-S", "-c", work]) as silent:
-        try:
-            until(lambda: b"-c" in Path(f"/proc/{silent.pid}/cmdline").read_bytes())
-            asked = Process(silent.pid, own, [])
-            time.sleep(0.3)
-            assert asked.runs() is runs
-            assert others.recv_bytes()
-            if runs:
-                others.send_bytes(b"")
-                assert [asked.runs() for _ in range(engine_process.MOST_SILENT)] == [True] * engine_process.MOST_SILENT
-                assert not asked.runs()
-        finally:
-            silent.kill()
+    with own, others, silent(monkeypatch, BUSY) as (asked, _), pytest.raises(TimedOut):
+        Channel(asked, 0, own).ask(Query("RETURN 1", {}), seconds=1.0)
 
 
 def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: StorePool) -> None:

@@ -6,9 +6,7 @@ from typing import Any
 import httpx
 from mcp import Client
 
-from tests.cli.running import Running
-
-PATIENCE = 30
+from tests.cli.running import PATIENCE, Running
 
 
 def test_other_settings_are_announced_to_listeners(server: Running, store: str) -> None:

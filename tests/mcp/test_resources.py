@@ -10,10 +10,8 @@ from mcp import Client, MCPError
 from mcp.types import ResourceListChangedNotification, TextContent, TextResourceContents
 
 from kgserve.model.context import count_tokens
-from tests.cli.running import Running
+from tests.cli.running import PATIENCE, Running
 from tests.mcp.talking import Mode, call, talk
-
-PATIENCE = 30
 
 
 async def read(client: Client, uri: str) -> Any:

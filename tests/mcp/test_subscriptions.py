@@ -20,10 +20,9 @@ from mcp.types import (
 )
 
 from kgserve.mcp.notifications import MAX_SUBSCRIPTIONS
-from tests.cli.running import Running
+from tests.cli.running import PATIENCE, Running
 from tests.mcp.talking import Mode, call
 
-PATIENCE = 30
 AGAIN = 1.0
 OPENED, UP_TO_NOW = "kgserve://probe/opened", "kgserve://probe/now"
 
