@@ -18,6 +18,7 @@ KgserveError
  |    +-- EngineFailed                       the engine refused or lost a statement
  +-- Unavailable           unavailable       cannot serve this now; try again
  |    +-- Opening                            somebody else is just opening this store
+ |    +-- OwnerQuiet                         the node that serves this store may be gone
  |    +-- JournalDamaged                     the journal needs `kgserve doctor --salvage`
  |    +-- Fenced                             another node writes to this store now
  |    +-- Unconfirmed                        nobody could say whether a write was taken
@@ -196,6 +197,10 @@ class Unavailable(KgserveError):
 
 class Opening(Unavailable):
     """Somebody else is just opening this store, and enough others wait for it."""
+
+
+class OwnerQuiet(Unavailable):
+    """The node of the cluster that serves a store has not been heard of: who asks it may wait in vain."""
 
 
 class JournalDamaged(Unavailable):

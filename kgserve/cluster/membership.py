@@ -1,4 +1,4 @@
-"""Which nodes are alive. Each beats once a second; the others judge it by what they see, and by no clock of its own.
+"""Which nodes are alive. Each beats twice a second; the others judge it by what they see, and by no clock of its own.
 
 At the end in which format nodes write: one that all of them know, until an upgrade is finished.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Self
 
 import msgspec
@@ -20,14 +21,16 @@ from kgserve.errors import Conflict, KgserveError
 
 log = structlog.get_logger()
 
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.5
 LEASE_SECONDS = 10.0
 """Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
 SILENT_SECONDS = 8.0
 """After so long without a beat that was taken a node answers no reads: before others begin to."""
-HEARD_SECONDS = 3 * BEAT_SECONDS
+HEARD_SECONDS = 3.0
 """After so long everybody who is not cut off has heard of what a beat says."""
-ROUNDS = 4
+QUIET_SECONDS = 4.0
+"""After so long nobody is sent to a node any more: it may be gone, and who asks it may wait in vain."""
+ROUNDS = 6
 """Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
 _STARTS = 3
 
@@ -46,7 +49,7 @@ class Watch:
 
     A node is gone when its beat has stayed as it is for the lease, and for so many rounds, each of which is a beat of
     the watching node that was taken. So who was stopped itself, or cut off, or waits for an election with everybody
-    else, takes nobody for gone for that.
+    else, takes nobody for gone for that. What another node saw long enough is as good.
     """
 
     def __init__(self) -> None:
@@ -60,6 +63,10 @@ class Watch:
         self._rounds += 1
         if self._began is None:
             self._began = now
+        self.hear(heard, now)
+
+    def hear(self, heard: dict[str, Heard], now: float) -> None:
+        """Take in beats without a round: how long a node has been silent is to be known while no beats are taken."""
         for node, each in heard.items():
             # One that was read from a server that lags says nothing.
             if node not in self._heard or each.revision > self._heard[node].revision:
@@ -68,12 +75,29 @@ class Watch:
 
     def is_gone(self, node: str, now: float) -> bool:
         """Whether a node has left, or been silent for long enough; who never beat, once this one has looked as long."""
+        if node in self._heard and (self._heard[node].beat.leaving or self._is_told_gone(node)):
+            return True
+        return self.is_silent(node, now, LEASE_SECONDS)
+
+    def is_silent(self, node: str, now: float, seconds: float) -> bool:
+        """Whether a node was not heard of for so long, in which this one was."""
         if self._began is None:
             return False
-        if node in self._heard and self._heard[node].beat.leaving:
-            return True
         rounds, since = self._since.get(node, (1, self._began))
-        return self._rounds - rounds >= ROUNDS and now - since >= LEASE_SECONDS
+        return self._rounds - rounds >= ROUNDS and now - since >= seconds
+
+    def gone(self, now: float) -> dict[str, int]:
+        """Nodes that were silent for the lease as seen from here, and the revisions of their last beats."""
+        return {
+            node: each.revision
+            for node, each in self._heard.items()
+            if not each.beat.leaving and self.is_silent(node, now, LEASE_SECONDS)
+        }
+
+    def _is_told_gone(self, node: str) -> bool:
+        """Whether another node saw it silent for long enough, after the last beat that is known here as well."""
+        last = self._heard[node].revision
+        return any(each.beat.gone.get(node, -1) >= last for each in self._heard.values())
 
     def alive(self, now: float) -> dict[str, Beat]:
         """The last beat of each node that is not gone."""
@@ -91,6 +115,7 @@ class Membership(Closing):
         self._registry = registry
         self._clock = clock
         self._watch = Watch()
+        self._alive: AbstractSet[str] = set()
         self._revision = 0
         self._taken_at: float | None = None
         self._usurped = False
@@ -111,6 +136,7 @@ class Membership(Closing):
             self.round()
             if not self.is_silent:
                 self._thread.start()
+                threading.Thread(target=self._listen_on, name="listens", daemon=True).start()
                 return
         raise Conflict(f"another process beats as node {self.beat.node!r} as well: their names must differ")
 
@@ -134,7 +160,9 @@ class Membership(Closing):
     def round(self) -> None:
         """One beat, and, if it was taken, one look at the others'. Raises Unavailable."""
         sent = self._clock()
-        revision = self._registry.beat(self._announced, self._revision)
+        with self._lock:
+            beat = msgspec.structs.replace(self._announced, gone=self._watch.gone(sent))
+        revision = self._registry.beat(beat, self._revision)
         if revision is None:
             self._find_itself()
             return
@@ -146,6 +174,18 @@ class Membership(Closing):
                 self.silences += 1
             self._taken_at = sent
             self._watch.look(heard, now)
+            alive, before = self._watch.alive(now).keys(), self._alive
+            self._alive = alive
+        for gone in sorted(before - alive):
+            log.warning("node_gone", node=self.beat.node, gone=gone, leaving=heard[gone].beat.leaving)
+        for come in sorted(alive - before - {self.beat.node}):
+            log.info("node_heard", node=self.beat.node, heard=come)
+
+    def listen(self) -> None:
+        """One look at the others' beats, whether one of this node's own is taken just now or not."""
+        heard = self._registry.seen_beats()
+        with self._lock:
+            self._watch.hear(heard, self._clock())
 
     def drain(self, *, undo: bool = False) -> None:
         """Take no stores over from now on, or again. Blocks until all nodes have had the time to hear of it."""
@@ -164,6 +204,11 @@ class Membership(Closing):
         with self._lock:
             return self._watch.is_gone(node, self._clock())
 
+    def is_quiet(self, node: str) -> bool:
+        """Whether a node may be gone: it was not heard of for some seconds, in which this one was."""
+        with self._lock:
+            return self._watch.is_silent(node, self._clock(), QUIET_SECONDS)
+
     def alive(self) -> dict[str, Beat]:
         """The nodes that are not gone, this one among them."""
         with self._lock:
@@ -178,6 +223,13 @@ class Membership(Closing):
             with self._beaten:
                 self._rounds += 1
                 self._beaten.notify_all()
+
+    def _listen_on(self) -> None:
+        while not self._closing.wait(BEAT_SECONDS):
+            try:
+                self.listen()
+            except KgserveError as error:
+                log.warning("beats_not_heard", node=self.beat.node, reason=str(error))
 
     def _look_on(self, look: Callable[[], None]) -> None:
         seen = 0

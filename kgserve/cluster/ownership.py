@@ -27,10 +27,11 @@ class Mine(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Another node owns the store, or is to take it over."""
+    """Another node owns the store, or is to take it over. One that is ``quiet`` may be gone, and answer nothing."""
 
     node: str
     url: str
+    quiet: bool = False
 
 
 class Free(msgspec.Struct, frozen=True):
@@ -144,7 +145,8 @@ class Ownership:
         alive = self._membership.alive()
         if not self._membership.is_gone(owner.node):
             # One that was started again may be reached elsewhere than when it claimed the store.
-            return Elsewhere(owner.node, alive[owner.node].url if owner.node in alive else owner.url)
+            url = alive[owner.node].url if owner.node in alive else owner.url
+            return Elsewhere(owner.node, url, self._membership.is_quiet(owner.node))
         first = self.taker(store)
         return free if first.node == me else Elsewhere(first.node, first.url)
 

@@ -131,7 +131,8 @@ class Beat(msgspec.Struct, frozen=True):
     """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next.
 
     Who shows the ``token`` may do anything there, as nodes do in the name of who has asked them. Who is ``draining``
-    takes no stores over. ``format`` is the newest of records that its program knows.
+    takes no stores over. ``format`` is the newest of records that its program knows. Who is ``gone`` was silent for a
+    lease, as this one saw it, since the beat of the revision.
     """
 
     node: str
@@ -141,6 +142,7 @@ class Beat(msgspec.Struct, frozen=True):
     leaving: bool = False
     draining: bool = False
     format: int = 1
+    gone: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -192,6 +194,10 @@ class Registry(Protocol):
 
     def beats(self) -> dict[str, Heard]:
         """The last beat of each node. It may be a little old, and older than the one before. Raises Unavailable."""
+        ...
+
+    def seen_beats(self) -> dict[str, Heard]:
+        """As `beats`, as far as some server has them, at once: also while none can be taken. None if it has none."""
         ...
 
 

@@ -24,7 +24,7 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, ResourceUpdated, ServerEvent
 
 from kgserve.access.authentication import RequestContext
-from kgserve.errors import InvalidInput, KgserveError, NotFound, ServedElsewhere
+from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerQuiet, ServedElsewhere
 from kgserve.journal.tail import Tail
 from kgserve.mcp.calls import Context, default_store, visit_of
 from kgserve.mcp.present import counted
@@ -168,7 +168,7 @@ class Watching:
             self._pool.require_files(name)
         except NotFound:
             return None
-        except ServedElsewhere:
+        except (ServedElsewhere, OwnerQuiet):
             # While a copy of it is open, that follows.
             self._pool.release(self._pool.acquire(name, at_least=0))
         return Touched(self._pool.feeds.of(name), self._waker(name))

@@ -42,7 +42,7 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
-from kgserve.store.copies import Bases, Copies, fetch_store, served_elsewhere
+from kgserve.store.copies import Bases, Copies, fetch_store, refusal, served_elsewhere
 from kgserve.store.layout import Layout, StoreFile, open_journal
 from kgserve.store.placement import NODE_FILE, Away, Commits, Held, Placement, described
 
@@ -116,12 +116,12 @@ class ClusterPlacement(Placement):
     def elsewhere(self, name: str) -> ServedElsewhere | None:
         """See `Placement.elsewhere`."""
         owner, others = self._ownership.known(name), self.others()
-        if owner is None or owner.node not in others:
+        if owner is None or owner.node not in others or self._membership.is_quiet(owner.node):
             return None
         return served_elsewhere(name, Elsewhere(owner.node, others[owner.node]))
 
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
-        """See `Placement.place`. Raises ServedElsewhere for a store of another node, and Unavailable."""
+        """See `Placement.place`. Raises ServedElsewhere and OwnerQuiet for a store of another node, and Unavailable."""
         layout = self.layout(name)
         if chosen is not None:
             self._refuse_twin(name)
@@ -132,7 +132,7 @@ class ClusterPlacement(Placement):
         made = None if description is None else _encode(description)
         found = self._ownership.seek(name, made, coming=coming)
         if isinstance(found, Elsewhere):
-            raise served_elsewhere(name, found)
+            raise refusal(name, found)
         try:
             self._prepare(layout, found.claim.owner)
         except BaseException:

@@ -27,7 +27,16 @@ from kgserve.cluster.protocols import Base, Blobs, Log, Owner
 from kgserve.cluster.records import Logged, Position, joined
 from kgserve.cluster.shipping import Reached, copied, frame_of, note_reached, reached_by, require_not_ahead
 from kgserve.decoding import decode_json
-from kgserve.errors import JournalDamaged, KgserveError, LogTorn, NoStore, NotFound, ServedElsewhere, Unavailable
+from kgserve.errors import (
+    JournalDamaged,
+    KgserveError,
+    LogTorn,
+    NoStore,
+    NotFound,
+    OwnerQuiet,
+    ServedElsewhere,
+    Unavailable,
+)
 from kgserve.journal import snapshot
 from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
@@ -47,8 +56,19 @@ _GROWN = 2
 """Files are fetched anew when so many times what a snapshot is made after has come since theirs."""
 
 
-def served_elsewhere(store: str, found: Elsewhere) -> ServedElsewhere:
+def refusal(store: str, found: Elsewhere) -> ServedElsewhere | OwnerQuiet:
     """What is said to who asks this node for a store of another one."""
+    if found.quiet:
+        return OwnerQuiet(
+            f"store {store!r} is served by node {found.node!r} of the cluster, which has not been heard of for "
+            "seconds: if that lasts, another node takes it over; try again",
+            retry_after=1,
+        )
+    return served_elsewhere(store, found)
+
+
+def served_elsewhere(store: str, found: Elsewhere) -> ServedElsewhere:
+    """Where a store of another node is to be had."""
     told = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
     return ServedElsewhere(told, found.node, found.url)
 
@@ -77,16 +97,16 @@ class CopyCommits(Commits):
         return not self._reached.is_outdated(owner)
 
     def confirm(self) -> bool:
-        """See `Commits.confirm`: never as the store itself. Raises ServedElsewhere while it is another node's."""
+        """See `Commits.confirm`: never as the store itself. Raises as `refuse`."""
         if self.is_current:
             self.refuse()
         return False
 
     def refuse(self) -> None:
-        """Raise ServedElsewhere, if it is another node's. Raises NoStore and Unavailable."""
+        """Raise ServedElsewhere or OwnerQuiet, if it is another node's. Raises NoStore and Unavailable."""
         found = self._ownership.decided(self._store, self._ownership.claimed(self._store))
         if isinstance(found, Elsewhere):
-            raise served_elsewhere(self._store, found)
+            raise refusal(self._store, found)
 
     def append(self, changes: list[ChangeSet]) -> None:
         """See `Commits.append`: what is just arriving. Raises ServedElsewhere for anything else."""
@@ -161,12 +181,14 @@ class Copies:
     """
 
     def __init__(self, logs: Log, ownership: Ownership, files: CopiedFiles, copies: int, compact_mb: int) -> None:
+        """Raises Unavailable: no copy may be opened before it is known how far the logs are."""
         self._log = logs
         self._ownership = ownership
         self._where = files
         self._copies = copies
         self._most_bytes = _GROWN * compact_mb * MEBIBYTE
-        self._seen: list[Position | None] = [None] * logs.shards
+        # What came before is read when a copy is opened, or when something comes after it.
+        self._seen = [logs.latest(shard) for shard in range(logs.shards)]
         self._files: dict[str, _Files] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -222,18 +244,13 @@ class Copies:
                 log.exception("copies_not_followed")
 
     def _follow(self, shard: int, held: Held) -> None:
-        seen = self._seen[shard]
-        if seen is None:
-            # What came before is read when a copy is opened, or when something comes after it.
-            self._seen[shard] = self._log.latest(shard)
-            return
-        while not self._closing.is_set() and (found := self._log.recent(shard, seen)):
+        while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
             news: defaultdict[str, list[Logged]] = defaultdict(list)
             for store, logged in found:
                 news[store].append(logged)
             for store, each in news.items():
                 self._take(store, each, held)
-            seen = self._seen[shard] = found[-1][1].position
+            self._seen[shard] = found[-1][1].position
 
     def _take(self, name: str, found: list[Logged], held: Held) -> None:
         try:

@@ -17,7 +17,7 @@ import structlog
 
 from kgserve.closing import Closing
 from kgserve.engine.files import edition
-from kgserve.errors import Conflict, KgserveError, NoStore, Opening, ServedElsewhere, Unavailable
+from kgserve.errors import Conflict, KgserveError, NoStore, Opening, OwnerQuiet, ServedElsewhere, Unavailable
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.cluster import DrainAnswer, MoveAnswer, RepairAnswer
@@ -449,7 +449,7 @@ class StorePool(Closing):
         wish, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
         try:
             made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
-        except ServedElsewhere:
+        except (ServedElsewhere, OwnerQuiet):
             if not or_copy:
                 raise
             self.placement.place_copy(layout.name)

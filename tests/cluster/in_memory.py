@@ -163,6 +163,8 @@ class MemoryRegistry:
         heard = [Heard(msgspec.json.decode(data, type=Beat), number) for each in found for number, data in each.items()]
         return {each.beat.node: each for each in heard}
 
+    seen_beats = beats
+
     def _replaced(self, subject: str, data: bytes, revision: int) -> int | None:
         try:
             return self._wire.put(subject, data, revision, newest=True)

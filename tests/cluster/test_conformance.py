@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from pathlib import Path
@@ -310,6 +311,9 @@ def test_beats_are_heard_and_two_of_one_name_notice(rig: Rig, store: str) -> Non
     beats = [Beat(name, "first run", "http://here") for name in names]
     revisions = [mine.beat(beat, 0) for beat in beats]
     heard = others.beats()
+    until = time.monotonic() + 10
+    while others.seen_beats().get(names[1]) != heard[names[1]]:
+        assert time.monotonic() < until
     assert [heard[name] for name in names] == [
         Heard(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)
     ]

@@ -47,6 +47,13 @@ class Cluster:
             for name in beating:
                 self.nodes[name].round()
 
+    def silence(self, seconds: int, *listening: str) -> None:
+        """Seconds in which no beat is taken, and in each of which these nodes listen."""
+        for _ in range(seconds):
+            self.clock.now += 1
+            for name in listening:
+                self.nodes[name].listen()
+
 
 @pytest.fixture
 def cluster() -> Cluster:
@@ -83,6 +90,47 @@ def test_who_could_not_beat_itself_judges_nobody(cluster: Cluster) -> None:
     cluster.run(int(LEASE_SECONDS), "n2", "n1")
     assert not cluster.nodes["n1"].is_gone("n2")
     assert cluster.nodes["n1"].is_gone("n3")
+
+
+def test_what_one_node_saw_long_enough_holds_for_those_who_saw_it_later(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.run(1, "n1")
+    cluster.run(5, "n2")
+    # Only now the third one hears of the first one's last beat.
+    while not cluster.nodes["n2"].is_gone("n1"):
+        cluster.run(1, "n3", "n2")
+        assert not cluster.nodes["n3"].is_gone("n1")
+    cluster.run(2, "n2", "n3")
+    assert cluster.nodes["n3"].alive().keys() == {"n2", "n3"}
+    assert not cluster.nodes["n3"]._watch.gone(cluster.clock.now)
+    cluster.run(1, "n1", "n3", "n2")
+    assert not cluster.nodes["n3"].is_gone("n1")
+
+
+def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    # Its last beat, which nobody has seen in a round of its own when it takes the beats' leader with it.
+    cluster.run(1, "n1")
+    cluster.silence(int(LEASE_SECONDS) - ROUNDS + 1, "n2")
+    cluster.run(ROUNDS - 1, "n2")
+    assert not cluster.nodes["n2"].is_gone("n1")
+    cluster.run(1, "n2")
+    assert cluster.nodes["n2"].is_gone("n1")
+
+
+def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.owned["n1"].seek("s", b"")
+    for _ in range(ROUNDS):
+        assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
+        cluster.run(1, "n2", "n3")
+    assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1", quiet=True)
+    assert not cluster.nodes["n2"].is_gone("n1")
+    cluster.run(1, *NODES)
+    # An election, in which nobody is heard, is nobody's fault.
+    cluster.run(60)
+    cluster.run(ROUNDS - 1, "n2")
+    assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
 
 
 def test_a_server_that_lags_brings_nobody_back(cluster: Cluster) -> None:

@@ -121,18 +121,23 @@ class Connection:
 
     # In the connection's thread
 
-    async def ask(self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes | None:
-        """One answer; None where none came, which says nothing of whether the request did."""
+    async def ask(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> bytes | None:
+        """One answer; None where none came in time, which says nothing of whether the request did."""
         try:
             given = dict(headers) if headers else None
-            return (await self._client.request(subject, data, timeout=ATTEMPT_SECONDS, headers=given)).data
+            waited = seconds or ATTEMPT_SECONDS
+            return (await self._client.request(subject, data, timeout=waited, headers=given)).data
         except (nats.errors.MaxPayloadError, nats.errors.BadSubjectError):
             raise
         except (nats.errors.Error, OSError) as error:
             self._fault = error
             return None
 
-    async def ask_all(self, subject: str, data: bytes, is_last: Callable[[Msg], bool], quiet: float) -> list[Msg]:
+    async def ask_all(
+        self, subject: str, data: bytes, is_last: Callable[[Msg], bool], quiet: float, seconds: float | None = None
+    ) -> list[Msg]:
         """The answers up to the last one, or as far as they came: no further one for ``quiet`` seconds ends it, too."""
         answers: asyncio.Queue[Msg] = asyncio.Queue()
         inbox = self._client.new_inbox()
@@ -142,7 +147,7 @@ class Connection:
             try:
                 await self._client.publish(subject, data, reply=inbox)
                 while not found or not is_last(found[-1]):
-                    found.append(await asyncio.wait_for(answers.get(), quiet if found else ATTEMPT_SECONDS))
+                    found.append(await asyncio.wait_for(answers.get(), quiet if found else seconds or ATTEMPT_SECONDS))
             finally:
                 await listening.unsubscribe()
         except (nats.errors.Error, OSError) as error:
@@ -177,7 +182,7 @@ class Connection:
             connect_timeout=2,
             reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType]  # it is slept for
             max_reconnect_attempts=-1,
-            ping_interval=1,  # a server that says nothing is left after the third, and another one asked
+            ping_interval=0.5,  # pyright: ignore[reportArgumentType]  # as above; after the third another one is asked
         )
         try:
             await asyncio.wait_for(connecting, self.patience)

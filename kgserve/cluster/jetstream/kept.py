@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -135,6 +135,8 @@ def _follows(store: str, after: Position, message: Message) -> Logged:
 _OWNERS = "kgserve.owner."
 _BEATS = "kgserve.beat."
 _ENTRIES = "kgserve.entry."
+_BEAT_ATTEMPT_SECONDS = 0.5
+"""So long a beat that an election or a lost server swallowed holds up the next attempt: all are heard soon after it."""
 
 
 class JetStreamRegistry:
@@ -143,7 +145,9 @@ class JetStreamRegistry:
     def __init__(self, connection: Connection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
         self._owners = Stream(connection, "KGSERVE_OWNERS", [f"{_OWNERS}>"], newest=True)
-        self._beats = Stream(connection, "KGSERVE_BEATS", [f"{_BEATS}>"], newest=True)
+        self._beats = Stream(
+            connection, "KGSERVE_BEATS", [f"{_BEATS}>"], newest=True, attempt_seconds=_BEAT_ATTEMPT_SECONDS
+        )
         self._entries = Stream(connection, "KGSERVE_ENTRIES", [f"{_ENTRIES}>"], newest=True)
 
     def entries(self, after: int = 0) -> dict[str, Entry]:
@@ -175,8 +179,16 @@ class JetStreamRegistry:
 
     def beats(self) -> dict[str, Heard]:
         """See `Registry.beats`."""
-        found = [Heard(decode_json(each.data, Beat), each.seq) for each in self._beats.walk(f"{_BEATS}>")]
-        return {heard.beat.node: heard for heard in found}
+        return _heard(self._beats.walk(f"{_BEATS}>"))
+
+    def seen_beats(self) -> dict[str, Heard]:
+        """See `Registry.seen_beats`: of any replica, for which the stream needs no leader."""
+        return _heard(self._beats.batch(f"{_BEATS}>", 0))
+
+
+def _heard(found: Iterable[Message]) -> dict[str, Heard]:
+    heard = [Heard(decode_json(each.data, Beat), each.seq) for each in found]
+    return {each.beat.node: each for each in heard}
 
 
 def _replaced(stream: Stream, subject: str, data: bytes, revision: int) -> int | None:

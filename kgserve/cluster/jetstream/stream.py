@@ -61,10 +61,22 @@ _decode = json_decoder(_Answer).decode
 class Stream:
     """A stream that is there, replicated, and forgets nothing by itself; with ``newest`` all but a subject's last."""
 
-    def __init__(self, connection: Connection, name: str, subjects: list[str], *, newest: bool = False) -> None:
-        """Make the stream if it is not there. Raises Conflict when it is not as it must be, and Unavailable."""
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        subjects: list[str],
+        *,
+        newest: bool = False,
+        attempt_seconds: float | None = None,
+    ) -> None:
+        """Make the stream if it is not there. Raises Conflict when it is not as it must be, and Unavailable.
+
+        An answer is waited for as long as ``attempt_seconds`` say, if they do, before it is asked for again.
+        """
         self.name = name
         self._connection = connection
+        self._seconds = attempt_seconds
         kept = 1 if newest else -1
         config = self._connection.call(self._made(subjects, kept))
         if config.num_replicas < REPLICAS or config.storage != "file":
@@ -94,10 +106,10 @@ class Stream:
 
     def batch(self, subject: str, after: int) -> list[Message]:
         """Some messages of subjects after a sequence, from any server: it may lack the last ones, or all."""
-        asked = {"seq": after + 1, "next_by_subj": subject, "batch": _BATCH, "max_bytes": _BATCH_BYTES}
-        answers = self._connection.call(
-            self._connection.ask_all(f"$JS.API.DIRECT.GET.{self.name}", _encode(asked), _is_last, ATTEMPT_SECONDS)
-        )
+        asked = _encode({"seq": after + 1, "next_by_subj": subject, "batch": _BATCH, "max_bytes": _BATCH_BYTES})
+        at = f"$JS.API.DIRECT.GET.{self.name}"
+        asking = self._connection.ask_all(at, asked, _is_last, ATTEMPT_SECONDS, self._seconds)
+        answers = self._connection.call(asking)
         return [_message(each) for each in answers if not _is_last(each)]
 
     def walk(self, subject: str, after: int = 0) -> Iterator[Message]:
@@ -147,7 +159,7 @@ class Stream:
 
     async def _answer(self, subject: str, request: dict[str, Any]) -> _Answer | None:
         """An answer that will not be another one soon."""
-        answer = await self._connection.ask(subject, _encode(request))
+        answer = await self._connection.ask(subject, _encode(request), seconds=self._seconds)
         if answer is None:
             return None
         found = _decode(answer)
@@ -163,7 +175,7 @@ class Stream:
             "Nats-Expected-Stream": self.name,
             "Nats-Expected-Last-Subject-Sequence": str(after),
         }
-        answer = await self._connection.ask(subject, data, headers)
+        answer = await self._connection.ask(subject, data, headers, self._seconds)
         if answer is None:
             return None
         error = (found := _decode(answer)).error
