@@ -48,10 +48,11 @@ def test_a_node_that_lost_its_folder_goes_on(rig: Rig, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("hasty")
 def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Path) -> None:
     name, audit = f"n{uuid4().hex}", Audit(tmp_path)
-    # Longer than it takes to notice that the connection is made anew in vain: what is asked meanwhile is lost, too.
-    node, fault = rig.faulty_node(3)
+    # Longer than one attempt takes: what is asked while the connection is made anew is lost, too.
+    node, fault = rig.faulty_node(1)
     shipping = SharedAudit(node.log, name, tmp_path)
     audit.administered("first", "done")
     shipping.ship()
