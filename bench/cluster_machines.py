@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from bench.preloading import compiled
 from kgserve.errors import KgserveError
 from tests.cluster.nodes import ServingNode
 from tests.cluster.servers import PASSWORD, USER, NatsServer, NatsServers
@@ -24,9 +26,10 @@ COUNT = 3
 NETWORK = "10.213.0"
 NODE_PORT, NATS_PORTS = 8080, (4222, 6222)
 NOBODY = "02:00:00:00:00:99"
-FAKETIME = Path(f"/usr/lib/{os.uname().machine}-linux-gnu/faketime/libfaketimeMT.so.1")
+CLOCK = Path(__file__).with_name("shifted_clock.c")
 DISK_MIB = 1024
 PATIENCE = 90.0
+_SHIFT = struct.Struct("=q")
 PROGRAMS = ("ip", "unshare", "setpriv", "mount")
 
 
@@ -57,8 +60,8 @@ def _apart() -> list[str]:
 class Machine:
     """One machine: what runs on it, and its link to the others."""
 
-    def __init__(self, number: int, folder: Path, *, faked: bool) -> None:
-        """``faked``: its node's clock can be set."""
+    def __init__(self, number: int, folder: Path, clock: Path | None = None) -> None:
+        """With the library ``clock`` its node's time of day can be set."""
         self.number = number
         self.host = f"{NETWORK}.{number + 1}"
         self.name = f"m{number}"
@@ -66,10 +69,9 @@ class Machine:
         self.server = NatsServer(f"n{number}", folder, NATS_PORTS, self.host, within)
         self.clock = folder / f"clock-{number}"
         urls = ",".join(f"nats://{USER}:{PASSWORD}@{NETWORK}.{each + 1}:{NATS_PORTS[0]}" for each in range(COUNT))
-        if faked:
-            self.set_clock(0)
-            within = [*within, "env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self.clock}"]
-            within += ["FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+        if clock is not None:
+            self.clock.write_bytes(bytes(_SHIFT.size))
+            within = [*within, "env", f"LD_PRELOAD={clock}", f"SHIFT_FILE={self.clock}"]
         self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within=within)
 
     def join(self) -> None:
@@ -100,7 +102,9 @@ class Machine:
 
     def set_clock(self, seconds: int) -> None:
         """Have its node's clock be so far off."""
-        self.clock.write_text(f"{seconds:+d}\n")
+        # In its place: the node has it in its memory.
+        with self.clock.open("r+b") as file:
+            file.write(_SHIFT.pack(seconds))
 
     def limit_disk(self) -> None:
         """Have a small disk for the node."""
@@ -157,7 +161,8 @@ def machines(folder: Path, *, faked: bool, small: bool, before: Path | None = No
     Nodes are of the version whose source is ``before``, until they are started again in their turn.
     """
     _lay_wires()
-    each = [Machine(number, folder, faked=faked and number == 0) for number in range(COUNT)]
+    clock = compiled(CLOCK, folder) if faked else None
+    each = [Machine(number, folder, clock if number == 0 else None) for number in range(COUNT)]
     servers = NatsServers([machine.server for machine in each])
     for machine in each:
         machine.join()

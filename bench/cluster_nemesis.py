@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,8 +25,9 @@ from typing import Literal, NamedTuple
 
 from bench.cluster_faults import FAULTS
 from bench.cluster_history import End, Operation, gap, violations
-from bench.cluster_machines import FAKETIME, Machine, lacking, machines, run_apart, settle
+from bench.cluster_machines import Machine, lacking, machines, run_apart, settle
 from bench.measure import Report
+from bench.preloading import COMPILER
 from kgserve.client import Client
 from kgserve.client.failures import Interrupted, Unreachable
 from kgserve.errors import KgserveError, NotFound
@@ -248,8 +250,8 @@ def _chosen(named: str) -> list[str]:
     chosen = named.replace(",", " ").split() or [*FAULTS]
     if unknown := set(chosen) - set(FAULTS):
         sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    if "clock" in chosen and not FAKETIME.exists():
-        print("clock: left out, for libfaketime is not installed.")
+    if "clock" in chosen and shutil.which(COMPILER) is None:
+        print("clock: left out, for there is no C compiler.")
         chosen.remove("clock")
     return chosen
 

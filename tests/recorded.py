@@ -13,11 +13,12 @@ import pytest
 
 from bench.power_loss import disk
 from bench.power_loss.recording import compile_recorder
+from bench.preloading import COMPILER
 
 ROOT = Path(__file__).parents[1]
 SEED = 1
 
-needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="a C compiler makes what records the calls")
+needs_compiler = pytest.mark.skipif(not shutil.which(COMPILER), reason="a C compiler makes what records the calls")
 
 
 class Recorded:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from bench.ledger import Ledger, State, Stream, Unit
 from bench.power_loss import disk
 from bench.power_loss.disk import Disk, File, Folder
+from bench.preloading import compiled
 from bench.server import Client, Server
 from bench.writers import GONE, Upload, Writers
 
@@ -101,11 +101,7 @@ class Timeline(Ledger):
 
 def compile_recorder(folder: Path) -> Path:
     """The recorder as a library. Raises CalledProcessError."""
-    made = folder / "recorder.so"
-    source = Path(__file__).with_name("recorder.c")
-    command = ["cc", "-shared", "-fPIC", "-O2", "-D_LARGEFILE64_SOURCE", "-o", str(made), str(source), "-ldl"]
-    subprocess.run(command, check=True)
-    return made
+    return compiled(Path(__file__).with_name("recorder.c"), folder)
 
 
 class Recording:

@@ -176,7 +176,7 @@ class Membership(Closing):
             self._watch.look(heard, now)
             alive, before = self._watch.alive(now).keys(), self._alive
             self._alive = alive
-        for gone in sorted(before - alive):
+        for gone in sorted(before - alive - {self.beat.node}):
             log.warning("node_gone", node=self.beat.node, gone=gone, leaving=heard[gone].beat.leaving)
         for come in sorted(alive - before - {self.beat.node}):
             log.info("node_heard", node=self.beat.node, heard=come)
