@@ -1,4 +1,4 @@
-"""Which nodes are alive. Each beats twice a second; the others judge it by what they see, and by no clock of its own.
+"""Which nodes are alive. Each beats once a second; the others judge it by what they see, and by no clock of its own.
 
 At the end in which format nodes write: one that all of them know, until an upgrade is finished.
 """
@@ -21,16 +21,18 @@ from kgserve.errors import Conflict, KgserveError
 
 log = structlog.get_logger()
 
-BEAT_SECONDS = 0.5
+BEAT_SECONDS = 1.0
+LISTEN_SECONDS = 0.5
+"""So much later at most than it was sent a beat is heard, which needs no leader of the log's servers."""
 LEASE_SECONDS = 10.0
 """Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
 SILENT_SECONDS = 8.0
 """After so long without a beat that was taken a node answers no reads: before others begin to."""
-HEARD_SECONDS = 3.0
+HEARD_SECONDS = 3 * BEAT_SECONDS
 """After so long everybody who is not cut off has heard of what a beat says."""
 QUIET_SECONDS = 4.0
 """After so long nobody is sent to a node any more: it may be gone, and who asks it may wait in vain."""
-ROUNDS = 6
+ROUNDS = 3
 """Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
 _STARTS = 3
 
@@ -225,7 +227,7 @@ class Membership(Closing):
                 self._beaten.notify_all()
 
     def _listen_on(self) -> None:
-        while not self._closing.wait(BEAT_SECONDS):
+        while not self._closing.wait(LISTEN_SECONDS):
             try:
                 self.listen()
             except KgserveError as error:

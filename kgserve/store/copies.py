@@ -181,16 +181,15 @@ class Copies:
     """
 
     def __init__(self, logs: Log, ownership: Ownership, files: CopiedFiles, copies: int, compact_mb: int) -> None:
-        """Raises Unavailable: no copy may be opened before it is known how far the logs are."""
         self._log = logs
         self._ownership = ownership
         self._where = files
         self._copies = copies
         self._most_bytes = _GROWN * compact_mb * MEBIBYTE
-        # What came before is read when a copy is opened, or when something comes after it.
-        self._seen = [logs.latest(shard) for shard in range(logs.shards)]
+        self._seen: list[Position] = []
         self._files: dict[str, _Files] = {}
         self._lock = threading.Lock()
+        self._first = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -204,6 +203,7 @@ class Copies:
 
         Raises CopyTooOld, LogTorn and Unavailable.
         """
+        self._look_first()
         reached = reached_by(journal, name, owner)
         reached = copied(journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached)
         require_not_ahead(journal, name, reached)
@@ -234,6 +234,7 @@ class Copies:
     def _run(self, held: Held) -> None:
         while not self._closing.wait(ROUND_SECONDS):
             try:
+                self._look_first()
                 for shard in range(self._log.shards):
                     self._follow(shard, held)
                 self._close_idle(held)
@@ -242,6 +243,15 @@ class Copies:
             except Exception:
                 # Whatever it is, the thread must go on.
                 log.exception("copies_not_followed")
+
+    def _look_first(self) -> None:
+        """See how far the logs are, before any copy is opened.
+
+        What came before is read when one is opened, or when something comes after it.
+        """
+        with self._first:
+            if not self._seen:
+                self._seen = [self._log.latest(shard) for shard in range(self._log.shards)]
 
     def _follow(self, shard: int, held: Held) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.cluster import membership
-from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Formats, Membership
+from kgserve.cluster.membership import LEASE_SECONDS, QUIET_SECONDS, ROUNDS, SILENT_SECONDS, Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Heard, Owner
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
@@ -121,7 +121,7 @@ def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cl
 def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.owned["n1"].seek("s", b"")
-    for _ in range(ROUNDS):
+    for _ in range(int(QUIET_SECONDS)):
         assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
         cluster.run(1, "n2", "n3")
     assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1", quiet=True)
