@@ -300,6 +300,32 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
     assert put(clients[2], store, "c") == 3
 
 
+def test_nobody_is_sent_to_a_node_that_is_silent(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[0], store, "a")
+    path, process = f"/api/memory/{store}/nodes/a", nodes[0].process
+    assert process is not None
+    with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
+
+        def refused(status: int) -> httpx.Response:
+            until = time.monotonic() + PATIENCE
+            while (answer := http.get(path)).status_code != status:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            return answer
+
+        refused(307)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            answer = refused(503)
+            copy = http.get(path, headers={"Kgserve-Read": "copy"})
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert answer.headers["retry-after"] == "1"
+        assert "which has not been heard of for seconds" in answer.json()["detail"]
+        assert copy.json()["node"]["id"] == "a"
+        refused(307)
+
+
 def test_a_store_is_moved_while_it_is_written(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "n0")
     with ThreadPoolExecutor(1) as thread:
