@@ -57,6 +57,7 @@ class Watch:
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}
         self._since: dict[str, tuple[int, float]] = {}
+        self._told: dict[str, int] = {}
         self._rounds = 0
         self._began: float | None = None
 
@@ -74,14 +75,22 @@ class Watch:
             if node not in self._heard or each.revision > self._heard[node].revision:
                 self._heard[node] = each
                 self._since[node] = (self._rounds, now)
+                for gone, last in each.beat.gone.items():
+                    self._told[gone] = max(last, self._told.get(gone, 0))
 
     def is_gone(self, node: str, now: float) -> bool:
         """Whether a node has left, or been silent for long enough; who never beat, once this one has looked as long."""
-        if node in self._heard and (self._heard[node].beat.leaving or self._is_told_gone(node)):
+        if self.has_left(node):
             return True
-        return self.is_silent(node, now, LEASE_SECONDS)
+        # Another node saw it silent for long enough, after the last beat that is known here as well.
+        is_told = node in self._heard and self._told.get(node, 0) >= self._heard[node].revision
+        return is_told or self.is_unheard(node, now, LEASE_SECONDS)
 
-    def is_silent(self, node: str, now: float, seconds: float) -> bool:
+    def has_left(self, node: str) -> bool:
+        """Whether the last beat of a node said so."""
+        return node in self._heard and self._heard[node].beat.leaving
+
+    def is_unheard(self, node: str, now: float, seconds: float) -> bool:
         """Whether a node was not heard of for so long, in which this one was."""
         if self._began is None:
             return False
@@ -93,13 +102,8 @@ class Watch:
         return {
             node: each.revision
             for node, each in self._heard.items()
-            if not each.beat.leaving and self.is_silent(node, now, LEASE_SECONDS)
+            if not each.beat.leaving and self.is_unheard(node, now, LEASE_SECONDS)
         }
-
-    def _is_told_gone(self, node: str) -> bool:
-        """Whether another node saw it silent for long enough, after the last beat that is known here as well."""
-        last = self._heard[node].revision
-        return any(each.beat.gone.get(node, -1) >= last for each in self._heard.values())
 
     def alive(self, now: float) -> dict[str, Beat]:
         """The last beat of each node that is not gone."""
@@ -178,8 +182,10 @@ class Membership(Closing):
             self._watch.look(heard, now)
             alive, before = self._watch.alive(now).keys(), self._alive
             self._alive = alive
+            left = {node for node in before - alive if self._watch.has_left(node)}
         for gone in sorted(before - alive - {self.beat.node}):
-            log.warning("node_gone", node=self.beat.node, gone=gone, leaving=heard[gone].beat.leaving)
+            tell = log.info if gone in left else log.warning
+            tell("node_gone", node=self.beat.node, gone=gone, left=gone in left)
         for come in sorted(alive - before - {self.beat.node}):
             log.info("node_heard", node=self.beat.node, heard=come)
 
@@ -209,7 +215,7 @@ class Membership(Closing):
     def is_quiet(self, node: str) -> bool:
         """Whether a node may be gone: it was not heard of for some seconds, in which this one was."""
         with self._lock:
-            return self._watch.is_silent(node, self._clock(), QUIET_SECONDS)
+            return self._watch.is_unheard(node, self._clock(), QUIET_SECONDS)
 
     def alive(self) -> dict[str, Beat]:
         """The nodes that are not gone, this one among them."""
@@ -231,7 +237,8 @@ class Membership(Closing):
             try:
                 self.listen()
             except KgserveError as error:
-                log.warning("beats_not_heard", node=self.beat.node, reason=str(error))
+                if not self._closing.is_set():
+                    log.warning("beats_not_heard", node=self.beat.node, reason=str(error))
 
     def _look_on(self, look: Callable[[], None]) -> None:
         seen = 0

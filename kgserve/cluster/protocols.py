@@ -197,7 +197,7 @@ class Registry(Protocol):
         ...
 
     def seen_beats(self) -> dict[str, Heard]:
-        """As `beats`, as far as some server has them, at once: also while none can be taken. None if it has none."""
+        """As `beats`, as far as some server has them: also while none can be taken. Empty where none answers."""
         ...
 
 

@@ -107,6 +107,13 @@ def test_what_one_node_saw_long_enough_holds_for_those_who_saw_it_later(cluster:
     assert not cluster.nodes["n3"].is_gone("n1")
 
 
+def test_a_beat_that_is_no_longer_there_ends_nothing_but_its_node(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    del cluster.wires["n2"].shared.messages["beat n1"]
+    cluster.run(int(LEASE_SECONDS) + 1, "n2", "n3")
+    assert cluster.nodes["n2"].alive().keys() == cluster.nodes["n3"].alive().keys() == {"n2", "n3"}
+
+
 def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     # Its last beat, which nobody has seen in a round of its own when it takes the beats' leader with it.

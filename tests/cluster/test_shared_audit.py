@@ -48,7 +48,6 @@ def test_a_node_that_lost_its_folder_goes_on(rig: Rig, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.usefixtures("hasty")
 def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Path) -> None:
     name, audit = f"n{uuid4().hex}", Audit(tmp_path)
     # Longer than one attempt takes: what is asked while the connection is made anew is lost, too.
