@@ -276,10 +276,11 @@ def _deleted(found: Json) -> Told:
 
 
 def _nodes(keys: Iterable[str], found: Iterable[Mapping[str, Any]]) -> Looked:
+    """What is there of some keys; a search finds the versions in conflict beside it as well, which are not looked at."""
     shown = {
         node["id"]: ((_value(node["content"]), node["version"]), node["sequence"])
         for node in found
-        if node["id"] in NODES
+        if node["id"] in NODES and "is_current" not in node
     }
     return {key: shown.get(key, (None, 0)) for key in keys}
 

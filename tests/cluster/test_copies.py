@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import httpx
@@ -140,8 +141,9 @@ def test_files_of_a_store_that_nobody_reads_are_kept_up_to_date(
     nodes: list[ServingNode], owner: Client, copy: httpx.Client
 ) -> None:
     files = Layout(nodes[1].data_dir, "kept")
-    for at in range(3):
-        add(owner, "kept", f"n{at}", "large " * 20)
+    # What is written before a node has first looked at the logs comes with the next write.
+    numbers = count()
+    awaited(lambda: add(owner, "kept", f"n{next(numbers)}", "large " * 20) > 0 and files.exists)
 
     def has(text: str) -> Callable[[], bool]:
         return lambda: any(text.encode() in each.read_bytes() for each in files.journal.glob("*.log"))
