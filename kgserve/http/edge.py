@@ -148,7 +148,7 @@ class Edge:
         self._guard = BrowserGuard(settings.host, self._origins, settings.allowed_hosts)
         self.running = 0
         """Requests that are being worked on, open streams among them."""
-        self.use = Use()
+        self.use = Use(shortcuts.service.callers)
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,7 +245,7 @@ class Edge:
         context.caller = caller
         asker.set(context.asker)
         self._rates.admit(caller, context.address)
-        self.use.asks(context.asker)
+        self.shortcuts.service.callers.asks(context.asker)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:

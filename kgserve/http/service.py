@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
@@ -48,21 +47,21 @@ from kgserve.operations.operation import (
     UseCase,
     described,
 )
-from kgserve.ops.graph import CopyReads, Graphs
+from kgserve.ops.graph import LATELY_SECONDS, CopyReads, Graphs
 from kgserve.rows.walk import TooLong
 from kgserve.settings import MEBIBYTE
 from kgserve.store.pool import NotOpen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from litestar.types import HTTPScope, Receive
 
     from kgserve.access.authentication import Caller, RequestContext
     from kgserve.http.connection import Header
     from kgserve.operations.operation import Method
-    from kgserve.ops.graph import Graph, Kind, Places, Threads
+    from kgserve.ops.graph import Callers, Graph, Kind, Places, Threads
 
     Headers = Iterable[tuple[bytes, bytes]]
 
@@ -128,6 +127,15 @@ class Service:
         working = self._run(work, threads)
         return await (asyncio.shield(working) if threads == "writes" else working)
 
+    @property
+    def callers(self) -> Callers:
+        """Who has asked lately."""
+        return self._threads.callers
+
+    def in_turn(self, threads: Kind) -> AbstractAsyncContextManager[None]:
+        """A block that is entered at once, but for a write of who has many under way: see `Turns`. Raises Limited."""
+        return self._threads.turns.one(asker.get()) if threads == "writes" else nullcontext()
+
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""
         return await self._run(partial(work, *args, **kwargs), "reads")
@@ -157,30 +165,18 @@ class Service:
         return await self._threads.kinds[threads].run(work)
 
 
-LATELY_SECONDS = 1.0
-"""So long after a request has begun more of its kind are expected."""
-
-
 class Use:
-    """Counts the requests that are use, and who asks."""
+    """Counts the requests that are use."""
 
-    def __init__(self) -> None:
+    def __init__(self, callers: Callers) -> None:
         self._running = 0
-        self._asked: OrderedDict[str, float] = OrderedDict()
+        self._callers = callers
         self.begun = self._ended = time.monotonic()
 
     def begin(self) -> None:
         """A request is being worked on; ``begun`` is when the last one was, on the monotonic clock."""
         self._running += 1
         self.begun = time.monotonic()
-
-    def asks(self, caller: str) -> None:
-        """One of a caller has been let in."""
-        now = time.monotonic()
-        self._asked[caller] = now
-        self._asked.move_to_end(caller)
-        while now - next(iter(self._asked.values())) > LATELY_SECONDS:
-            self._asked.popitem(last=False)
 
     def others(self, own: str, since: float) -> int:
         """How many other callers have asked lately, while a long request of one goes on that began at ``since``.
@@ -190,7 +186,7 @@ class Use:
         now = time.monotonic()
         if self.begun <= since or now - self.begun > LATELY_SECONDS:
             return 0
-        return max(1, sum(each != own and now - at <= LATELY_SECONDS for each, at in self._asked.items()))
+        return max(1, self._callers.others(own))
 
     def end(self) -> None:
         """It is no longer."""
@@ -494,7 +490,8 @@ class DirectOperation(NamedTuple):
         """The JSON of the answer, for a caller that may have it. Raises as the use case and as `json_of`."""
         target, request = await self._request(scope, receive, service)
         try:
-            return await self._found(target, request, service)
+            async with service.in_turn(self.case.threads):
+                return await self._found(target, request, service)
         except NoStore as error:
             if self.case.nothing is None or not is_yet_to_be_made(error, target):
                 raise
@@ -530,7 +527,8 @@ class DirectOperation(NamedTuple):
             found = await self.answered(scope, request.receive, service)
             return Response(renamed(found), media_type=VERSIONED_JSON) if versioned else answer(found)
         target, asked = await self._request(scope, request.receive, service)
-        made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
+        async with service.in_turn(self.case.threads):
+            made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
         response = answer(msgspec.json.encode(made), self.case.status(made))
         if self.case.location and response.status_code == _CREATED:
             named = asked_store(scope, "")

@@ -36,7 +36,8 @@ from kgserve.operations import examples
 from kgserve.operations.operation import CSV, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
 from kgserve.ops.cypher import run
 from kgserve.ops.cypher_read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
-from kgserve.ops.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported, rest_seconds
+from kgserve.ops.graph import rest_seconds
+from kgserve.ops.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

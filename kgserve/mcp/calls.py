@@ -443,10 +443,11 @@ class Calls:
             return await self._threads.kinds["statements"].run(lambda: _said(call, *begin()), call.asker)
         if not call.writes:
             return await self._threads.read(lambda: _said(call, *begin()))
-        answer, given, store = await self._threads.kinds["writes"].run(begin)
-        if isinstance(answer, Future):
-            # Shielded: who is cut off must not cancel what the store has taken.
-            answer = await asyncio.shield(asyncio.wrap_future(answer))
+        async with self._threads.turns.one(call.asker):
+            answer, given, store = await self._threads.kinds["writes"].run(begin)
+            if isinstance(answer, Future):
+                # Shielded: who is cut off must not cancel what the store has taken.
+                answer = await asyncio.shield(asyncio.wrap_future(answer))
         self._written.remember(call.asker, store, answer)
         return _said(call, answer, given, store)
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from copy import copy
 from functools import wraps
 from pathlib import Path
@@ -509,6 +509,110 @@ class Places:
                 del self._taken[caller]
 
 
+LATELY_SECONDS = 1.0
+"""So long after a request has begun more of its kind are expected."""
+LONGEST_REST_SECONDS = 1.0
+
+
+def rest_seconds(worked: float, others: int) -> float:
+    """For how long who does much leaves the server to so many others after each part: to each as long as it worked."""
+    return min(worked * others, LONGEST_REST_SECONDS)
+
+
+class Callers:
+    """Who has asked lately."""
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[str, float] = OrderedDict()
+
+    def asks(self, caller: str) -> None:
+        """A request of a caller has been let in."""
+        now = time.monotonic()
+        self._asked[caller] = now
+        self._asked.move_to_end(caller)
+        while now - next(iter(self._asked.values())) > LATELY_SECONDS:
+            self._asked.popitem(last=False)
+
+    def others(self, own: str) -> int:
+        """How many have asked lately beside a caller."""
+        now = time.monotonic()
+        return sum(each != own and now - at <= LATELY_SECONDS for each, at in self._asked.items())
+
+
+WRITES_AT_ONCE = 4
+"""Writes of one caller that are worked on while others ask."""
+
+
+class Turns:
+    """Has a caller that writes much at once do so a few at a time, for as long as others ask; of the event loop.
+
+    What is beyond waits here, first come, first served. After each write that another one waits for its place rests, as
+    `rest_seconds` says: many who write with one key have the share of a few. Who has fewer under way never waits.
+    """
+
+    def __init__(self, callers: Callers, queue: Places) -> None:
+        """``queue``: the requests of a caller, among which those that wait here count."""
+        self._callers = callers
+        self._queue = queue
+        self._taken: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def one(self, caller: str) -> AsyncGenerator[None]:
+        """One write of a caller, begun in its turn. Raises Limited when too many of its requests wait."""
+        if self._must_wait(caller):
+            await self._wait(caller)
+        else:
+            self._taken[caller] += 1
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._end(caller, time.perf_counter() - began)
+
+    def _must_wait(self, caller: str) -> bool:
+        is_full = self._taken[caller] >= WRITES_AT_ONCE or caller in self._waiting
+        return is_full and self._callers.others(caller) > 0
+
+    async def _wait(self, caller: str) -> None:
+        with self._queue.one(caller):
+            place = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(caller, deque()).append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():
+                    self._pass_on(caller)
+                raise
+
+    def _end(self, caller: str, worked: float) -> None:
+        if caller in self._waiting:
+            rest = rest_seconds(worked, self._callers.others(caller))
+            asyncio.get_running_loop().call_later(rest, self._pass_on, caller)
+        else:
+            self._let_go(caller)
+
+    def _pass_on(self, caller: str) -> None:
+        """Give a place to who has waited for longest, and more to the others once nobody else asks."""
+        waiting = self._waiting.get(caller, deque())
+        has_own = True
+        while waiting and (has_own or not self._callers.others(caller)):
+            place = waiting.popleft()
+            if not place.done():
+                self._taken[caller] += not has_own
+                has_own = False
+                place.set_result(None)
+        if not waiting:
+            self._waiting.pop(caller, None)
+        if has_own:
+            self._let_go(caller)
+
+    def _let_go(self, caller: str) -> None:
+        self._taken[caller] -= 1
+        if not self._taken[caller]:
+            del self._taken[caller]
+
+
 class Shares:
     """The threads for one kind of work."""
 
@@ -581,6 +685,8 @@ class Threads:
             "transfers", settings.max_transfers_per_key, "imports and exports of yours are open already; end one first"
         )
         self.places = (queue, waited, stated, self.transfers)
+        self.callers = Callers()
+        self.turns = Turns(self.callers, queue)
         self.kinds: dict[Kind, Shares] = {
             "reads": Shares(THREADS, each, queue, waited),
             "writes": Shares(THREADS, each, queue),

@@ -40,7 +40,7 @@ from kgserve.model.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest,
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, RowTuple
 from kgserve.model.stores import StoreLine, StoreSettings
 from kgserve.ops.entities import completed
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, rest_seconds
 from kgserve.ops.moments import Held, Past, valid_moment, whole_history
 from kgserve.ops.stores import checked_settings
 from kgserve.ops.validate import Faults, edge_put, node_access, node_put
@@ -68,7 +68,6 @@ MAX_LINE_BYTES = 8 << 20
 BATCHES_IN_FLIGHT = 2
 # An import gives way to other writers for as long as this before it gives up.
 QUEUE_SECONDS = 60.0
-LONGEST_REST_SECONDS = 1.0
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
 
@@ -99,11 +98,6 @@ _decoder = json_decoder(_Line)
 
 def _nobody() -> int:
     return 0
-
-
-def rest_seconds(worked: float, others: int) -> float:
-    """For how long an import leaves the server to so many others after each block: to each as long as it worked."""
-    return min(worked * others, LONGEST_REST_SECONDS)
 
 
 class Importer:

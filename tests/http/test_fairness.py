@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.http.service import LATELY_SECONDS, Use
-from kgserve.ops.transfer import rest_seconds
+from kgserve.http.service import Use
+from kgserve.ops.graph import LATELY_SECONDS, Callers, rest_seconds
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from tests.access.keys import bearer, given
@@ -158,13 +158,14 @@ def test_another_key_has_a_share_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> None:
-    use = Use()
+    callers = Callers()
+    use = Use(callers)
 
     def ask(*askers: str) -> None:
         for each in askers:
             time.sleep(0.001)
             use.begin()
-            use.asks(each)
+            callers.asks(each)
 
     ask("one", "mine")
     since = use.begun

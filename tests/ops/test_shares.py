@@ -1,4 +1,4 @@
-"""Callers share threads."""
+"""Callers share threads, and who writes much leaves something to others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.engine.turns import asker
 from kgserve.errors import Limited
-from kgserve.ops.graph import Places, Shares
+from kgserve.ops.graph import LATELY_SECONDS, WRITES_AT_ONCE, Callers, Places, Shares, Turns
 from tests.store.writing import PATIENCE
 
 THREADS, EACH, OPEN = 4, 2, 5
@@ -57,5 +57,138 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
         free.set()
         assert all(await asyncio.gather(*held))
         assert (share._each, queue.taken) == ({}, 0)
+
+    asyncio.run(run())
+
+
+class Writers:
+    """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
+
+    def __init__(self) -> None:
+        self.callers, self.queue = Callers(), Places("requests", OPEN, "of yours wait")
+        self.turns = Turns(self.callers, self.queue)
+        self.begun: list[int] = []
+        self._ends: list[asyncio.Event] = []
+
+    async def begin(self, count: int) -> list[asyncio.Task[None]]:
+        """So many more."""
+        first = len(self._ends)
+        self._ends += [asyncio.Event() for _ in range(count)]
+        tasks = [asyncio.create_task(self._write(number)) for number in range(first, first + count)]
+        await asyncio.sleep(0)
+        return tasks
+
+    async def end(self, *numbers: int) -> None:
+        """Have some end, and those that come after them begin."""
+        for number in numbers:
+            self._ends[number].set()
+        async with asyncio.timeout(PATIENCE):
+            while self.begun[-1] < min(numbers[-1] + WRITES_AT_ONCE, len(self._ends) - 1):
+                await asyncio.sleep(0.001)
+
+    async def _write(self, number: int) -> None:
+        async with self.turns.one("many"):
+            self.begun.append(number)
+            await self._ends[number].wait()
+
+
+def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("many")
+        alone = await writers.begin(WRITES_AT_ONCE + 1)
+        assert writers.begun == [*range(WRITES_AT_ONCE + 1)]
+        await writers.end(*writers.begun)
+        await asyncio.gather(*alone)
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        assert writers.begun == [*range(WRITES_AT_ONCE)]
+        for number in range(len(tasks)):
+            await writers.end(number)
+            # One after the other, in the order in which they came.
+            assert writers.begun == [*range(min(number + WRITES_AT_ONCE + 1, len(tasks)))]
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0)
+        assert (writers.turns._taken, writers.turns._waiting, writers.queue.taken) == ({}, {}, 0)
+
+    asyncio.run(run())
+
+
+def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
+    async def run() -> None:
+        writers, loop = Writers(), asyncio.get_running_loop()
+        tasks = await writers.begin(0)
+        for other in ("one", "another"):
+            writers.callers.asks(other)
+        tasks = await writers.begin(WRITES_AT_ONCE + 1)
+        began = loop.time()
+        await asyncio.sleep(0.05)
+        worked = loop.time() - began
+        await writers.end(0)
+        assert loop.time() - began >= 3 * worked
+        await writers.end(*range(1, len(tasks)))
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+def test_all_go_on_once_nobody_else_asks() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        writers.callers._asked["other"] -= 2 * LATELY_SECONDS
+        await writers.end(0)
+        await asyncio.sleep(0)
+        assert writers.begun == [*range(len(tasks))]
+        writers.callers.asks("other")
+        [late] = await writers.begin(1)
+        assert len(writers.begun) == len(tasks)
+        await writers.end(*range(1, len(tasks) + 1))
+        await asyncio.gather(*tasks, late)
+        assert writers.turns._taken == {}
+
+    asyncio.run(run())
+
+
+def test_who_leaves_while_waiting_takes_no_place_along() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        tasks[WRITES_AT_ONCE].cancel()
+        await writers.end(0)
+        assert writers.begun[-1] == WRITES_AT_ONCE + 1
+        [place] = writers.turns._waiting["many"]
+        writers._ends[1].set()
+        while not place.done():
+            await asyncio.sleep(0)
+        # It has been given a place, and leaves before it can take it.
+        tasks[-1].cancel()
+        await asyncio.gather(*tasks[-1:], return_exceptions=True)
+        assert (writers.turns._taken, writers.turns._waiting) == ({"many": WRITES_AT_ONCE - 1}, {})
+        for each in writers._ends:
+            each.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (writers.turns._taken, writers.queue.taken) == ({}, 0)
+
+    asyncio.run(run())
+
+
+def test_no_more_wait_to_write_than_may() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + OPEN)
+        with pytest.raises(Limited, match="5 of yours wait"):
+            async with writers.turns.one("many"):
+                pass
+        async with writers.turns.one("other"):
+            pass
+        for number in range(len(tasks)):
+            await writers.end(number)
+        await asyncio.gather(*tasks)
+        assert writers.turns._taken == {}
 
     asyncio.run(run())
