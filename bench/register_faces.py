@@ -276,7 +276,7 @@ def _deleted(found: Json) -> Told:
 
 
 def _nodes(keys: Iterable[str], found: Iterable[Mapping[str, Any]]) -> Looked:
-    """What is there of some keys; a search finds the versions in conflict beside it as well, which are not looked at."""
+    """What is there of some keys; a search also finds versions in conflict beside it, which are not looked at."""
     shown = {
         node["id"]: ((_value(node["content"]), node["version"]), node["sequence"])
         for node in found
