@@ -199,6 +199,8 @@ class Edge:
                 await exchange.no_content(preflight)
                 return
             self._let_in(scope, context)
+            if _is_use(scope["method"], scope["path"], exchange.headers):
+                self.shortcuts.service.callers.asks(context.asker)
             self._check_path(scope["path"])
             is_passed = self._in_cluster and is_passed_on(exchange.headers)
             if not is_passed and (found := self.shortcuts.find(scope)):
@@ -245,7 +247,6 @@ class Edge:
         context.caller = caller
         asker.set(context.asker)
         self._rates.admit(caller, context.address)
-        self.shortcuts.service.callers.asks(context.asker)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
