@@ -82,7 +82,7 @@ class Service:
     def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
-        self.rounds = Rounds()
+        self.rounds = Rounds(threads.callers.has_others)
         most, most_of_one = graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key
         self.streams = Streams(most, most_of_one, self.rounds)
         self.forwarder = forwarder

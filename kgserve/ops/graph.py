@@ -538,6 +538,11 @@ class Callers:
         now = time.monotonic()
         return sum(each != own and now - at <= LATELY_SECONDS for each, at in self._asked.items())
 
+    def has_others(self, own: str) -> bool:
+        """Whether any has."""
+        newest = next((at for each, at in reversed(self._asked.items()) if each != own), None)
+        return newest is not None and time.monotonic() - newest <= LATELY_SECONDS
+
 
 WRITES_AT_ONCE = 4
 """Writes of one caller that are worked on while others ask."""
@@ -572,7 +577,7 @@ class Turns:
 
     def _must_wait(self, caller: str) -> bool:
         is_full = self._taken[caller] >= WRITES_AT_ONCE or caller in self._waiting
-        return is_full and self._callers.others(caller) > 0
+        return is_full and self._callers.has_others(caller)
 
     async def _wait(self, caller: str) -> None:
         with self._queue.one(caller):
@@ -596,7 +601,7 @@ class Turns:
         """Give a place to who has waited for longest, and more to the others once nobody else asks."""
         waiting = self._waiting.get(caller, deque())
         has_own = True
-        while waiting and (has_own or not self._callers.others(caller)):
+        while waiting and (has_own or not self._callers.has_others(caller)):
             place = waiting.popleft()
             if not place.done():
                 self._taken[caller] += not has_own

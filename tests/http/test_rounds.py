@@ -9,9 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from kgserve.engine.turns import asker
-from kgserve.http.connection import AT_ONCE, Rounds
+from kgserve.http.connection import AT_ONCE, PAUSE_SECONDS, Rounds
+from kgserve.ops.graph import Callers
 
 MANY = 10 * AT_ONCE
+alone = Callers().has_others
 
 
 async def rounds_made() -> None:
@@ -29,7 +31,7 @@ def left(rounds: Rounds, done: list[str], caller: str, count: int) -> None:
 
 def test_callers_take_turns() -> None:
     async def told() -> list[str]:
-        rounds, done = Rounds(), list[str]()
+        rounds, done = Rounds(alone), list[str]()
         rounds.begin()
         left(rounds, done, "greedy", MANY)
         left(rounds, done, "modest", 2)
@@ -39,9 +41,35 @@ def test_callers_take_turns() -> None:
     assert asyncio.run(told())[:5] == ["greedy", "modest", "greedy", "modest", "greedy"]
 
 
+def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
+    async def told() -> tuple[list[str], float]:
+        callers, done = Callers(), list[str]()
+        callers.asks("modest")
+        rounds, loop = Rounds(callers.has_others), asyncio.get_running_loop()
+        rounds.begin()
+        left(rounds, done, "greedy", MANY)
+        began = loop.time()
+        while not done:
+            await asyncio.sleep(0)
+        asker.set("greedy")
+        future = Future[int]()
+        result = asyncio.ensure_future(rounds.result(future))
+        await asyncio.sleep(0)
+        future.set_result(1)
+        await result
+        done.append("a result")
+        while len(done) <= MANY:  # noqa: ASYNC110  # for all of them, however long it takes
+            await asyncio.sleep(PAUSE_SECONDS)
+        return done, loop.time() - began
+
+    done, seconds = asyncio.run(told())
+    assert done.index("a result") < MANY
+    assert seconds > (MANY / AT_ONCE - 2) * PAUSE_SECONDS
+
+
 def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
     async def found() -> tuple[int, int]:
-        rounds, done, seen = Rounds(), list[str](), list[int]()
+        rounds, done, seen = Rounds(alone), list[str](), list[int]()
         rounds.begin()
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -59,7 +87,7 @@ def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
 
 def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
     async def told() -> None:
-        rounds, good, bad = Rounds(), Future[int](), Future[int]()
+        rounds, good, bad = Rounds(alone), Future[int](), Future[int]()
         asker.set("someone")
         left_early = asyncio.ensure_future(rounds.result(good))
         stays, fails = asyncio.ensure_future(rounds.result(good)), asyncio.ensure_future(rounds.result(bad))
@@ -78,7 +106,7 @@ def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
 
 
 def test_what_is_left_for_a_loop_that_has_ended_is_let_be_and_another_goes_on() -> None:
-    rounds, done = Rounds(), list[str]()
+    rounds, done = Rounds(alone), list[str]()
 
     async def begun() -> None:
         rounds.begin()
