@@ -650,7 +650,7 @@ class Rounds:
 
     A commit may be waited for by 64 writes, and be news to 200 streams; who asks meanwhile is not to wait for all of
     them, nor are other threads kept from the interpreter by what is sent to all. Without a lock, which a thread could
-    hold while it has lost its turn. While others ask, one caller's streams are told with pauses, and so of more at once.
+    hold while it has lost its turn. While others ask, one caller's streams are told with pauses, of more at once then.
     """
 
     def __init__(self, has_others: Callable[[str], bool]) -> None:

@@ -198,9 +198,7 @@ class Edge:
             if preflight := self._origins.preflight(scope["method"], scope["headers"]):
                 await exchange.no_content(preflight)
                 return
-            self._let_in(scope, context)
-            if _is_use(scope["method"], scope["path"], exchange.headers):
-                self.shortcuts.service.callers.asks(context.asker)
+            self._let_in(scope, context, exchange.headers)
             self._check_path(scope["path"])
             is_passed = self._in_cluster and is_passed_on(exchange.headers)
             if not is_passed and (found := self.shortcuts.find(scope)):
@@ -234,7 +232,7 @@ class Edge:
         client = scope["client"]
         return self._proxies.client(client[0], scope["headers"]) if client else UNKNOWN
 
-    def _let_in(self, scope: HTTPScope, context: RequestContext) -> None:
+    def _let_in(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
         """Find out who comes, and count the request. Raises Unauthenticated, Limited."""
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
@@ -247,6 +245,8 @@ class Edge:
         context.caller = caller
         asker.set(context.asker)
         self._rates.admit(caller, context.address)
+        if _is_use(scope["method"], scope["path"], headers):
+            self.shortcuts.service.callers.asks(context.asker)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
