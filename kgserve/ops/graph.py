@@ -544,7 +544,7 @@ class Callers:
         return newest is not None and time.monotonic() - newest <= LATELY_SECONDS
 
 
-WRITES_AT_ONCE = 4
+WRITES_AT_ONCE = 2
 """Writes of one caller that are worked on while others ask."""
 
 
