@@ -546,13 +546,16 @@ class Callers:
 
 WRITES_AT_ONCE = 2
 """Writes of one caller that are worked on while others ask."""
+LONGEST_TURN_SECONDS = 1.0
+"""For which a write waits for its turn at most: those before it may wait for a store that cannot be reached."""
 
 
 class Turns:
     """Has a caller that writes much at once do so a few at a time, for as long as others ask; of the event loop.
 
-    What is beyond waits here, first come, first served. After each write that another one waits for its place rests, as
-    `rest_seconds` says: many who write with one key have the share of a few. Who has fewer under way never waits.
+    What is beyond waits here, first come, first served, for a second at most. After each write whose place another one
+    waits for, the place rests, as `rest_seconds` says: many who write with one key have the share of a few. Who has
+    fewer under way never waits.
     """
 
     def __init__(self, callers: Callers, queue: Places) -> None:
@@ -581,17 +584,27 @@ class Turns:
 
     async def _wait(self, caller: str) -> None:
         with self._queue.one(caller):
-            place = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            place = loop.create_future()
             self._waiting.setdefault(caller, deque()).append(place)
+            late = loop.call_later(LONGEST_TURN_SECONDS, self._let_in, caller, place)
             try:
                 await place
             except asyncio.CancelledError:
                 if place.done() and not place.cancelled():
-                    self._pass_on(caller)
+                    self._end(caller, 0.0)
                 raise
+            finally:
+                late.cancel()
+
+    def _let_in(self, caller: str, place: asyncio.Future[None]) -> None:
+        """Give one that has waited for long enough a place that is one too many."""
+        if not place.done():
+            self._taken[caller] += 1
+            place.set_result(None)
 
     def _end(self, caller: str, worked: float) -> None:
-        if caller in self._waiting:
+        if caller in self._waiting and self._taken[caller] <= WRITES_AT_ONCE:
             rest = rest_seconds(worked, self._callers.others(caller))
             asyncio.get_running_loop().call_later(rest, self._pass_on, caller)
         else:

@@ -9,6 +9,7 @@ import pytest
 
 from kgserve.engine.turns import asker
 from kgserve.errors import Limited
+from kgserve.ops import graph
 from kgserve.ops.graph import LATELY_SECONDS, WRITES_AT_ONCE, Callers, Places, Shares, Turns
 from tests.store.writing import PATIENCE
 
@@ -132,6 +133,34 @@ def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
         assert loop.time() - began >= 3 * worked
         await writers.end(*range(1, len(tasks)))
         await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "LONGEST_TURN_SECONDS", 0.02)
+
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 2)
+        assert writers.begun == [*range(WRITES_AT_ONCE)]
+        async with asyncio.timeout(PATIENCE):
+            while len(writers.begun) < len(tasks):  # though none of those before has ended
+                writers._news.clear()
+                await writers._news.wait()
+        [late] = await writers.begin(1)
+        for each in writers._ends[:2]:
+            each.set()
+        await asyncio.gather(*tasks[:2])
+        assert writers.turns._taken["many"] <= WRITES_AT_ONCE + 1, "places beyond those that there are go away again"
+        for each in writers._ends:
+            each.set()
+        await asyncio.gather(*tasks, late)
+        async with asyncio.timeout(PATIENCE):
+            while writers.turns._taken:  # noqa: ASYNC110  # the last places rest
+                await asyncio.sleep(0.001)
+        assert writers.queue.taken == 0
 
     asyncio.run(run())
 
