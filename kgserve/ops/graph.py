@@ -598,7 +598,7 @@ class Turns:
                 late.cancel()
 
     def _let_in(self, caller: str, place: asyncio.Future[None]) -> None:
-        """Give one that has waited for long enough a place that is one too many."""
+        """Give one that waits no longer a place beside those that there are."""
         if not place.done():
             self._taken[caller] += 1
             place.set_result(None)
@@ -616,8 +616,9 @@ class Turns:
         has_own = True
         while waiting and (has_own or not self._callers.has_others(caller)):
             place = waiting.popleft()
-            if not place.done():
-                self._taken[caller] += not has_own
+            if not has_own:
+                self._let_in(caller, place)
+            elif not place.done():
                 has_own = False
                 place.set_result(None)
         if not waiting:
