@@ -86,6 +86,9 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
     threads, forwarder = Threads(pool.settings), Forwarder(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)
+    for views in (graphs.indexer, graphs.historian):
+        if views is not None:
+            views.give_way(threads.callers.are_several)
 
     @asgi("/mcp", copy_scope=True)
     async def mcp(scope: Scope, receive: Receive, send: Send) -> None:

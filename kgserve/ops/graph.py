@@ -11,6 +11,7 @@ turn without a thread; what is beyond what may wait is refused, with when to com
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
@@ -18,6 +19,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from copy import copy
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -520,28 +522,41 @@ def rest_seconds(worked: float, others: int) -> float:
 
 
 class Callers:
-    """Who has asked lately."""
+    """Who has asked lately. Any thread may call."""
 
     def __init__(self) -> None:
         self._asked: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
 
     def asks(self, caller: str) -> None:
         """A request of a caller has been let in."""
         now = time.monotonic()
-        self._asked[caller] = now
-        self._asked.move_to_end(caller)
-        while now - next(iter(self._asked.values())) > LATELY_SECONDS:
-            self._asked.popitem(last=False)
+        with self._lock:
+            self._asked[caller] = now
+            self._asked.move_to_end(caller)
+            while now - next(iter(self._asked.values())) > LATELY_SECONDS:
+                self._asked.popitem(last=False)
 
     def others(self, own: str) -> int:
         """How many have asked lately beside a caller."""
-        now = time.monotonic()
-        return sum(each != own and now - at <= LATELY_SECONDS for each, at in self._asked.items())
+        oldest = time.monotonic() - LATELY_SECONDS
+        with self._lock:
+            return sum(each != own and at >= oldest for each, at in self._asked.items())
 
     def has_others(self, own: str) -> bool:
         """Whether any has."""
-        newest = next((at for each, at in reversed(self._asked.items()) if each != own), None)
-        return newest is not None and time.monotonic() - newest <= LATELY_SECONDS
+        return self._are_lately(1, own)
+
+    def are_several(self) -> bool:
+        """Whether more than one has asked lately."""
+        return self._are_lately(2)
+
+    def _are_lately(self, many: int, but: str | None = None) -> bool:
+        """Whether so many have asked lately, not counting one."""
+        with self._lock:
+            newest = (at for each, at in reversed(self._asked.items()) if each != but)
+            at = next(islice(newest, many - 1, None), None)
+        return at is not None and time.monotonic() - at <= LATELY_SECONDS
 
 
 WRITES_AT_ONCE = 2

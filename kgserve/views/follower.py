@@ -228,13 +228,13 @@ class View(ABC):
             return rows.width == Width.MEMORY
 
     def _give_way(self, worked: float) -> None:
-        """After some seconds of work, serve who is waited for in other stores, and leave cores to a writer.
+        """After some seconds of work, serve who is waited for in other stores, and leave cores to writer and requests.
 
         That for twice as long: a thread of low priority that was put aside while it held the interpreter's lock would
         hold up everybody.
         """
         self.schedule.serve_hurried(self)
-        if self.store.writing:
+        if self.store.writing or self.schedule.are_others_served():
             self._stopping.wait(min(2 * worked, LONGEST_REST_SECONDS))
 
     @property
@@ -542,6 +542,8 @@ class Schedule:
         self._served: list[View] = []  # the second one in the midst of a step of the first
         self._server: int | None = None
         self.serve: Callable[[View], object] = View.serve
+        self.are_others_served: Callable[[], bool] = lambda: False
+        """Whether requests are answered that long work had better give way to."""
         self._changed = threading.Condition()
         self._closed = False
         self._resting_until = -math.inf

@@ -255,9 +255,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
 
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._remember()
-        with_meaning = (text for text in texts if text.meaning)
-        while some := list(islice(with_meaning, EMBED_AT_ONCE)):
-            self._embed(some)
+        self._embed(text for text in texts if text.meaning)
         self._save(sequence)
 
     def _follow(self, step: Step) -> None:
@@ -266,22 +264,28 @@ class VectorFollower(IndexFollower[VectorIndex]):
         put = [text for text in step.put if text.meaning]
         self.pending = len(put)
         self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
-        for first in range(0, len(put), EMBED_AT_ONCE):
-            self._embed(put[first : first + EMBED_AT_ONCE])
+        self._embed(iter(put))
         self.pending = 0
         if time.monotonic() - self._saved_at > SAVE_SECONDS:
             self._save(step.sequence)
 
-    def _embed(self, texts: list[Text]) -> None:
-        self._continue()
-        started = time.perf_counter()
+    def _embed(self, texts: Iterator[Text]) -> None:
+        worked = 0.0
+        while some := list(islice(texts, EMBED_AT_ONCE)):
+            self._continue()
+            if worked:
+                self._give_way(worked)
+            started = time.perf_counter()
+            self._embed_some(some)
+            worked = time.perf_counter() - started
+
+    def _embed_some(self, texts: list[Text]) -> None:
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
         vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
         ids, types = [text.id for text in texts], [text.type for text in texts]
         self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)
-        self._give_way(time.perf_counter() - started)
 
     def check_model(self) -> None:
         """Raise Conflict when the store's vectors are of another model than the server's."""

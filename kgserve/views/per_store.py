@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from kgserve.errors import Unavailable
@@ -25,6 +25,11 @@ class PerStore(ABC, Generic[Own]):
         self._threads = threads
         self._open: dict[str, Own] = {}
         self._lock = threading.Lock()
+
+    def give_way(self, are_others_served: Callable[[], bool]) -> None:
+        """Leave cores to requests while that says so: what takes long takes three times as long then."""
+        for thread in self._threads:
+            thread.schedule.are_others_served = are_others_served
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""

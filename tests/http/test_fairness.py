@@ -157,6 +157,16 @@ def test_another_key_has_a_share_of_its_own(tmp_path: Path) -> None:
         assert {each.result().status_code for each in waits} == {200}
 
 
+def test_indexing_leaves_cores_to_several_who_ask(tmp_path: Path) -> None:
+    keys = [bearer(given(tmp_path, "write", name=name)) for name in ("one", "two")]
+    with serving(tmp_path) as served, httpx.Client(base_url=served.url, timeout=PATIENCE) as http:
+        accepted(http.post("/api/memory/s/inject", json=BATCH, headers=keys[0]))
+        schedule = indexes_of(served, "s").vector.schedule
+        assert not schedule.are_others_served()
+        accepted(http.get("/api/memory/s/nodes/n", headers=keys[1]))
+        assert schedule.are_others_served()
+
+
 def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> None:
     callers = Callers()
     use = Use(callers)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -60,6 +62,43 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
         assert (share._each, queue.taken) == ({}, 0)
 
     asyncio.run(run())
+
+
+def test_who_has_asked_may_be_looked_at_from_any_thread() -> None:
+    callers, over = Callers(), threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            assert callers.others("0") <= 7
+            assert callers.has_others("0") <= callers.are_several()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            looking = threads.submit(look)
+            for at in range(100_000):
+                callers.asks(str(at % 8))
+            over.set()
+            looking.result()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers = Callers()
+    assert not callers.are_several()
+    callers.asks("one")
+    callers.asks("one")
+    assert not callers.are_several()
+    assert not callers.has_others("one")
+    callers.asks("two")
+    assert callers.are_several()
+    assert callers.has_others("one")
+    monkeypatch.setattr(graph, "LATELY_SECONDS", -1.0)
+    assert not callers.are_several()
+    assert not callers.has_others("one")
+    assert callers.others("one") == 0
 
 
 class Writers:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.views.follower import Schedule, View
-from kgserve.views.indexes import KeywordFollower
+from kgserve.views.indexes import EMBED_AT_ONCE, KeywordFollower, VectorFollower
 from tests.store.writing import batch, opened, write
 
 Three = tuple[View, View, View]
@@ -112,3 +115,23 @@ def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) ->
         for view in (long, beside, other):
             assert schedule.forget(view)
             view.close()
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, chunks: int) -> None:
+    rests: list[int] = []
+    with opened(tmp_path) as store, closing(VectorFollower(store, HashingEmbedder())) as view:
+        write(store, batch(*(f"n{at}" for at in range(chunks * EMBED_AT_ONCE)), content="words"))
+
+        def are_others_served() -> bool:
+            rests.append(view.pending)
+            return True
+
+        view.schedule.are_others_served = are_others_served
+        view.serve()
+        assert view.sequence == 1
+        began = time.monotonic()
+        view._give_way(0.05)
+        assert time.monotonic() - began >= 0.1
+    # Not behind the last part: somebody may wait for it.
+    assert rests == [*(left * EMBED_AT_ONCE for left in range(chunks - 1, 0, -1)), 0]
