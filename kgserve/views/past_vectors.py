@@ -56,9 +56,7 @@ INSERT OR IGNORE INTO cursor VALUES (1, 0, '', 0, 0);
 """
 _FOREIGN = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
 _RUN = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
-_KNOWN = "SELECT 1 FROM run WHERE id = :id AND first <= :first AND last >= :last"
-_LENGTHENED = f"{_RUN} WHERE id = :id AND last = :first AND type = :type AND vector = :vector AND marks IS :facets"
-_BEGUN = f"{_RUN} WHERE id = :id AND first = :first"
+_LAST_BEGUN = f"{_RUN} WHERE id = ? AND first <= ? ORDER BY first DESC LIMIT 1"
 _PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
 
@@ -78,6 +76,7 @@ class PastVectors(WrittenBesideReading):
         self._model = model
         writer, self._held = self._opened()
         super().__init__(writer, folder / "texts.sqlite")
+        self._ended = 0  # by which commit nothing is left that had ended
         self._used: int = self._writer.execute("SELECT coalesce(max(place) + 1, 0) FROM vector").fetchone()[0]
         self.sequence: int = self._writer.execute("SELECT sequence FROM cursor").fetchone()[0]
 
@@ -97,12 +96,12 @@ class PastVectors(WrittenBesideReading):
 
         All of it or nothing is done, and twice comes to the same. Raises OSError when there is no room.
         """
+        is_any_over = ended > self._ended or any((text.until or 0) <= ended for text in texts)
         with self._writing:
             with self._writer as transaction:
                 added = self._add_vectors(transaction, vectors)
                 put = [past for text in texts if (past := _put_text(transaction, text)) is not None]
-                if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (ended,)).rowcount:
-                    transaction.execute(_FORGET_UNUSED)
+                forgotten = _forget_ended(transaction, ended) if is_any_over else 0
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
@@ -113,7 +112,7 @@ class PastVectors(WrittenBesideReading):
             else:
                 for past in put:
                     held.put(past)
-        self.sequence = sequence
+        self.sequence, self._ended = sequence, max(ended, self._ended)
 
     def erase(self, ids: Iterable[str]) -> None:
         """Leave nothing of the texts of some entities, nor of vectors that no other one has."""
@@ -368,20 +367,34 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     """Add a past text, or lengthen the one before that said the same; None when it is there."""
     key = _text_key(text.meaning)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
-    facets = _packed(text.facets)
     past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
-    values = {**msgspec.structs.asdict(past), "facets": facets}
-    if transaction.execute(_KNOWN, values).fetchone():
+    begun = transaction.execute(_LAST_BEGUN, (past.id, past.first)).fetchone()
+    before = None if begun is None else _past_text(begun)
+    if before is not None and before.last >= past.last:
         return None
-    if before := transaction.execute(_LENGTHENED, values).fetchone():
-        past = msgspec.structs.replace(_past_text(before), last=past.last)
-    elif begun := transaction.execute(_BEGUN, values).fetchone():
-        past = msgspec.structs.replace(past, number=begun[0])
+    if before is not None and before.last == past.first and _says_the_same(before, past):
+        past = msgspec.structs.replace(before, last=past.last)
+    elif before is not None and before.first == past.first:
+        past = msgspec.structs.replace(past, number=before.number)
     else:
         next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
         past = msgspec.structs.replace(past, number=transaction.execute(next_number).fetchone()[0])
     transaction.execute(_PUT, _values(past))
     return past
+
+
+def _forget_ended(transaction: sqlite3.Connection, by: int) -> int:
+    """Forget what had ended by a commit, with vectors that nothing else has; how many texts. Looks at all there are."""
+    if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (by,)).rowcount:
+        transaction.execute(_FORGET_UNUSED)
+    return forgotten
+
+
+def _says_the_same(one: PastText, other: PastText) -> bool:
+    def said(past: PastText) -> tuple[Any, ...]:
+        return past.type, past.vector, _packed(past.facets)
+
+    return said(one) == said(other)
 
 
 def _packed(facets: Facets | None) -> bytes | None:

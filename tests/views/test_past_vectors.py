@@ -94,6 +94,25 @@ def test_vectors_of_the_past(tmp_path: Path) -> None:
     assert PastVectors(tmp_path / "past", WIDTH, "other").sequence == 0
 
 
+@pytest.mark.parametrize("of", ["one entity", "one text"])
+def test_what_a_text_costs_does_not_grow_with_those_that_are_there(tmp_path: Path, of: str) -> None:
+    steps: list[int] = []
+
+    def text(number: int) -> Text:
+        if of == "one text":
+            return Text(f"n{number}", "t", "said by all", 1, until=2)
+        return Text("n", "t", f"text {number % 2}", number, until=number + 1)
+
+    with opened(tmp_path) as index:
+        for first in (1, 401):
+            fill(index, [text(number) for number in range(first, first + 400)])
+            steps.append(0)
+            index._writer.set_progress_handler(lambda: steps.append(steps.pop() + 1), 10)
+            fill(index, [text(first + 400)])
+            index._writer.set_progress_handler(None, 0)
+    assert 0 < steps[1] < 1.5 * steps[0]
+
+
 def test_filters_are_those_of_the_present(tmp_path: Path) -> None:
     source = random.Random(3)
     texts = some_texts(source, 400)
