@@ -194,7 +194,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print a table for each size."""
     parser = argparse.ArgumentParser(prog="python -m bench.capacity", description="What a store takes, and how long.")
     parser.add_argument("--only", nargs="+", choices=SIZES, default=SIZES, help="what to measure (default: all)")
-    parser.add_argument("--without-indexes", action="store_true", help="a million vectors take an hour and more")
+    parser.add_argument("--without-indexes", action="store_true", help="a million vectors take half an hour")
     parser.add_argument("--quick", action="store_true", help="a tiny store alone")
     options = parser.parse_args(arguments)
     end_when_told()
