@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.model.likeness import HASH_BYTES, LONGEST, conflicts, differs, fingerprint, same, text_hash, words
+from kgserve.model.likeness import HASH_BYTES, LONGEST, conflicts, differs, fingerprint, numbers, same, text_hash, words
 
 LISTS = Path(__file__).parent / "likeness"
 PLACE = re.compile(r"\{([^{}|]*)\|([^{}]*)\}")
@@ -43,6 +43,26 @@ def test_case_blanks_and_the_final_mark_are_no_part_of_the_hash() -> None:
     assert one != text_hash("User prefers dark mode")
     assert one != text_hash("The user prefers dark mode?")
     assert len(one) == HASH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("text", "counted"),
+    [
+        ("two thousand five", ["2005"]),
+        ("one hundred twenty-three", ["123"]),
+        ("three million two thousand five hundred six", ["3002506"]),
+        ("one hundred thousand", ["100000"]),
+        ("thousand", ["1000"]),
+        ("twelve hundred", ["1200"]),
+        ("twenty one", ["21"]),
+        ("twenty eleven", ["20", "11"]),
+        ("nineteen eighty four", ["19", "84"]),
+        ("five two", ["5", "2"]),
+        ("zero", ["0"]),
+    ],
+)
+def test_numbers_in_words_are_those_in_digits(text: str, counted: list[str]) -> None:
+    assert numbers(words(f"It holds {text} files")) == numbers(words(f"It holds {' '.join(counted)} files")) == counted
 
 
 @pytest.mark.parametrize(
