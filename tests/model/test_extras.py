@@ -11,7 +11,8 @@ from kgserve.errors import InvalidInput, KindNotAllowed
 from kgserve.model.batch import ANY, EdgePut, NodePut, Rules, WriteBatch, edge_extras, node_extras, put_again
 from kgserve.model.change import Said, StoreState
 from kgserve.model.digest import row_hash, rows_digest, to_text
-from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.fields import EDGE as EDGE_FIELDS
+from kgserve.model.fields import NODE, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes, holds
 
@@ -44,6 +45,22 @@ NARROW_DIGESTS = (
     (replace(EDGE, extras=NARROW_EDGE), "fa5b2fae5bdba911aa2a2153e4d2fd72"),
 )
 ALL_OF_THEM = "1761c0fb8e7f7961fee4d6a5928faa07"
+
+
+@pytest.mark.parametrize("extras", [FULL, NARROW, NodeExtras(), replace(FULL, conflicts=(), tags=(), context="")])
+def test_columns_of_a_node_come_to_what_they_were_made_of(extras: NodeExtras) -> None:
+    assert NodeExtras.of_columns(extras.columns) == extras
+    assert NodeExtras.of_columns([None] * len(extras.columns)) is None
+    if extras.width < Width.MEMORY:
+        assert NodeExtras.of_columns(extras.columns[: len(NODE.extras)]) == extras
+
+
+@pytest.mark.parametrize("extras", [FULL_EDGE, NARROW_EDGE, EdgeExtras(), replace(FULL_EDGE, context="")])
+def test_columns_of_an_edge_come_to_what_they_were_made_of(extras: EdgeExtras) -> None:
+    assert EdgeExtras.of_columns(extras.columns) == extras
+    assert EdgeExtras.of_columns([None] * len(extras.columns)) is None
+    if extras.width < Width.MEMORY:
+        assert EdgeExtras.of_columns(extras.columns[: len(EDGE_FIELDS.extras)]) == extras
 
 
 class Writing:
