@@ -98,7 +98,7 @@ class Base:
     def ids_text(self) -> memoryview:
         """All ids, one after the other. Raises RowsDamaged."""
         section = self._directory.sections["ids"]
-        self._blocks.check_range(section.offset, section.offset + max(section.size, 1))
+        self._blocks.check_range(section.offset, section.offset + section.size)
         return memoryview(self._map)[section.offset : section.offset + section.size]
 
     def sizes(self, kind: Literal["node", "edge"]) -> Numbers:
@@ -364,7 +364,7 @@ class Base:
     def _some(self, name: str, column: str) -> list[bytes]:
         """The texts of a section that has few."""
         section, places = self._directory.sections[name], self._arrays[column].tolist()
-        self._blocks.check_range(section.offset, section.offset + max(section.size, 1))
+        self._blocks.check_range(section.offset, section.offset + section.size)
         return [self._map[section.offset + a : section.offset + b] for a, b in pairwise(places)]
 
     def _text(self, start: int, size: int) -> bytes:
