@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.model.change import ChangeSet
+from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.encoding import encode_edge, encode_node
 from kgserve.rows.endings import AT_ONCE, LEAST, LONGEST, MOST, Endings
-from kgserve.rows.fold import fold
+from kgserve.rows.fold import build, fold
+from kgserve.rows.format import BLOCK
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView, changes_of
 
@@ -137,3 +138,17 @@ def test_columns_take_what_their_numbers_need(tmp_path: Path) -> None:
         assert base.weight[:8].tolist() == [1.0] * 7 + [0.5]
         assert rows.node("n00007") == long
         assert [*rows.all_edges()] == edges
+
+
+def test_a_base_without_any_may_end_with_a_block(tmp_path: Path) -> None:
+    offsets = set[int]()
+    for count in range(150, 200):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        nodes = [
+            NodeRow(f"n{number:05}", "t", "", f'{{"a":{number}}}', 1, 1, number, number) for number in range(count)
+        ]
+        base = build(folder, nodes, [], StoreState(1, 1, 1, count, 0))
+        assert (base.endings, base.nodes) == ([b""], count)
+        offsets.add(base._directory.sections["endings"].offset % BLOCK)
+    assert 0 in offsets
