@@ -176,16 +176,17 @@ class Compactor:
         """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made."""
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
-        engine = view.rebuilt(view.next_path(), "", view.width)
-        with view.commits:
-            log.info("compaction_swapping", store=self._layout.name)
-            if not view.is_open or engine.width < view.width:
-                engine.retire()
-                remove(engine.path)
-                raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")
-            view.replace(engine)
-            view.state = engine.state
-            view.follow(self._journal.last)
+        with view.staying_open():
+            engine = view.rebuilt(view.next_path(), "", view.width)
+            with view.commits:
+                log.info("compaction_swapping", store=self._layout.name)
+                if not view.is_open or engine.width < view.width:
+                    engine.retire()
+                    remove(engine.path)
+                    raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")
+                view.replace(engine)
+                view.state = engine.state
+                view.follow(self._journal.last)
 
     def _drop_old(self) -> None:
         oldest = snapshot.remove_but_newest(self._layout.journal, SNAPSHOTS_KEPT)

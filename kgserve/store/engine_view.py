@@ -135,6 +135,7 @@ class EngineView:
         self.failed: str | None = None
         self.commits = threading.RLock()
         self._engine: Engine | None = None
+        self._stays_open = False
         self._tail = Tail(layout.journal)
         mark = layout.engine_mark()
         self.state = mark.state if mark else StoreState()
@@ -245,7 +246,7 @@ class EngineView:
             with self.commits:
                 if self._is_due(writing=writing):  # it may have given way meanwhile, and must not take a place for that
                     self.follow(self.journal.last)
-        if self._engine is not None and not self.is_asked:
+        if self._engine is not None and not self.is_asked and not self._stays_open:
             with self.commits:
                 self._close_if_idle("nobody asked for a minute")
 
@@ -335,6 +336,15 @@ class EngineView:
         except BaseException:
             files.remove(path)
             raise
+
+    @contextmanager
+    def staying_open(self) -> Generator[None]:
+        """Inside, the file is not closed for not being asked: another one is made that is to take its place."""
+        self._stays_open = True
+        try:
+            yield
+        finally:
+            self._stays_open = False
 
     def replace(self, engine: Engine) -> None:
         """Put another engine in service."""

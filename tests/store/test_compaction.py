@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kgserve.journal import snapshot
 from kgserve.settings import MEBIBYTE
+from kgserve.store.engine_view import NEVER
 from kgserve.store.store import Store
 from tests.store.writing import (
     SYNC_SECONDS,
@@ -88,6 +92,30 @@ def test_readers_are_not_disturbed_by_the_swap(tmp_path: Path) -> None:
         until(lambda: len(list(store.layout.root.glob("graph*.kuzu"))) == 1)
         with store.engine.reading() as session:
             assert session.rows(LAST) == [[store.state.sequence]]
+
+
+def test_a_file_that_nobody_asks_stays_open_until_another_one_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        outgrow(store)
+        view, rebuilt = store.engine, store.engine.rebuilt
+
+        def built_while_nobody_asks(*how: Any) -> Any:
+            built = rebuilt(*how)
+            view.asked_at = NEVER
+            view.tend()
+            assert view.is_open
+            return built
+
+        monkeypatch.setattr(view, "rebuilt", built_while_nobody_asks)
+        begun = view.begun
+        store.compactor.run()
+        assert (store.compactor.done, view.begun, view.is_open) == (1, begun + 1, True)
+        view.tend()
+        assert not view.is_open
+        assert_whole(store)
 
 
 def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
