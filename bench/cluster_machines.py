@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from bench.lossy_disk import LossyDisk
 from bench.preloading import compiled
 from kgserve.errors import KgserveError
 from tests.cluster.nodes import ServingNode
@@ -73,6 +74,7 @@ class Machine:
             self.clock.write_bytes(bytes(_SHIFT.size))
             within = [*within, "env", f"LD_PRELOAD={clock}", f"SHIFT_FILE={self.clock}"]
         self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within=within)
+        self._disks: list[LossyDisk] = []
 
     def join(self) -> None:
         """Plug it in."""
@@ -111,6 +113,17 @@ class Machine:
         self.node.data_dir.mkdir(parents=True)
         options = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0700", "tmpfs", str(self.node.data_dir)]
         subprocess.run(["mount", *options], check=True)
+
+    def have_lossy_disks(self) -> None:
+        """Have disks for node and server that forget what was not synced when the power goes; they are small, too."""
+        self._disks = [LossyDisk(folder) for folder in (self.node.data_dir, self.server.folder)]
+
+    def lose_power(self) -> None:
+        """End whatever runs on it, with all that its disks were not told to keep."""
+        self.server.stop()
+        self.node.end(signal.SIGKILL)
+        for disk in self._disks:
+            disk.lose_unsynced()
 
     def fill_disk(self) -> None:
         """Leave no room on that."""
@@ -155,8 +168,12 @@ class Machine:
 
 
 @contextmanager
-def machines(folder: Path, *, faked: bool, small: bool, before: Path | None = None) -> Generator[list[Machine]]:
+def machines(
+    folder: Path, *, faked: bool, small: bool, lossy: bool, before: Path | None = None
+) -> Generator[list[Machine]]:
     """Machines that serve; the first one's clock can be ``faked``, the last one's disk is ``small``.
+
+    Where disks are ``lossy`` each machine can lose its power, and with it what was not synced.
 
     Nodes are of the version whose source is ``before``, until they are started again in their turn.
     """
@@ -166,7 +183,12 @@ def machines(folder: Path, *, faked: bool, small: bool, before: Path | None = No
     servers = NatsServers([machine.server for machine in each])
     for machine in each:
         machine.join()
-    if small:
+    if lossy:
+        # `ip netns exec` has each program see mounts of its own: those of the others, too, shall go when they go here.
+        subprocess.run(["mount", "--make-rshared", "/"], check=True)
+        for machine in each:
+            machine.have_lossy_disks()
+    elif small:
         each[-1].limit_disk()
     try:
         servers.start()

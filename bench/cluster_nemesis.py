@@ -23,6 +23,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bench import lossy_disk
 from bench.cluster_faults import FAULTS
 from bench.cluster_history import End, Operation, gap, violations
 from bench.cluster_machines import Machine, lacking, machines, run_apart, settle
@@ -39,10 +40,15 @@ PAUSE_SECONDS = 0.2
 WRITTEN_SECONDS = 0.3
 ANSWER_SECONDS = 2.0
 ORDINARY = {"rolling", "move"}
+POWERLESS = {"power", "blackout"}
 LAST = "last"
-WANTED: dict[str, tuple[float, float]] = {"kill": (3, 3), "loss": (12, 25), "cut": (12, 25), "move": (1, 1)}
+_OF_A_MACHINE = (12, 25)
+WANTED: dict[str, tuple[float, float]] = {
+    "kill": (3, 3),
+    "move": (1, 1),
+    **dict.fromkeys(("loss", "power", "cut"), _OF_A_MACHINE),
+}
 """Seconds until the first write that is acknowledged: median, and 99 of 100."""
-UNTRIED = "A lost page cache was not tried: this kernel's dm-flakey or LazyFS would be needed, which are not used here."
 
 
 class Visitor(threading.Thread):
@@ -211,7 +217,8 @@ def _at(values: list[float], share: float) -> float:
 def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Path | None) -> Report:
     """All of it, within namespaces of its own."""
     report = Report(f"Three machines that serve {stores} stores for {seconds:.0f} s: {', '.join(faults)}")
-    with machines(folder, faked="clock" in faults, small="disk" in faults, before=before) as each:
+    faked, small, lossy = ("clock" in faults, "disk" in faults, not POWERLESS.isdisjoint(faults))
+    with machines(folder, faked=faked, small=small, lossy=lossy, before=before) as each:
         site = Site(each, stores)
         site.begin()
         until = time.monotonic() + seconds
@@ -220,7 +227,6 @@ def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Pa
             site.befall(faults[count % len(faults)])
             count += 1
         _judge(report, site, site.finish(), count)
-    report.notes.append(UNTRIED)
     return report
 
 
@@ -253,6 +259,9 @@ def _chosen(named: str) -> list[str]:
     if "clock" in chosen and shutil.which(COMPILER) is None:
         print("clock: left out, for there is no C compiler.")
         chosen.remove("clock")
+    if not POWERLESS.isdisjoint(chosen) and (why := lossy_disk.lacking()):
+        print(f"{' and '.join(sorted(POWERLESS))}: left out, for {why}")
+        chosen = [name for name in chosen if name not in POWERLESS]
     return chosen
 
 

@@ -32,7 +32,7 @@ class NatsServer:
         self.route = f"{host}:{route}"
         self._within = within
         self.log = folder / f"{name}.log"
-        self._folder = folder / name
+        self.folder = folder / name
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -45,7 +45,7 @@ class NatsServer:
             "KGSERVE_NATS_LISTEN": f"{self.host}:{self.port}",
             "KGSERVE_NATS_CLUSTER_LISTEN": self.route,
             "KGSERVE_NATS_ROUTES": str([f"nats://{route}" for route in routes]),
-            "KGSERVE_NATS_FOLDER": str(self._folder),
+            "KGSERVE_NATS_FOLDER": str(self.folder),
             "KGSERVE_NATS_PASSWORD": PASSWORD,
         }
         program = Path(sys.executable).with_name("nats-server")

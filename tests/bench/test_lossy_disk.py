@@ -1,0 +1,28 @@
+"""The disk on which machines of a cluster lose their power: without it nothing would be shown by that."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench import cluster_machines, lossy_disk
+from bench.lossy_disk import LossyDisk
+
+
+def test_what_was_synced_stays_and_nothing_else(tmp_path: Path) -> None:
+    if why := cluster_machines.lacking() or lossy_disk.lacking():
+        pytest.skip(why)
+    folder = tmp_path / "disk"
+    disk = LossyDisk(folder)
+    try:
+        with (folder / "file").open("wb", buffering=0) as file:
+            file.write(b"synced")
+            os.fsync(file.fileno())
+            file.write(b" and not")
+        (folder / "other").write_bytes(b"never synced")
+        disk.lose_unsynced()
+        assert (folder / "file").read_bytes() == b"synced"
+        assert [each.name for each in folder.iterdir()] == ["file"]
+        (folder / "other").write_bytes(b"it can be written to again")
+    finally:
+        disk.unmount()
