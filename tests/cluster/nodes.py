@@ -35,6 +35,7 @@ class ServingNode:
         within: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.port = port
         self.url = f"http://{host}:{port}"
         self.data_dir = folder / name
         self.log = folder / f"{name}.log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -205,9 +206,42 @@ def test_whether_anything_was_merged_is_known_of_a_base(tmp_path: Path, others: 
             sequence=1, time=1, digest=bytes(16), nodes=2, edges=len(edges), nodes_created=nodes, edges_created=edges
         )
         view.apply([change])
+        with view.reading() as held:
+            assert held.know_merges == merges
         view.fold()
         with view.reading() as held:
             assert held.know_merges == merges
+
+
+def test_versions_are_kept_for_readers_and_no_longer(tmp_path: Path) -> None:
+    view = RowsView(tmp_path)
+    put = partial(_put_again, view)
+    put(1)
+    with view.reading() as first:
+        put(2)
+        with view.reading():
+            put(3)
+        put(4)
+        assert first.node("a") == NodeRow("a", "t", "1", "{}", 1, 1, 1, 1)
+        assert _kept_versions(view) == [4, 3, 2, 1]
+    put(5)
+    assert _kept_versions(view) == [5, 4]
+
+
+def _put_again(view: RowsView, number: int) -> None:
+    row = NodeRow("a", "t", str(number), "{}", number, 1, number, number)
+    rows = {"nodes_created" if number == 1 else "nodes_updated": [row]}
+    view.apply([ChangeSet(sequence=number, time=number, digest=bytes(16), nodes=1, edges=0, **rows)])
+
+
+def _kept_versions(view: RowsView) -> list[int]:
+    """The commits of one node's versions in memory, the last one first."""
+    with view.reading() as rows:
+        version, found = rows.delta.nodes[rows.delta.number("a")], list[int]()
+        while version is not None:
+            found.append(version.sequence)
+            version = version.before
+        return found
 
 
 def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) -> None:
