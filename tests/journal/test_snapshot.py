@@ -61,6 +61,14 @@ def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
     assert held(folded(tmp_path, history, 2, base, 1))[0] == set(history.workspace.nodes.values())
 
 
+def test_large_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
+    history, size = History(), snapshot.BATCH_BYTES >> 2
+    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
+    batches = [batch.num_rows for batch in snapshot.record_batches(folded(tmp_path, history, 1) / snapshot.NODES)]
+    assert sum(batches) == 10
+    assert max(batches) <= snapshot.BATCH_BYTES // size
+
+
 def test_rows_that_do_not_come_to_the_digest_have_one_of_their_own(tmp_path: Path) -> None:
     history = mixed()
     assert fold(None, history.changes[1:], tmp_path).rebased
