@@ -238,10 +238,7 @@ class AboutNow(About):
 
     def _true(self, found: Gathered) -> Gathered:
         moment = self._searched.valid_at
-        if moment is None:
-            return found
-        base = found.base[self._rows.base.edges_hold(found.base, moment)] if self._rows.base.dated else found.base
-        return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
+        return found if moment is None else self._rows.edges_holding(found, moment)
 
 
 class AboutThen(About):

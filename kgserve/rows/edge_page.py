@@ -66,8 +66,8 @@ def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> 
 
     As `Rows.holding` finds them, for half the price.
     """
-    own = found.base[rows.base.edges_hold(found.base, moment)] if rows.base.dated else found.base
-    changed = [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)]
+    true = rows.edges_holding(found, moment)
+    own, changed = true.base, true.changed
     ends = (rows.base.target if outgoing else rows.base.source)[own].astype(np.int64)
     others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
     there = rows.nodes_hold(others, moment).tolist()

@@ -290,11 +290,15 @@ class Rows:
         for _, version in found.changed:
             yield cast("EdgeRow", version.row)
 
+    def edges_holding(self, found: Gathered, moment: int) -> Gathered:
+        """Those of some edges that were true at a moment, whatever was of their nodes."""
+        base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
+        return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
+
     def holding(self, found: Gathered, moment: int) -> Gathered:
         """Those of some edges that were true at a moment, between nodes that were."""
-        base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
-        changed = [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)]
-        ends = self.ends(Gathered(base, changed))
+        own = self.edges_holding(found, moment)
+        base, changed, ends = own.base, own.changed, self.ends(own)
         held = self.nodes_hold(ends[0], moment) & self.nodes_hold(ends[1], moment)
         return Gathered(
             base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]

@@ -88,7 +88,7 @@ def test_who_may_not_be_sent_elsewhere_is_answered_here(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:
     put(clients[0], store, "a")
-    with httpx.Client(base_url=nodes[1].url) as http:
+    with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
         sent = http.get(f"/api/memory/{store}/events?since=0")
         assert (sent.status_code, sent.headers["kgserve-owner"]) == (307, "k0")
         assert sent.headers["location"] == f"{nodes[0].url}/api/memory/{store}/events?since=0"
@@ -178,7 +178,7 @@ def test_one_stream_tells_of_the_stores_of_all_nodes(
 
 def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
-    with httpx.Client(base_url=nodes[1].url) as http:
+    with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
         asked = {"name": "a", "index": store}
         assert "about a" in str(Stateless(http).call("get_entity", asked)["content"])
         assert "about a" in str(Session(http).call("get_entity", asked)["content"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +23,12 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import build, fold
 from kgserve.rows.format import MAGIC
 from kgserve.rows.snapshot import FEW, Rows
+from kgserve.rows.spread import degrees
 from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
+MOMENTS = [-1, 0, 1, 1_700_000_000_123_456]
 STAMP = "2025-07-15T12:00:00.000000Z"
 AT_ONCE = FoldLimits(rows=40)
 """With these the commits of a model become bases at once."""
@@ -97,9 +100,22 @@ def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) 
     # In the order in which they are asked for: a page of a list is made so.
     assert list(rows.nodes([*IDS, *ABSENT])) == [node_id for node_id in IDS if node_id in nodes]
     assert rows.nodes([*IDS, *ABSENT]) == nodes
+    check_edges(rows, nodes, edges)
     keys = sorted(edges)
     assert list(rows.edges([*keys, *((absent, absent, "r") for absent in ABSENT)])) == keys
     assert rows.edges(keys) == edges
+
+
+def check_edges(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
+    numbers = np.array([rows.delta.number(node_id) for node_id in nodes], np.int64)
+    ends = Counter(end for key in edges for end in key[:2])
+    assert degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
+    leaving = rows.around(numbers, outgoing=True)
+    for moment in MOMENTS:
+        true = {key for key, row in edges.items() if row.holds_at(moment)}
+        assert {row.key for row in rows.rows_of(rows.edges_holding(leaving, moment))} == true
+        true &= {key for key in true if nodes[key[0]].holds_at(moment) and nodes[key[1]].holds_at(moment)}
+        assert {row.key for row in rows.rows_of(rows.holding(leaving, moment))} == true
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,8 +140,10 @@ def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, 
         if number == 22:
             view = RowsView(tmp_path)
             view.catch_up(lambda after: journal[after:])
-    for then in held:
-        check(*then)
+    for rows, nodes, edges in held:
+        check(rows, nodes, edges)
+        assert rows.edges(model.edges) == {key: row for key, row in edges.items() if key in model.edges}
+        assert [rows.edge(key) for key in model.edges] == [edges.get(key) for key in model.edges]
 
 
 def test_a_reader_sees_one_commit_while_others_are_written_and_folded(tmp_path: Path) -> None:
