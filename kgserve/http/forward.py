@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _OF_THE_CONNECTION = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
 )
+_AT_ONCE = 1 << 16
+"""Bytes of an answer that is passed on whole."""
 _STORES = STORE.partition("{")[0]
 _IN_THE_WAY = frozenset({READ, HOPS.encode(), b"content-length", b"transfer-encoding"})
 """Who may read a copy may do so here, and what was passed on once is not passed on again."""
@@ -155,10 +157,14 @@ async def _answer(
     request = passed.scope["method"], target_of(passed.scope)
     async with forwarder.asked(served, request, _headers(passed), body) as response:
         kept = [(name.lower(), value) for name, value in response.raw_headers if name.lower() in _ANSWERED]
+        length = response.content_length
+        # One that breaks off within it can still be asked for again, or refused.
+        whole = await response.read() if length is not None and length <= _AT_ONCE else None
         await send({"type": "http.response.start", "status": response.status, "headers": kept})
-        async for part in response.content.iter_any():
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if whole is None:
+            async for part in response.content.iter_any():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": whole or b"", "more_body": False})
 
 
 def _headers(passed: Passed) -> dict[str, str]:
