@@ -142,7 +142,7 @@ def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, 
             view.catch_up(lambda after: journal[after:])
     for rows, nodes, edges in held:
         check(rows, nodes, edges)
-        assert rows.edges(model.edges) == {key: row for key, row in edges.items() if key in model.edges}
+        assert rows.edges([*model.edges]) == {key: row for key, row in edges.items() if key in model.edges}
         assert [rows.edge(key) for key in model.edges] == [edges.get(key) for key in model.edges]
 
 
@@ -248,8 +248,9 @@ def test_versions_are_kept_for_readers_and_no_longer(tmp_path: Path) -> None:
 
 def _put_again(view: RowsView, number: int) -> None:
     row = NodeRow("a", "t", str(number), "{}", number, 1, number, number)
-    rows = {"nodes_created" if number == 1 else "nodes_updated": [row]}
-    view.apply([ChangeSet(sequence=number, time=number, digest=bytes(16), nodes=1, edges=0, **rows)])
+    change = ChangeSet(sequence=number, time=number, digest=bytes(16), nodes=1, edges=0)
+    (change.nodes_created if number == 1 else change.nodes_updated).append(row)
+    view.apply([change])
 
 
 def _kept_versions(view: RowsView) -> list[int]:
