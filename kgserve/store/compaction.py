@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import structlog
 
 from kgserve.engine.files import remove
-from kgserve.errors import EngineFailed, KgserveError, Unavailable
+from kgserve.errors import KgserveError, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.journal import Journal
 from kgserve.rows.encoding import RowsDamaged
@@ -130,8 +130,8 @@ class Compactor:
         what is to go, and what taking a snapshot and making a file raise.
         """
         with self._compacting:
-            if not self._engine.forget():
-                self._renew_engine()
+            while not (self._engine.forget() or self._renew_engine()):
+                pass  # who closed it meanwhile has left a file, which can be forgotten
             sequence = self._take_snapshot()
             if min(sequence, *(needed() - 1 for needed in self._needed_from)) < before:
                 raise Unavailable("somebody has yet to read what the journal holds; try again shortly", retry_after=2)
@@ -172,21 +172,28 @@ class Compactor:
         self._drop_old()
         return sequence
 
-    def _renew_engine(self) -> None:
-        """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made."""
+    def _renew_engine(self) -> bool:
+        """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made.
+
+        Whether it is: when the old one was closed meanwhile, or got columns, there is nothing that it could replace.
+        """
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
-        with view.staying_open():
+        with view.staying_open() as is_open:
+            if not is_open:
+                return False
             engine = view.rebuilt(view.next_path(), "", view.width)
             with view.commits:
                 log.info("compaction_swapping", store=self._layout.name)
                 if not view.is_open or engine.width < view.width:
                     engine.retire()
                     remove(engine.path)
-                    raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")
+                    log.info("engine_not_renewed", store=self._layout.name, reason="it was closed, or got columns")
+                    return False
                 view.replace(engine)
                 view.state = engine.state
                 view.follow(self._journal.last)
+        return True
 
     def _drop_old(self) -> None:
         oldest = snapshot.remove_but_newest(self._layout.journal, SNAPSHOTS_KEPT)

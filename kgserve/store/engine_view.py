@@ -246,9 +246,13 @@ class EngineView:
             with self.commits:
                 if self._is_due(writing=writing):  # it may have given way meanwhile, and must not take a place for that
                     self.follow(self.journal.last)
-        if self._engine is not None and not self.is_asked and not self._stays_open:
+        if self._is_needless():
             with self.commits:
-                self._close_if_idle("nobody asked for a minute")
+                if self._is_needless():  # it may have been waited for long
+                    self._close_if_idle("nobody asked for a minute")
+
+    def _is_needless(self) -> bool:
+        return self._engine is not None and not self.is_asked and not self._stays_open
 
     def _is_due(self, *, writing: bool) -> bool:
         """Whether there is something to follow, now; who holds ``commits`` without a need cannot give way."""
@@ -338,11 +342,15 @@ class EngineView:
             raise
 
     @contextmanager
-    def staying_open(self) -> Generator[None]:
-        """Inside, the file is not closed for not being asked: another one is made that is to take its place."""
-        self._stays_open = True
+    def staying_open(self) -> Generator[bool]:
+        """Whether the file is open, which inside is not closed for not being asked: another one is to take its place.
+
+        For the sake of another store it may be closed all the same.
+        """
+        with self.commits:
+            self._stays_open = self.is_open
         try:
-            yield
+            yield self._stays_open
         finally:
             self._stays_open = False
 

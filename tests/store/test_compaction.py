@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kgserve.journal import snapshot
 from kgserve.settings import MEBIBYTE
@@ -115,6 +117,45 @@ def test_a_file_that_nobody_asks_stays_open_until_another_one_has_its_place(
         assert (store.compactor.done, view.begun, view.is_open) == (1, begun + 1, True)
         view.tend()
         assert not view.is_open
+        assert_whole(store)
+
+
+def test_who_waited_to_close_it_sees_that_another_one_is_made(tmp_path: Path) -> None:
+    with opened(tmp_path) as store, ExitStack() as stack:
+        write(store, batch("a"))
+        outgrow(store)
+        view, waiting = store.engine, threading.Thread(target=store.engine.tend)
+        view.asked_at = NEVER
+        with view.commits:
+            waiting.start()
+            waiting.join(0.2)
+            assert stack.enter_context(view.staying_open())
+        waiting.join()
+        assert view.is_open
+
+
+@pytest.mark.parametrize("act", ["compacted", "erased"])
+def test_a_file_that_another_store_has_closed_meanwhile_needs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        outgrow(store)
+        view, rebuilt = store.engine, store.engine.rebuilt
+
+        def built_while_another_store_is_asked(*how: Any) -> Any:
+            built = rebuilt(*how)
+            assert view.give_way()
+            return built
+
+        monkeypatch.setattr(view, "rebuilt", built_while_another_store_is_asked)
+        with capture_logs() as logs:
+            store.compactor.run() if act == "compacted" else store.compactor.erase(store.state.sequence)
+        assert not [each for each in logs if each["log_level"] == "error"]
+        assert not view.is_open
+        left = {path.name for path in store.layout.root.glob("graph*.kuzu")}
+        assert left == ({"graph.kuzu"} if act == "compacted" else set())
+        monkeypatch.undo()
         assert_whole(store)
 
 
