@@ -201,12 +201,13 @@ class Engine:
         self._leases = 0
         self._retired = False
         self._lock = threading.Lock()
+        self._is_whole = False
         self.closed = False
 
     @property
     def is_lost(self) -> bool:
         """Whether its process has ended though nobody closed it: nobody knows what the file holds."""
-        return self._process.is_lost and not self.closed
+        return self._process.is_lost and not self._is_whole
 
     def apply(self, net: NetChange, state: StoreState, *, recorded: bool = True) -> None:
         """Apply a change in one transaction. After an error the engine must be retired.
@@ -304,9 +305,10 @@ class Engine:
         try:
             if not self._process.is_lost:
                 self.writer.channel.ask(Close())
-                self.closed = True
+                self._is_whole = True
         finally:
             self._process.close()
+            self.closed = self._is_whole
 
 
 class Retired(Exception):

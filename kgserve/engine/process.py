@@ -41,6 +41,8 @@ MOST_SILENT = 10
 """It may miss that so often when it is busy, or the machine is."""
 IDLE_SECONDS = 60
 INTERRUPT_SECONDS = 0.05
+END_SECONDS = 5
+"""So long the system may take to end a process that was killed: one that waits for the disk ends after that."""
 _SHOWN = 200
 _Value = TypeVar("_Value")
 
@@ -163,8 +165,9 @@ class Process:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it once nobody asks it anything any more."""
+        """Let go of it once nobody asks it anything any more; its file can be opened by another one then."""
         self.end()
+        self._await_end()
         self._control.close()
         for channel in self.channels:
             channel.connection.close()
@@ -172,6 +175,13 @@ class Process:
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
+
+    def _await_end(self) -> None:
+        """Wait until the system has taken back what it had, the lock on its file among it."""
+        if self._handle is not None:
+            ended = select.poll()
+            ended.register(self._handle, select.POLLIN)
+            ended.poll(1000 * END_SECONDS)
 
 
 class Channel:

@@ -287,8 +287,16 @@ def test_an_unknown_error_is_a_defect_of_ours() -> None:
 def gone(number: int) -> bool:
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def test_who_has_let_go_of_a_process_may_have_its_file_opened_by_another() -> None:
+    nursery = Nursery(ENGINE)
+    for process in [nursery.process(0) for _ in range(20)]:
+        process.close()
+        assert gone(process._number)
+    nursery.close()
 
 
 def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
