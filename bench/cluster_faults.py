@@ -35,12 +35,7 @@ def _kill(_: list[Machine], machine: Machine) -> None:
 
 
 def _lose(_: list[Machine], machine: Machine) -> None:
-    machine.server.stop()
-    machine.node.end(signal.SIGKILL)
-
-
-def _lose_power(_: list[Machine], machine: Machine) -> None:
-    machine.lose_power()
+    machine.kill()
 
 
 def _black_out(among: list[Machine], _: Machine) -> None:
@@ -48,16 +43,15 @@ def _black_out(among: list[Machine], _: Machine) -> None:
         machine.lose_power()
 
 
-def _light_up(among: list[Machine], _: Machine) -> None:
-    for machine in random.sample(among, len(among)):
+def _start(those: list[Machine], among: list[Machine]) -> None:
+    for machine in random.sample(those, len(those)):
         start_server(machine, among)
-    for machine in among:
+    for machine in those:
         machine.node.start()
 
 
 def _find(among: list[Machine], machine: Machine) -> None:
-    start_server(machine, among)
-    machine.node.start()
+    _start([machine], among)
 
 
 def _stop(_: list[Machine], machine: Machine) -> None:
@@ -120,8 +114,17 @@ def _restart_each(among: list[Machine], _: Machine) -> None:
 FAULTS: dict[str, Fault] = {
     "kill": Fault("node killed, started again at once", _kill, _nothing, 0),
     "loss": Fault("node and NATS server killed, away for 20 s", _lose, _find),
-    "power": Fault("machine without power for 20 s, which forgets what was not synced", _lose_power, _find),
-    "blackout": Fault("all machines without power, one after the other, as in `power`", _black_out, _light_up, 0),
+    "power": Fault(
+        "machine without power for 20 s, which forgets what was not synced",
+        lambda _, machine: machine.lose_power(),
+        _find,
+    ),
+    "blackout": Fault(
+        "all machines without power, one after the other, as in `power`",
+        _black_out,
+        lambda among, _: _start(among, among),
+        0,
+    ),
     "stop": Fault("node stopped for 20 s", _stop, _go_on),
     "cut": Fault("machine cut off for 20 s", lambda _, machine: machine.cut(), lambda _, machine: machine.plug()),
     "half": Fault(

@@ -116,12 +116,16 @@ class Machine:
 
     def have_lossy_disks(self) -> None:
         """Have disks for node and server that forget what was not synced when the power goes; they are small, too."""
-        self._disks = [LossyDisk(folder) for folder in (self.node.data_dir, self.server.folder)]
+        self._disks = [LossyDisk(folder, DISK_MIB) for folder in (self.node.data_dir, self.server.folder)]
 
-    def lose_power(self) -> None:
-        """End whatever runs on it, with all that its disks were not told to keep."""
+    def kill(self) -> None:
+        """End whatever runs on it, as it is."""
         self.server.stop()
         self.node.end(signal.SIGKILL)
+
+    def lose_power(self) -> None:
+        """The same, with all that its disks were not told to keep."""
+        self.kill()
         for disk in self._disks:
             disk.lose_unsynced()
 
@@ -174,7 +178,6 @@ def machines(
     """Machines that serve; the first one's clock can be ``faked``, the last one's disk is ``small``.
 
     Where disks are ``lossy`` each machine can lose its power, and with it what was not synced.
-
     Nodes are of the version whose source is ``before``, until they are started again in their turn.
     """
     _lay_wires()

@@ -10,7 +10,6 @@ import subprocess
 import time
 from pathlib import Path
 
-MIB = 1024
 PATIENCE = 30.0
 _MAKER = "mkfs.ext4"
 _LOOPS = Path("/dev/loop-control")
@@ -32,12 +31,12 @@ class LossyDisk:
     systems take the power away.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mebibytes: int) -> None:
         """Make it and mount it; as root, who should be in a mount namespace of the bench's own."""
         self._folder = folder
         self._image = folder.with_suffix(".ext4")
         with self._image.open("wb") as image:
-            image.truncate(MIB << 20)
+            image.truncate(mebibytes << 20)
         subprocess.run([_MAKER, "-q", "-F", self._image], check=True)
         folder.mkdir(parents=True)
         self._mount()

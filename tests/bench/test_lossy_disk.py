@@ -13,7 +13,7 @@ def test_what_was_synced_stays_and_nothing_else(tmp_path: Path) -> None:
     if why := cluster_machines.lacking() or lossy_disk.lacking():
         pytest.skip(why)
     folder = tmp_path / "disk"
-    disk = LossyDisk(folder)
+    disk = LossyDisk(folder, 16)
     try:
         with (folder / "file").open("wb", buffering=0) as file:
             file.write(b"synced")
