@@ -25,6 +25,7 @@ T = TypeVar("T")
 _working_out = threading.RLock()
 _FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_TOLD = {"Invalid enum value": ": it is one of ", "Object contains unknown": "; there are "}
 _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
 
@@ -76,15 +77,17 @@ def convert(value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[t
 def place_of(error: msgspec.ValidationError, kind: Any) -> FieldError:
     """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path.
 
-    ``kind`` is what was to be read; of a value that is none of those that there are, these are told.
+    ``kind`` is what was to be read; of a value or a field that is none of those that there are, these are told.
     """
     found = _FAULT.fullmatch(str(error))
     message, path = (found["message"], found["path"] or "") if found else (str(error), "")
     path = path.removeprefix("$").removeprefix(".")
-    if field := _FIELD.fullmatch(message):
+    field = _FIELD.fullmatch(message)
+    telling = next((words for start, words in _TOLD.items() if message.startswith(start)), None)
+    if telling and (choices := _choices_at(kind, path)):
+        message += f"{telling}{', '.join(map(str, choices))}"
+    if field is not None:
         path = f"{path}.{field['name']}" if path else field["name"]
-    if message.startswith("Invalid enum value") and (choices := _choices_at(kind, path)):
-        message += f": it is one of {', '.join(map(str, choices))}"
     return FieldError(path, message)
 
 
@@ -99,7 +102,7 @@ def kind_of(kind: inspect.Type) -> Any:
 
 
 def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
-    """The values that ``kind`` takes at a place such as ``nodes[0].mode``; none where any of its type may stand."""
+    """The values or fields that ``kind`` takes at a place such as ``nodes[0].mode``; none where any may stand."""
     json_decoder(kind)  # which works it out
     found = kind_of(inspect.type_info(kind))
     for step in _STEP.findall(path):
@@ -112,4 +115,10 @@ def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
                 found = kind_of(found.value_type)
             case _:
                 return ()
-    return found.values if isinstance(found, inspect.LiteralType) else ()
+    match found:
+        case inspect.LiteralType():
+            return found.values
+        case inspect.StructType():
+            return tuple(each.encode_name for each in found.fields)
+        case _:
+            return ()
