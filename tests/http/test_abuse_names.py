@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,15 +14,18 @@ from kgserve.store.layout import SUFFIX
 from tests.http.serving import Served, accepted, exchange, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
-DROPPED = "/.dropped-"
+DROPPED = ".dropped-"
 """What folders of stores are called that are being dropped, as those of other tests may be."""
 NODE = {"nodes": [{"id": "a", "type": "t"}]}
 
 
 def everything_under(folder: Path) -> set[Path]:
-    # What comes and goes by itself in stores of other tests does not count, nor does the record of what was refused.
-    found = (path for path in folder.rglob("*") if path.name != "audit.log" and DROPPED not in str(path))
-    return {path for path in found if not any(parent.name.endswith(SUFFIX) for parent in path.parents)}
+    """All but what comes and goes by itself in stores of other tests, and the record of what was refused."""
+    found: set[Path] = set()
+    for place, folders, files in os.walk(folder):
+        found.update(Path(place, name) for name in (*folders, *files) if name != "audit.log")
+        folders[:] = [name for name in folders if not name.endswith(SUFFIX) and not name.startswith(DROPPED)]
+    return {path for path in found if not path.name.startswith(DROPPED)}
 
 
 def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) -> None:
