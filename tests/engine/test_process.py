@@ -91,7 +91,8 @@ def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: S
         assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
     (lost,) = (line for line in lines if line["event"] == "engine_lost")
     assert (lost["store"], lost["statements"]) == (NAME, ["MATCH RETURN"])
-    assert [line["process"] for line in lines if line["event"] == "engine_begun"][:1] == [lost["process"]]
+    begun = [line["process"] for line in lines if (line["event"], line.get("store")) == ("engine_begun", NAME)]
+    assert begun[:1] == [lost["process"]]
     with pool.lease(NAME) as store:
         assert store.engine.rebuilds == 1
         assert_whole(store)

@@ -11,7 +11,7 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.views.follower import Schedule, View
 from kgserve.views.indexes import EMBED_AT_ONCE, KeywordFollower, VectorFollower
-from tests.store.writing import batch, opened, write
+from tests.store.writing import batch, opened, until, write
 
 Three = tuple[View, View, View]
 
@@ -128,6 +128,7 @@ def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, c
             return True
 
         view.schedule.are_others_served = are_others_served
+        until(lambda: not store.writing)
         view.serve()
         assert view.sequence == 1
         began = time.monotonic()
