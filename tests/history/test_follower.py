@@ -215,7 +215,7 @@ def test_readers_at_one_moment_see_the_same_while_others_write(tmp_path: Path) -
         writing = threading.Thread(target=_write_on, args=(of, over))
         writing.start()
         try:
-            for _ in range(100):
+            for _ in range(20):
                 assert len(of.ids(1)) == 50
                 assert of.keys(1) == [("n0", "n1", "R")]
                 assert content_as_of(of, "n1", "1") == ""
