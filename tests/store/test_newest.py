@@ -92,3 +92,18 @@ def test_what_the_file_has_not_kept_is_taken_in_again(tmp_path: Path) -> None:
         store.memories.ask(lambda memories, _: memories._connection.rollback())
         assert store.memories.ask(lambda memories, _: memories.total()) == 2
         agrees(store, {})
+
+
+def test_what_is_little_waits_for_the_file_and_what_is_too_much_is_forgotten(tmp_path: Path) -> None:
+    def nodes(first: int, count: int) -> WriteBatch:
+        return WriteBatch(nodes=[NodePut(at, f"{first + at}", "fact", TEXTS[0]) for at in range(count)])
+
+    with opened(tmp_path) as store:
+        write(store, nodes(0, 1))
+        assert store.memories.ask(lambda memories, _: memories.total()) == 0
+        began = store.memories._newest.since
+        for first, count in ((10, 9), (20, 9)):
+            write(store, nodes(first, count))
+            assert store.memories._newest.since == began
+        (too_much,) = write(store, nodes(30, 3))
+        assert store.memories._newest.since == too_much.sequence
