@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from litestar.plugins import PluginProtocol
 
+    from kgserve.engine.process import Nursery
     from kgserve.settings import Settings
 
 logger = structlog.get_logger()
@@ -187,7 +188,6 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
 
     def started() -> None:
         publish()
-        nursery(settings.engine).prepare()
         # What is there now stays: it need not be looked through again.
         gc.freeze()
         gc.enable()
@@ -207,7 +207,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_renew, certificate, publish)
-        server.meanwhile = partial(_tend, server, lock, app.state["edge"], settings.idle_exit)
+        server.meanwhile = partial(_tend, server, lock, app.state["edge"], nursery(settings.engine), settings.idle_exit)
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
 
@@ -223,13 +223,15 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
     return lines
 
 
-async def _tend(server: Server, lock: DataFolderLock, edge: Edge, idle_exit: float) -> None:
+async def _tend(server: Server, lock: DataFolderLock, edge: Edge, engines: Nursery, idle_exit: float) -> None:
     """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
     while not server.should_exit:
         await asyncio.sleep(TENDING_SECONDS)
         idle = edge.use.idle_seconds
         with suppress(OSError):  # a full disk, or a folder that is gone: what matters says so itself
             await asyncio.to_thread(lock.tend, in_use=idle < TENDING_SECONDS)
+            # Not before: it imports an engine, and the first requests after a start had better have the cores.
+            await asyncio.to_thread(engines.prepare)
         if 0 < idle_exit <= idle:
             logger.warning(
                 "idle_exit", idle_seconds=round(idle), reason="nobody has used it; --idle-exit sets how long"
