@@ -93,10 +93,10 @@ class Process:
         """The shapes of the callers' statements that it is at, or was at when it was found to have ended."""
         return self._at_work() if self._was_at is None else self._was_at
 
-    def interrupt(self, channel: int) -> None:
-        """Have the statement stop that runs on a channel."""
+    def interrupt(self, channel: int, request: int) -> None:
+        """Have the statement stop that runs on a channel, if it still is at its so manieth request."""
         with self._sending, contextlib.suppress(OSError):
-            self._control.send_bytes(encode(Interrupt(channel)))
+            self._control.send_bytes(encode(Interrupt(channel, request)))
 
     def runs(self) -> bool:
         """Whether it still answers: one that hangs as a whole, or was stopped, does not.
@@ -191,6 +191,7 @@ class Channel:
         self.process = process
         self.connection = connection
         self._place = place
+        self._requests = 0
         self.statement: Statement | None = None
         """The statement of a caller's that it is at."""
 
@@ -206,6 +207,7 @@ class Channel:
         When it does not answer within so many ``seconds`` it is killed, and TimedOut raised; Lost when it has ended or
         hangs. What is ``broken_off`` raises Unavailable.
         """
+        self._requests += 1
         try:
             self.connection.send_bytes(encode(request))
             self._wait(seconds, broken_off)
@@ -238,17 +240,21 @@ class Channel:
         if self.process.is_lost:
             return
         deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline:
-            # The engine does not hear it while it plans.
-            self.interrupt()
-            if self.connection.poll(INTERRUPT_SECONDS):
-                self.connection.recv_bytes()
-                return
+        try:
+            while time.monotonic() < deadline:
+                # The engine does not hear it while it plans.
+                self.interrupt()
+                if self.connection.poll(INTERRUPT_SECONDS):
+                    self.connection.recv_bytes()
+                    return
+        except (EOFError, OSError):
+            self.process.has_ended()
+            return
         self.process.kill("it did not stop when it was interrupted")
 
     def interrupt(self) -> None:
         """Have what runs on it stop."""
-        self.process.interrupt(self._place)
+        self.process.interrupt(self._place, self._requests)
 
 
 def _stat(folder: Path) -> list[str]:

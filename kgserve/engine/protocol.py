@@ -241,9 +241,13 @@ class Tried(msgspec.Struct, frozen=True, tag=True):
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag=True):
-    """Stop the statement that runs on a channel."""
+    """Stop the statement that runs on a channel, if it is still that of its so manieth request.
+
+    It comes another way than requests do: without the number it could meet the next one.
+    """
 
     channel: int
+    request: int
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):

@@ -535,6 +535,8 @@ def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float 
             if searched.at is not None:
                 await_sequence(indexes, searched.at, words_alone=words_alone, why="as_of")
             yield searched
+            if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
+                raise Unavailable("the indexes were begun anew meanwhile; ask again", retry_after=1)
 
 
 def since(started: float) -> float:

@@ -499,8 +499,9 @@ class IndexFollower(Follower, IndexView[Index]):
 
     def _take_all(self, rows: Rows) -> None:
         self._begun = rows.at
-        self._clear()
+        # First: who needs a commit is not to look at what is being cleared.
         self._move(0)
+        self._clear()
         self._fill(self._texts_of(rows), rows.at)
 
     def _net_effect(self, changes: Iterable[ChangeSet]) -> Step:

@@ -105,10 +105,10 @@ class EngineFile:
 
     def close(self) -> None:
         """Close the file as it is."""
-        if self.writer is not None and self._database is not None:
-            self.writer.close()
-            self._database.close()
-            self.writer = self._database = None
+        writer, self.writer, opened, self._database = self.writer, None, self._database, None
+        if writer is not None and opened is not None:
+            writer.close()
+            opened.close()
 
 
 class Channel:
@@ -123,6 +123,11 @@ class Channel:
         self._lasting = ExitStack()
         self._parts: Generator[Part] | None = None
         self._ahead: Part | Exception | None = None
+        self._requests = 0
+        self._interrupting = threading.Lock()
+        # The request whose statements may be interrupted, while it is handled: else an interrupt could meet the next
+        # one, or a session that is being closed, with which the engine crashes.
+        self._at = 0
 
     def serve(self) -> None:
         """Answer until the server is gone."""
@@ -136,11 +141,12 @@ class Channel:
                 # The next part is made while the server still looks at this one.
                 self._ahead = self._made()
 
-    def interrupt(self) -> None:
-        """Stop the statement that runs; for another thread."""
-        session = self.session_of()
-        if session is not None:
-            session.interrupt()
+    def interrupt(self, request: int) -> None:
+        """Stop the statement that runs, if it is of the so manieth request; for another thread."""
+        with self._interrupting:
+            session = self.session_of() if self._at == request else None
+            if session is not None:
+                session.interrupt()
 
     def session_of(self) -> Session | None:
         """The session that statements of this channel run in."""
@@ -164,7 +170,13 @@ class Channel:
             return Failed(EngineFailed.__name__, f"the engine failed: {type(error).__name__}: {error}")
 
     def _handled(self, request: Request) -> Any:
-        return self._handlers[type(request)](self, request)
+        self._requests += 1
+        try:
+            self._at = self._requests
+            return self._handlers[type(request)](self, request)
+        finally:
+            with self._interrupting:
+                self._at = 0
 
     def _using(self) -> Session:
         session = self.session_of()
@@ -276,7 +288,7 @@ def serve(control: Connection, channels: list[Connection]) -> None:
         while True:
             request = receive_request(control)
             if isinstance(request, Interrupt):
-                served[request.channel].interrupt()
+                served[request.channel].interrupt(request.request)
             else:
                 control.send_bytes(b"")
     except (EOFError, OSError):

@@ -276,6 +276,34 @@ def test_who_stops_waiting_leaves_no_answer_for_the_next(tmp_path: Path, monkeyp
     engine.retire()
 
 
+def test_an_interrupt_stops_the_statement_that_it_was_meant_for(tmp_path: Path) -> None:
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    met: list[KgserveError] = []
+
+    def ask() -> None:
+        with pytest.raises(TimedOut) as error:
+            session.rows(ENDLESS)
+        met.append(error.value)
+
+    with engine.reader() as session:
+        assert session.rows("RETURN 1") == [[1]]
+        channel, before = session.channel, session.channel._requests
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: channel._requests > before)
+        for _ in range(20):
+            channel.process.interrupt(channel._place, before)
+            asking.join(0.02)
+        assert asking.is_alive()
+        while asking.is_alive():
+            channel.interrupt()
+            asking.join(0.05)
+        assert len(met) == 1
+        assert session.rows("RETURN 2") == [[2]]
+    engine.retire()
+
+
 def test_an_unknown_error_is_a_defect_of_ours() -> None:
     assert [kind_named(name) for name in ("InvalidInput", "EngineFailed", "str", "")] == [
         InvalidInput,

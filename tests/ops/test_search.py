@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchReq
 from kgserve.ops.search import PresentSurroundings, context, search, search_batch
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
-from tests.store.writing import NAME, batch, settings, write
+from tests.store.writing import NAME, PATIENCE, batch, settings, until, write
 from tests.views.indexing import FailingEmbedder, OtherEmbedder, caught_up, followed, indexed
 
 
@@ -66,6 +68,38 @@ def test_words_are_found_while_embedding_fails(tmp_path: Path) -> None:
         assert [hit.node.id for hit in found.hits] == ["a"]
         with pytest.raises(Unavailable, match="does not answer"):
             search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
+
+
+def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    with indexed(tmp_path) as (pool, indexer), pool.lease(NAME) as store:
+        graph, keyword = graph_of(pool, NAME, indexer), indexer.of(store).keyword
+        wanted = SearchRequest(query="fox", mode="keyword", at_least=1)
+        assert len(search(graph, wanted).hits) == 2
+        look_up, clear, go_on, cleared_at = keyword.search, keyword._clear, threading.Event(), list[int]()
+
+        def refilled_behind_it(*args: Any, **more: Any) -> Any:
+            hits = look_up(*args, **more)
+            keyword.refill_wanted = True
+            keyword.wake()
+            until(lambda: bool(cleared_at))
+            return hits
+
+        def cleared_slowly() -> None:
+            cleared_at.append(keyword.sequence)
+            assert go_on.wait(PATIENCE)
+            clear()
+
+        monkeypatch.setattr(keyword, "_clear", cleared_slowly)
+        with monkeypatch.context() as patched:
+            patched.setattr(keyword, "search", refilled_behind_it)
+            with pytest.raises(Unavailable, match="anew"):
+                search(graph, wanted)
+        assert cleared_at == [0]
+        go_on.set()
+        assert len(search(graph, wanted).hits) == 2
 
 
 def test_a_commit_to_come_is_not_waited_for(tmp_path: Path) -> None:
