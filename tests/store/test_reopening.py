@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kgserve.engine.files import wal_path
 from kgserve.errors import JournalDamaged
@@ -14,7 +15,19 @@ from kgserve.journal import snapshot
 from kgserve.model.batch import WriteBatch
 from kgserve.settings import MEBIBYTE
 from kgserve.store.layout import Layout
-from tests.store.writing import ask, assert_whole, batch, flip, forget_close, ids, layout, newest_segment, opened, write
+from tests.store.writing import (
+    NAME,
+    ask,
+    assert_whole,
+    batch,
+    flip,
+    forget_close,
+    ids,
+    layout,
+    newest_segment,
+    opened,
+    write,
+)
 
 GRAPH = batch(*"abcdef", edges=[(a, b, "r") for a in "abc" for b in "def"])
 
@@ -51,10 +64,13 @@ def test_a_clean_close_leaves_files_that_are_opened_as_they_are(digest: int, tmp
     assert sorted(path.name for path in layout(tmp_path).root.glob("graph*")) == ["graph.kuzu", "graph.kuzu.wal"]
 
 
-def test_without_a_clean_close_the_engine_is_built_anew(digest: int, tmp_path: Path) -> None:
+def test_without_a_clean_close_the_engine_is_built_anew_and_the_log_says_so(digest: int, tmp_path: Path) -> None:
     forget_close(tmp_path)
     with opened(tmp_path) as store:
-        ask(store)
+        with capture_logs() as lines:
+            ask(store)
+        told = [(line["event"], line["log_level"]) for line in lines if line.get("store") == NAME]
+        assert {("rebuild_started", "warning"), ("rebuild_done", "warning")} <= {*told}
         assert store.engine.rebuilds == 1
         assert store.state.digest == digest
         assert_whole(store)
