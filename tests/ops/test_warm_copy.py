@@ -12,6 +12,7 @@ import pytest
 from kgserve.engine.protocol import NOTHING, FileOptions
 from kgserve.errors import InvalidInput, StorageFull
 from kgserve.model.batch import WriteBatch
+from kgserve.store import rebuild
 from kgserve.store.copy_on_write import Trial, WarmCopies, WarmCopy
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
@@ -50,9 +51,13 @@ def between(pool: StorePool, r: random.Random) -> None:
                 fill(pool, [whole], [{"from": node, "to": node, "relation_type": "S", "ordinal": r.randrange(9)}])
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_it_stays_what_the_store_is(tmp_path: Path, seed: int) -> None:
-    """Statements do what they do in the bare engine; they, refused ones and other writes leave the copy right."""
+@pytest.mark.parametrize(("seed", "few"), [(0, rebuild.FEW_ROWS), (1, 0)])
+def test_it_stays_what_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: int) -> None:
+    """Statements do what they do in the bare engine; they, refused ones and other writes leave the copy right.
+
+    It is made of so ``few`` rows, or else of what the engine has.
+    """
+    monkeypatch.setattr(rebuild, "FEW_ROWS", few)
     said: list[str] = []
     statements, r = Statements(seed), random.Random(seed)
     with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
