@@ -315,7 +315,8 @@ def test_an_unknown_error_is_a_defect_of_ours() -> None:
 
 def gone(number: int) -> bool:
     try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        # Ended and waited for by nobody, or just being taken out of the list of processes.
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return True
 
