@@ -12,6 +12,7 @@ from kgserve.errors import Gone, Unavailable
 from kgserve.model.batch import WriteBatch
 from kgserve.store.pool import StorePool
 from kgserve.views.history import Historian
+from tests.fuzzing import is_thorough
 from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, copy_in_use, flip, layout, opened, settings, until, write
@@ -215,7 +216,7 @@ def test_readers_at_one_moment_see_the_same_while_others_write(tmp_path: Path) -
         writing = threading.Thread(target=_write_on, args=(of, over))
         writing.start()
         try:
-            for _ in range(20):
+            for _ in range(100 if is_thorough() else 20):
                 assert len(of.ids(1)) == 50
                 assert of.keys(1) == [("n0", "n1", "R")]
                 assert content_as_of(of, "n1", "1") == ""
