@@ -983,8 +983,8 @@ def search(  # noqa: PLR0913 - the fields of the request
     `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with. With `as_of`
     hits, rows and relations are those of then; only how rare each word is, is counted over past and present texts.
 
-    Raises Unavailable while an index is being opened or does not come to `at_least` in time, and Conflict when the
-    store's vectors are of another model.
+    Raises Unavailable while an index is being opened, does not come to `at_least` in time or is begun anew meanwhile,
+    and Conflict when the store's vectors are of another model.
     """
     return SEARCH.ask(
         store,
