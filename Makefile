@@ -48,7 +48,7 @@ serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options
 test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=4 for more processes)
 	@$(tests) $(ARGS)
 
-check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
+check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling, and what `make docs` writes
 	@$(bin)/ruff check --quiet
 	@$(bin)/ruff format --check --quiet || { echo "Not formatted; run: make fmt" >&2; exit 1; }
 	@$(bin)/basedpyright --project pyproject.toml
@@ -56,6 +56,7 @@ check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
 	@$(bin)/deptry --no-ansi kgserve
 	@$(bin)/codespell
 	@sh scripts/vendor/check.sh
+	@$(bin)/python -m pytest -qq -p no:xdist tests/project/test_made.py
 
 fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet

@@ -1,4 +1,4 @@
-"""The tables of docs/ say what the program does, and links lead on."""
+"""The tables of docs/ that are written by hand say what the program does, and links lead on."""
 
 from __future__ import annotations
 
@@ -9,25 +9,12 @@ import httpx
 import pytest
 
 from kgserve.client import Client, Store
-from scripts import faces
 from scripts.pages import DOCS, PAPERS, TOP, anchors
-from scripts.tables import tabled, written
 from tests.cli.running import Running
 from tests.project.pages import pages
 
 REST = "\n".join((DOCS / name).read_text() for name in ("rest.md", "memories.md"))
 LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((TOP / "kgserve").rglob("DESIGN.md"))]
-
-
-def test_tables_of_commands_settings_and_targets_are_up_to_date() -> None:
-    assert {name for page in tabled() for name in re.findall(r"<!-- table: (\w+) -->", page.read_text())} == {
-        "commands",
-        "editors",
-        "shell",
-        "settings",
-        "targets",
-    }
-    assert [page.name for page in tabled() if written(page.read_text()) != page.read_text()] == [], "run: make docs"
 
 
 def test_every_route_is_documented(server: Running) -> None:
@@ -48,11 +35,6 @@ def test_every_status_is_documented(server: Running) -> None:
         if status >= "400"
     }
     assert responses <= set(re.findall(r"^\| (\d{3}) \|", REST, re.MULTILINE))
-
-
-def test_the_methods_of_the_clients_are_those_of_the_table() -> None:
-    for path, text in faces.written().items():
-        assert path.read_text() == text, "run: make docs"
 
 
 @pytest.mark.parametrize("kind", [Client, Store])

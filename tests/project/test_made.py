@@ -1,0 +1,24 @@
+"""What `make docs` writes is what the program would write now; `make check` runs this, too."""
+
+from __future__ import annotations
+
+import re
+
+from scripts import faces
+from scripts.tables import tabled, written
+
+
+def test_tables_of_commands_settings_and_targets_are_up_to_date() -> None:
+    assert {name for page in tabled() for name in re.findall(r"<!-- table: (\w+) -->", page.read_text())} == {
+        "commands",
+        "editors",
+        "shell",
+        "settings",
+        "targets",
+    }
+    assert [page.name for page in tabled() if written(page.read_text()) != page.read_text()] == [], "run: make docs"
+
+
+def test_the_methods_of_the_clients_are_those_of_the_table() -> None:
+    for path, text in faces.written().items():
+        assert path.read_text() == text, "run: make docs"
