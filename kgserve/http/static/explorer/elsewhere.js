@@ -22,6 +22,7 @@ export async function links(node, answer) {
       name: edge.store, id: edge.from, type: edge.relation_type, leads: false, weight: edge.weight, validFrom: moment(edge.valid_from), validTo: moment(edge.valid_to), lives: null,
     });
   }
+  if (graph.nodes.get(node.key) !== node) return 0;
   let count = 0;
   for (const { name, id, leads, ...edge } of found) {
     const key = foreignKey(name, id);

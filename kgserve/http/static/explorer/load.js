@@ -24,6 +24,14 @@ let aboutAsked = Promise.resolve();
 /** What was put on the canvas, rather than the overview. */
 export const chosenIds = signal(false);
 
+/** What comes for the canvas as it is, and for no other: ends as what was given up does, when it was cleared meanwhile. @template T @param {Promise<T>} coming */
+async function stillWanted(coming) {
+  const mine = turn;
+  const here = await coming;
+  if (turn !== mine) throw new DOMException("the canvas was cleared", "AbortError");
+  return here;
+}
+
 /** Ask for a piece of the graph, with lives where there are any. @param {any} wanted @returns {Promise<any>} */
 async function piece(wanted) {
   if (noPast.value) return present(wanted);
@@ -37,16 +45,14 @@ async function piece(wanted) {
 }
 
 /** The same without lives. @param {any} wanted @returns {Promise<any>} */
-const present = (wanted) => ask("POST", memory(store.value, "graph"), { body: { ...wanted, fields: FIELDS, valid_at: "any" } });
+const present = (wanted) => stillWanted(ask("POST", memory(store.value, "graph"), { body: { ...wanted, fields: FIELDS, valid_at: "any" } }));
 
 /** A piece to begin with: should its lives take long, without them, and these as soon as they come. @param {any} wanted @returns {Promise<any>} */
 async function firstPiece(wanted) {
-  const mine = turn;
   const whole = piece(wanted);
   const quick = await Promise.race([whole, new Promise((done) => setTimeout(done, PATIENCE))]);
   if (quick) return quick;
   void whole.then((later) => {
-    if (turn !== mine) return;
     graph.take(later);
     changed();
   }).catch(() => undefined);
@@ -123,10 +129,8 @@ export const overview = (round = 0) =>
     const most = Math.min(MOST_NODES, FIRST_NODES * 4 ** round);
     clear();
     rounds = round;
-    const mine = turn;
     const answer = await firstPiece({ overview: Math.min(100, FIRST * 4 ** round), depth: 1 + round, max_nodes: most, types: onlyShownTypes() });
-    await aboutAsked;
-    if (turn !== mine) return;
+    await stillWanted(aboutAsked);
     const nodes = about.value?.stats.nodes ?? 0;
     show(answer);
     truncated.value = graph.nodes.size < nodes && round < ROUNDS;
@@ -152,7 +156,7 @@ export const put = (ids) =>
     if (!fits(fresh.length)) return;
     chosenIds.value = true;
     const answer = await piece({ ids: [...own(), ...fresh] });
-    await aboutAsked;
+    await stillWanted(aboutAsked);
     show(answer);
     if (answer.missing?.length) say(W.missing(answer.missing), true);
   });
@@ -166,7 +170,7 @@ export const around = (id, depth) =>
     clear();
     chosenIds.value = true;
     const answer = await piece({ around: [id], depth, per_node: AN_EXPANSION, max_nodes: FIRST_NODES });
-    await aboutAsked;
+    await stillWanted(aboutAsked);
     show(answer);
     if (graph.nodes.has(id)) focus.value = id;
     if (answer.missing?.length) say(W.missing(answer.missing), true);
@@ -190,11 +194,13 @@ export const expand = (key) =>
     const types = onlyShownTypes();
     const room = Math.min(FIRST_NODES, MOST_NODES - graph.nodes.size);
     const answer = await piece({ around: [node.id], depth: 1, per_node: AN_EXPANSION, max_nodes: room, types });
+    if (graph.nodes.get(key) !== node) return;
     const fresh = show(answer, key);
     const { links } = await import("./elsewhere.js");
     const elsewhere = await links(node, answer);
     say(W.expanded(node.label, fresh.length + elsewhere));
-    if (graph.nodes.size <= 2000 && fresh.length) graph.take(await piece({ ids: own() }));
+    // What is taken back while this is on its way shall not come back with it.
+    if (graph.nodes.size <= 2000 && fresh.length) graph.freshen(await piece({ ids: own() }));
     changed();
   });
 
@@ -203,7 +209,7 @@ export const bringThen = (sequence) =>
   attempt(async () => {
     if (chosenIds.value || noPast.value) return;
     const body = { overview: FIRST, max_nodes: FIRST_NODES, as_of: sequence, valid_at: "any", fields: [], types: onlyShownTypes() };
-    const then = await ask("POST", memory(store.value, "graph"), { body });
+    const then = await stillWanted(ask("POST", memory(store.value, "graph"), { body }));
     const gone = then.nodes.id.filter((/** @type {string} */ id) => !graph.nodes.has(id));
     if (!gone.length || chosenIds.value || graph.nodes.size + gone.length > MOST_NODES) return;
     graph.take(await piece({ ids: [...own(), ...gone] }));

@@ -96,21 +96,25 @@ export class Graph {
    * @param {any} answer @param {string} [start] @returns {Node[]} those that are new
    */
   take(answer, start) {
+    const fresh = answer.nodes.id.filter((/** @type {string} */ id) => !this.nodes.has(id));
+    for (const id of fresh) this.addNode({ id, broughtBy: new Set(start === undefined || id === start ? [] : [start]) });
+    this.freshen(answer);
+    return fresh.map((/** @type {string} */ id) => /** @type {Node} */ (this.nodes.get(id)));
+  }
+
+  /** Take from an answer what it says of nodes that are there, and the edges among them. @param {any} answer */
+  freshen(answer) {
     const { nodes: n, edges: e } = answer;
     const types = answer.types ?? [];
     const relations = answer.relation_types ?? [];
     const left = new Map(answer.left_out ?? []);
-    const fresh = [];
     for (let i = 0; i < n.id.length; i++) {
-      const isNew = !this.nodes.has(n.id[i]);
-      const node = this.addNode({
+      if (!this.nodes.has(n.id[i])) continue;
+      this.addNode({
         id: n.id[i], type: types[n.type[i]] ?? "", label: n.label?.[i] || n.id[i], degree: n.degree?.[i] ?? 0,
         version: n.version?.[i] ?? 0, tags: n.tags?.[i] ?? [], validFrom: moment(n.valid_from?.[i]), validTo: moment(n.valid_to?.[i]),
         lives: n.lives?.[i] ?? null, leftOut: left.get(i) ?? 0, layer: n.layer?.[i] ?? null, confidence: n.confidence?.[i] ?? null,
       });
-      if (!isNew) continue;
-      fresh.push(node);
-      if (start !== undefined && node.key !== start) node.broughtBy.add(start);
     }
     for (let i = 0; i < e.from.length; i++) {
       this.addEdge({
@@ -118,7 +122,6 @@ export class Graph {
         validFrom: moment(e.valid_from?.[i]), validTo: moment(e.valid_to?.[i]), lives: e.lives?.[i] ?? null,
       });
     }
-    return fresh;
   }
 
   /** What only the expansion of this node brought. @param {string} key @returns {string[]} */
