@@ -8,6 +8,7 @@ from random import Random
 
 import httpx
 import pytest
+from threadpoolctl import threadpool_limits
 
 import tests.authorities  # pyright: ignore[reportUnusedImport]  # before clients are made
 import tests.engines  # pyright: ignore[reportUnusedImport]  # before anything of the engine is imported
@@ -18,6 +19,9 @@ from tests.http.serving import Served, serving
 from tests.scratch import move_to_memory
 
 move_to_memory()
+# As a server's process has it: the threads of numpy would wait at the cost of other tests, and rows be looked through for garbage.
+threadpool_limits(1, user_api="blas")
+gc.set_threshold(100_000, 50, 100)
 _numbers = count(1)
 
 # A run that was put into the background ignores it, and so would every program that a test starts and interrupts.
