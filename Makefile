@@ -1,8 +1,8 @@
 # `make serve` and `make test` are all it takes; both set up what they need.
 
 PYTHON  ?= python3
-# One more than two cores: for two fifths of their time tests wait for other processes, or for a moment to pass.
-WORKERS ?= 3
+# Twice as many as cores: for half of their time tests wait for other processes, or for a moment to pass.
+WORKERS ?= 4
 ROUNDS  ?= 100
 MINUTES ?= 10
 SECONDS ?= 600

@@ -66,6 +66,8 @@ SWITCH_SECONDS = 0.0005
 BACKLOG = 2048
 TENDING_SECONDS = 1.0
 """So often the server looks whether it can still be found, and whether anybody uses it."""
+ENGINE_SECONDS = 5.0
+"""So long after its start it imports the engine unasked: one that has been stopped by then never pays for that."""
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.01
 
@@ -225,13 +227,14 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
 
 async def _tend(server: Server, lock: DataFolderLock, edge: Edge, engines: Nursery, idle_exit: float) -> None:
     """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
+    settled = asyncio.get_running_loop().time() + ENGINE_SECONDS
     while not server.should_exit:
         await asyncio.sleep(TENDING_SECONDS)
         idle = edge.use.idle_seconds
         with suppress(OSError):  # a full disk, or a folder that is gone: what matters says so itself
             await asyncio.to_thread(lock.tend, in_use=idle < TENDING_SECONDS)
-            # Not before: it imports an engine, and the first requests after a start had better have the cores.
-            await asyncio.to_thread(engines.prepare)
+            if asyncio.get_running_loop().time() >= settled:
+                await asyncio.to_thread(engines.prepare)
         if 0 < idle_exit <= idle:
             logger.warning(
                 "idle_exit", idle_seconds=round(idle), reason="nobody has used it; --idle-exit sets how long"

@@ -19,7 +19,7 @@ from tests.http.serving import Served, serving
 from tests.scratch import move_to_memory
 
 move_to_memory()
-# As a server's process has it: the threads of numpy would wait at the cost of other tests, and rows be looked through for garbage.
+# As in a server's process: threads of numpy would spin at the cost of other tests, rows be looked through for garbage.
 threadpool_limits(1, user_api="blas")
 gc.set_threshold(100_000, 50, 100)
 _numbers = count(1)

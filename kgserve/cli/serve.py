@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gc
 import platform
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,31 +27,17 @@ def serve(**values: Any) -> int:
     if told := refusal():
         raise click.ClickException(told)
     settings = load(values)
-    from kgserve import allocator
+    from kgserve import allocator, starting
 
     allocator.bound_arenas()
     gc.disable()  # until it listens: looking through what is imported is a sixth of a start
     try:
-        with _absent("rich"):
-            import_module("structlog")
+        starting.import_lightly()
         from kgserve import app
 
         return app.serve(settings)
     finally:
         gc.enable()
-
-
-@contextmanager
-def _absent(name: str) -> Generator[None]:
-    """Have a package that is optional to others taken for one that is not installed."""
-    before = sys.modules.get(name)
-    sys.modules[name] = None  # type: ignore[assignment]  # as `import` wants it
-    try:
-        yield
-    finally:
-        sys.modules[name] = before  # type: ignore[assignment]  # as above
-        if before is None:
-            del sys.modules[name]
 
 
 @click.command()

@@ -19,9 +19,13 @@ from typing import cast
 
 from kgserve.allocator import bound_arenas, give_back
 from kgserve.engine.protocol import FORK
-from kgserve.log import LogFormat, LogLevel, configure
-from kgserve.settings import EngineName
+from kgserve.starting import import_lightly
 from kgserve.worker import chosen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kgserve.log import LogFormat, LogLevel
+    from kgserve.settings import EngineName
 
 MOST_CHANNELS = 100
 NICE = 5
@@ -36,7 +40,8 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     bound_arenas(ARENAS)
     _give_way()
-    configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
+    import_lightly()
+    import_module("kgserve.log").configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
     chosen.engine = cast("EngineName", engine)
     serving = import_module("kgserve.worker.serving")
     import_module("pyarrow")
