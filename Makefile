@@ -45,7 +45,7 @@ setup: $(dev) $(model) ## Create .venv, install everything, tools included, and 
 serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options: ARGS="--port 9000")
 	@$(bin)/kgserve serve $(ARGS)
 
-test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=4 for more processes)
+test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=8 for more processes)
 	@$(tests) $(ARGS)
 
 check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling, and what `make docs` writes

@@ -141,7 +141,7 @@ def of_some(
     """
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
-        yield from run(f"{query} ({', '.join('?' * len(some))}) {end}", [*before, *some])
+        yield from _each(run(f"{query} ({', '.join('?' * len(some))}) {end}", [*before, *some]))
 
 
 def of_rows(
@@ -152,7 +152,13 @@ def of_rows(
         some = rows[start : start + _AT_ONCE]
         marks = f"({', '.join('?' * len(some[0]))})"
         values = [each for row in some for each in row]
-        yield from run(f"{query} (VALUES {', '.join([marks] * len(some))}) {end}", values)
+        yield from _each(run(f"{query} (VALUES {', '.join([marks] * len(some))}) {end}", values))
+
+
+def _each(found: sqlite3.Cursor) -> Iterator[Any]:
+    """What a cursor finds. Who reads no further has no cursor closed, as `yield from` would: its file may be closed."""
+    for row in found:  # noqa: UP028
+        yield row
 
 
 def named(name: str, values: Sequence[_Value]) -> dict[str, _Value]:

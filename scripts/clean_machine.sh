@@ -71,7 +71,7 @@ serve() {
 
 tests() {
     say "make test"
-    afresh make test WORKERS="${WORKERS:-2}" ARGS="${ARGS:-}" || fail "make test failed"
+    afresh make test WORKERS="${WORKERS:-4}" ARGS="${ARGS:-}" || fail "make test failed"
     say "make test: passed"
 }
 
