@@ -11,7 +11,16 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from tests.programs import program
 
@@ -119,3 +128,22 @@ def faults(page: Page) -> list[str]:
         if each["impact"] in {"serious", "critical"}
         for node in each["nodes"]
     ]
+
+
+@contextmanager
+def held(asking: Page | BrowserContext, address: str, word: str = "") -> Generator[list[Route]]:
+    """Hold back what is asked of an address, with this word in it, until the end of the block."""
+    routes: list[Route] = []
+    holding = True
+
+    def hold(route: Route) -> None:
+        if holding and word in (route.request.post_data or ""):
+            routes.append(route)
+        else:
+            route.continue_()
+
+    asking.route(address, hold)
+    yield routes
+    holding = False
+    for route in routes:
+        route.continue_()

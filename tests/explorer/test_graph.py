@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 import httpx
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking, drawn, faults, settled, with_axe
+from tests.explorer.looking import Looking, drawn, faults, held, settled, with_axe
 from tests.explorer.stores import chain, library
 
 
@@ -135,7 +132,7 @@ def test_what_was_taken_back_does_not_come_back_with_a_late_answer(looking: Look
     page = looking.graph(books, "?view=table&valid_at=any&ids=emma,austen")
     rows = page.get_by_role("region", name="Table of the graph").get_by_role("row")
     expect(rows).to_have_count(3)
-    with _held(page, '"ids"') as late:
+    with held(page, "**/graph", '"ids"') as late:
         page.get_by_role("button", name="Expand Jane Austen").click()
         expect(rows).to_have_count(4)
         expect(page.locator(".busy")).to_be_attached()
@@ -154,7 +151,7 @@ def test_a_late_answer_of_another_store_is_left_out(
     page = looking.graph(books, "?view=table&valid_at=any&ids=emma,austen")
     table = page.get_by_role("region", name="Table of the graph")
     expect(table.get_by_role("row")).to_have_count(3)
-    with _held(page, '"around"') as late:
+    with held(page, "**/graph", '"around"') as late:
         page.get_by_role("button", name="Expand Jane Austen").click()
         expect(page.locator(".busy")).to_be_attached()
         page.evaluate("address => { location.hash = address }", f"#/{other}?view=table&valid_at=any&ids=emma")
@@ -162,20 +159,3 @@ def test_a_late_answer_of_another_store_is_left_out(
     assert late
     expect(page.locator(".busy")).not_to_be_attached()
     assert table.get_by_role("row").count() == 2
-
-
-@contextmanager
-def _held(page: Page, word: str) -> Generator[list[Route]]:
-    """Hold back questions for a drawing with this word in them until the end of the block."""
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        if word in (route.request.post_data or ""):
-            held.append(route)
-        else:
-            route.continue_()
-
-    page.route("**/graph", hold)
-    yield held
-    for route in held:
-        route.continue_()

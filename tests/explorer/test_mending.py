@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking
+from tests.explorer.looking import Looking, held
 from tests.http.serving import accepted
 
 
@@ -45,6 +45,19 @@ def test_two_who_write_at_once_see_both_sides(looking: Looking, http: httpx.Clie
     expect(details.get_by_role("heading", name="Theirs")).to_be_visible()
     now = accepted(http.get(f"{api}/nodes/persuasion"))["node"]
     assert (now["content"], now["version"], now.get("conflicts")) == ("Theirs", 4, None)
+
+
+def test_what_was_written_before_events_came_is_seen_as_soon_as_they_do(
+    looking: Looking, http: httpx.Client, books: str, api: str
+) -> None:
+    context = looking.context()
+    with held(context, "**/api/events*") as late:
+        page = looking.graph(books, "?node=persuasion", context=context)
+        page.get_by_role("region", name="Details").get_by_role("button", name="Edit").click()
+        window = page.get_by_role("dialog", name="Edit persuasion")
+        accepted(http.post(f"{api}/nodes", json={"id": "persuasion", "type": "book", "content": "Theirs"}))
+    assert late
+    expect(window.get_by_text("Somebody has meanwhile written version 2.")).to_be_visible()
 
 
 def test_retiring_and_deleting(looking: Looking, http: httpx.Client, books: str, api: str) -> None:

@@ -17,6 +17,10 @@ export const wanted = signal(true);
 export const strip = signal(/** @type {Told[]} */ ([]));
 /** @type {Set<(told: Told) => void>} */
 const listeners = new Set();
+/** @type {Set<() => void>} */
+const beginners = new Set();
+/** Kept once events have come for the first time. @type {Promise<void>} */
+export const begun = new Promise((done) => void beginners.add(done));
 /** @type {BroadcastChannel | null} */
 let channel = null;
 /** @type {AbortController | null} */
@@ -29,10 +33,16 @@ export function listen(listener) {
   return () => void listeners.delete(listener);
 }
 
+/** Be told when events begin to come, also again: what was read before may have changed unseen. @param {() => void} beginner */
+export const onLive = (beginner) => void beginners.add(beginner);
+
 /** @param {Told} told */
 function receive(told) {
   if (told.id) lastId = told.id;
-  if (told.event === "on") live.value = { on: true, why: "" };
+  if (told.event === "on" && !live.value.on) {
+    live.value = { on: true, why: "" };
+    for (const beginner of beginners) beginner();
+  }
   if (told.event === "off") live.value = { on: false, why: told.data };
   if (!told.data?.store || told.data.store !== store.value) return;
   strip.value = [told, ...strip.value].slice(0, KEPT);

@@ -10,8 +10,10 @@ import { W } from "./words.js";
 const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
 const FIRST = 12;
 export const FIRST_NODES = 300;
-const AN_EXPANSION = 50;
+export const AN_EXPANSION = 50;
 const DETAILED = 1000;
+/** So many nodes are asked for again at once. */
+export const REFRESHED = 2000;
 /** So often an overview can grow. */
 const ROUNDS = 9;
 const BUCKETS = 120;
@@ -33,7 +35,7 @@ async function stillWanted(coming) {
 }
 
 /** Ask for a piece of the graph, with lives where there are any. @param {any} wanted @returns {Promise<any>} */
-async function piece(wanted) {
+export async function piece(wanted) {
   if (noPast.value) return present(wanted);
   try {
     return await present({ ...wanted, lives: true });
@@ -109,7 +111,7 @@ export async function refreshTimeline() {
 }
 
 /** Take an answer onto the canvas. @param {any} answer @param {string} [start] */
-function show(answer, start) {
+export function show(answer, start) {
   const fresh = graph.take(answer, start);
   changed();
   void conflicts(fresh);
@@ -117,7 +119,7 @@ function show(answer, start) {
 }
 
 /** Whether so many more fit; if not, says so. @param {number} more */
-function fits(more) {
+export function fits(more) {
   if (graph.nodes.size + more <= MOST_NODES) return true;
   say(W.tooMany(graph.nodes.size + more, MOST_NODES), true);
   return false;
@@ -138,7 +140,7 @@ export const overview = (round = 0) =>
   });
 
 /** The types that are not switched off, where some are. */
-function onlyShownTypes() {
+export function onlyShownTypes() {
   if (!hiddenTypes.value.size) return undefined;
   return Object.keys(about.value?.stats.types ?? {}).filter((type) => !hiddenTypes.value.has(type));
 }
@@ -176,33 +178,8 @@ export const around = (id, depth) =>
     if (answer.missing?.length) say(W.missing(answer.missing), true);
   });
 
-/** Bring the neighbours of a node; if that was done, take back what only it brought. @param {string} key */
-export const expand = (key) =>
-  attempt(async () => {
-    const node = graph.nodes.get(key);
-    if (!node || node.store) return;
-    if (graph.broughtOnlyBy(key).length) {
-      const gone = graph.collapse(key);
-      if (!graph.nodes.has(focus.value)) focus.value = key;
-      selected.value = new Set([...selected.value].filter((one) => graph.nodes.has(one)));
-      changed();
-      say(W.collapsed(node.label, gone));
-      return;
-    }
-    if (!fits(1)) return;
-    chosenIds.value = true;
-    const types = onlyShownTypes();
-    const room = Math.min(FIRST_NODES, MOST_NODES - graph.nodes.size);
-    const answer = await piece({ around: [node.id], depth: 1, per_node: AN_EXPANSION, max_nodes: room, types });
-    if (graph.nodes.get(key) !== node) return;
-    const fresh = show(answer, key);
-    const { links } = await import("./elsewhere.js");
-    const elsewhere = await links(node, answer);
-    say(W.expanded(node.label, fresh.length + elsewhere));
-    // What is taken back while this is on its way shall not come back with it.
-    if (graph.nodes.size <= 2000 && fresh.length) graph.freshen(await piece({ ids: own() }));
-    changed();
-  });
+/** See there. @param {string} key */
+export const expand = async (key) => (await import("./expand.js")).expand(key);
 
 /** Bring what an overview of then would have and the canvas has not: what is gone by now. @param {number} sequence */
 export const bringThen = (sequence) =>
@@ -248,6 +225,16 @@ function left(row) {
   const age = (Date.now() - Date.parse(row.confidence_at ?? row.created_at)) / 86_400_000;
   return row.confidence * 0.5 ** (Math.max(0, age) / days);
 }
+
+/** See what was written while no events came, of what is shown. */
+export const catchUp = () =>
+  attempt(async () => {
+    if (!store.value || !about.value) return;
+    void refreshAbout().then(() => refreshTimeline()).catch(() => undefined);
+    if (!graph.nodes.size || graph.nodes.size > REFRESHED) return;
+    graph.freshen(await piece({ ids: own() }));
+    changed();
+  });
 
 /** How many memories a store has: its numbers tell. */
 export const memoryCount = signal({ store: "", count: 0 });

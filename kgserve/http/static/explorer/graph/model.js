@@ -21,8 +21,6 @@
 
 export const MOST_NODES = 5000;
 
-/** @param {string} store @param {string} id */
-export const foreignKey = (store, id) => JSON.stringify([store, id]);
 /** @param {string} from @param {string} type @param {string} to */
 export const edgeKey = (from, type, to) => JSON.stringify([from, type, to]);
 
@@ -66,13 +64,6 @@ export class Graph {
     this.edges.set(key, edge);
     from.add(edge);
     to.add(edge);
-  }
-
-  /** A node of another store is to be seen while a link joins it: what else it was is known there. @param {string} key */
-  livesAsLinks(key) {
-    const node = this.nodes.get(key);
-    const lives = [...(this.around.get(key) ?? [])].map((edge) => edge.lives);
-    if (node) node.lives = lives.includes(null) ? null : lives.flatMap((each) => each ?? []).sort((one, other) => other[0] - one[0]);
   }
 
   /** @param {string} key */

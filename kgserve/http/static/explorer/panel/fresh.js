@@ -1,8 +1,8 @@
 // What comes of events: what is on the canvas is updated, what is new is offered.
 
 import { html, signal } from "../vendor/preact.js";
-import { listen } from "../events.js";
-import { put, refreshAbout, refreshNode, refreshTimeline } from "../load.js";
+import { listen, onLive } from "../events.js";
+import { catchUp, put, refreshAbout, refreshNode, refreshTimeline } from "../load.js";
 import { asOf, attempt, changed, graph, selected, store } from "../state.js";
 import { W } from "../words.js";
 
@@ -26,6 +26,8 @@ listen(({ event, data }) => {
     if (name) void refreshAbout().then(() => refreshTimeline()).catch(() => undefined);
   }, REST);
 });
+
+onLive(() => void catchUp());
 
 /** What is gone stays for those who look back. @param {import("../graph/time.js").Dated | undefined} row @param {any} data */
 function end(row, data) {

@@ -1,7 +1,7 @@
 // What is known of one node: what it says, what it is joined with, how it came to be.
 
 import { html, signal, useSignalEffect, useState } from "../vendor/preact.js";
-import { listen } from "../events.js";
+import { listen, onLive } from "../events.js";
 import { labelOf, short } from "../graph/labels.js";
 import { stateAt } from "../graph/time.js";
 import { findPath, hide, pin } from "../keyboard.js";
@@ -48,6 +48,10 @@ export async function refreshShown() {
 
 listen((told) => {
   if (asOf.value === null && [told.data.id, told.data.from, told.data.to].includes(focus.value)) void refreshShown();
+});
+
+onLive(() => {
+  if (asOf.value === null && focus.value) void refreshShown();
 });
 
 export function NodePanel() {

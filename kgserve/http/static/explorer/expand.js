@@ -1,0 +1,71 @@
+// Expanding a node: its neighbours, those in other stores among them, and taking back what that brought.
+
+import { moment, MOST_NODES } from "./graph/model.js";
+import { AN_EXPANSION, chosenIds, FIRST_NODES, fits, onlyShownTypes, own, piece, REFRESHED, show } from "./load.js";
+import { ask, memory } from "./server.js";
+import { attempt, changed, focus, graph, say, selected, store, stores } from "./state.js";
+import { W } from "./words.js";
+
+/** Bring the neighbours of a node; if that was done, take back what only it brought. @param {string} key */
+export const expand = (key) =>
+  attempt(async () => {
+    const node = graph.nodes.get(key);
+    if (!node || node.store) return;
+    if (graph.broughtOnlyBy(key).length) {
+      const gone = graph.collapse(key);
+      if (!graph.nodes.has(focus.value)) focus.value = key;
+      selected.value = new Set([...selected.value].filter((one) => graph.nodes.has(one)));
+      changed();
+      say(W.collapsed(node.label, gone));
+      return;
+    }
+    if (!fits(1)) return;
+    chosenIds.value = true;
+    const types = onlyShownTypes();
+    const room = Math.min(FIRST_NODES, MOST_NODES - graph.nodes.size);
+    const answer = await piece({ around: [node.id], depth: 1, per_node: AN_EXPANSION, max_nodes: room, types });
+    if (graph.nodes.get(key) !== node) return;
+    const fresh = show(answer, key);
+    const elsewhere = await links(node, answer);
+    say(W.expanded(node.label, fresh.length + elsewhere));
+    // What is taken back while this is on its way shall not come back with it.
+    if (graph.nodes.size <= REFRESHED && fresh.length) graph.freshen(await piece({ ids: own() }));
+    changed();
+  });
+
+/**
+ * Nodes of other stores that links lead to from a node, or from which they lead to it, drawn apart.
+ * @param {import("./graph/model.js").Node} node @param {any} answer the drawing around it, with the links that lead out @returns {Promise<number>}
+ */
+async function links(node, answer) {
+  const out = answer.links;
+  const found = (out?.from ?? []).flatMap((/** @type {number} */ place, /** @type {number} */ i) =>
+    answer.nodes.id[place] === node.id ? [{
+      name: out.to_graph[i], id: out.to[i], type: answer.relation_types[out.type[i]] ?? "", leads: true, weight: out.weight[i],
+      validFrom: moment(out.valid_from?.[i]), validTo: moment(out.valid_to?.[i]), lives: out.lives?.[i] ?? null,
+    }] : []);
+  if (stores.value?.find((one) => one.name === store.value)?.links?.inbound) {
+    const into = await ask("GET", `${memory(store.value, "nodes", node.id)}/incoming`, { query: { limit: 200, follow_symlinks: true } });
+    for (const edge of into.edges) if (edge.store && edge.store !== store.value) found.push({
+      name: edge.store, id: edge.from, type: edge.relation_type, leads: false, weight: edge.weight, validFrom: moment(edge.valid_from), validTo: moment(edge.valid_to), lives: null,
+    });
+  }
+  if (graph.nodes.get(node.key) !== node) return 0;
+  let count = 0;
+  for (const { name, id, leads, ...edge } of found) {
+    const key = JSON.stringify([name, id]);
+    if (!graph.nodes.has(key)) count++;
+    graph.addNode({ key, id, store: name, type: W.elsewhere, label: `${name} / ${id}`, broughtBy: new Set([node.key]) });
+    const [from, to] = leads ? [node.key, key] : [key, node.key];
+    graph.addEdge({ from, to, ...edge });
+    livesAsLinks(key);
+  }
+  return count;
+}
+
+/** A node of another store is to be seen while a link joins it: what else it was is known there. @param {string} key */
+function livesAsLinks(key) {
+  const node = graph.nodes.get(key);
+  const lives = [...(graph.around.get(key) ?? [])].map((edge) => edge.lives);
+  if (node) node.lives = lives.includes(null) ? null : lives.flatMap((each) => each ?? []).sort((one, other) => other[0] - one[0]);
+}
