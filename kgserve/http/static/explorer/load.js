@@ -4,7 +4,7 @@ import { batch, signal } from "./vendor/preact.js";
 import { MOST_NODES } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
 import { ask, memory, Refused } from "./server.js";
-import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, timeline, truncated, validAt, way } from "./state.js";
+import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
 import { W } from "./words.js";
 
 const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
@@ -226,13 +226,17 @@ function left(row) {
   return row.confidence * 0.5 ** (Math.max(0, age) / days);
 }
 
-/** See what was written while no events came, of what is shown. */
+/** Goes up when something was written that no event has told of. */
+export const missed = signal(0);
+
+/** See what was written between the first look and the first event: its number of commits says whether anything was. */
 export const catchUp = () =>
   attempt(async () => {
-    if (!store.value || !about.value) return;
+    const seen = stores.value?.find((one) => one.name === store.value)?.sequence;
+    if (!about.value || (await ask("GET", memory(store.value, "stats"))).sequence === seen) return;
+    missed.value++;
     void refreshAbout().then(() => refreshTimeline()).catch(() => undefined);
-    if (!graph.nodes.size || graph.nodes.size > REFRESHED) return;
-    graph.freshen(await piece({ ids: own() }));
+    if (graph.nodes.size <= REFRESHED) graph.freshen(await piece({ ids: own() }));
     changed();
   });
 

@@ -2,15 +2,13 @@
 
 import { batch, effect, signal } from "./vendor/preact.js";
 import { format, keyIn, parse } from "./link.js";
-import { around, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
+import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
 import { ask, Refused, refused, useKey } from "./server.js";
 import { about, asOf, busy, focus, graph, me, revision, searchText, store, stores, validAt, view } from "./state.js";
 import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
-/** So long, in milliseconds, the first look waits for events, so that nothing is written between the two; they begin within some 10. */
-const PATIENCE = 300;
 const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
 /** While a store is being opened the address is read, not written. */
 let opening = 0;
@@ -39,11 +37,11 @@ export async function enter() {
     return;
   }
   follow();
-  await Promise.race([begun, new Promise((done) => setTimeout(done, PATIENCE))]);
   const wanted = parse(location.hash);
   const only = stores.value?.length === 1 && me.value.open && LOCAL.has(location.hostname) && !location.hash;
   if (only) history.replaceState(null, "", format({ store: stores.value?.[0].name }));
   await go(only ? parse(location.hash) : wanted);
+  void begun.then(catchUp);
 }
 
 /** Show what an address says. @param {import("./link.js").Link} link */

@@ -1,11 +1,11 @@
 // What is known of one node: what it says, what it is joined with, how it came to be.
 
 import { html, signal, useSignalEffect, useState } from "../vendor/preact.js";
-import { listen, onLive } from "../events.js";
+import { listen } from "../events.js";
 import { labelOf, short } from "../graph/labels.js";
 import { stateAt } from "../graph/time.js";
 import { findPath, hide, pin } from "../keyboard.js";
-import { expand, put, refreshNode } from "../load.js";
+import { expand, missed, put, refreshNode } from "../load.js";
 import { ask, memory } from "../server.js";
 import { asOf, attempt, changed, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
 import { W } from "../words.js";
@@ -50,15 +50,12 @@ listen((told) => {
   if (asOf.value === null && [told.data.id, told.data.from, told.data.to].includes(focus.value)) void refreshShown();
 });
 
-onLive(() => {
-  if (asOf.value === null && focus.value) void refreshShown();
-});
-
 export function NodePanel() {
   useSignalEffect(() => {
     focus.value;
     asOf.value;
     validAt.value;
+    missed.value;
     const wait = setTimeout(refreshShown, shown.peek()?.key === focus.value ? 250 : 0);
     return () => clearTimeout(wait);
   });
