@@ -24,7 +24,7 @@ from kgserve.model.requests import check_store_name
 from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.settings import MEBIBYTE, Settings
-from kgserve.store.layout import PLAIN, SUFFIX, Layout, StoreFile
+from kgserve.store.layout import PLAIN, SUFFIX, Layout, StoreFile, holds_store
 
 log = structlog.get_logger()
 
@@ -131,8 +131,8 @@ class Placement:
 
     def here(self) -> list[str]:
         """The stores whose present state is in this folder, in order."""
-        found = (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}") if not path.is_symlink())
-        return sorted(name for name in found if _is_name(name) and self.layout(name).exists)
+        found = ((path.name.removesuffix(SUFFIX), path) for path in self.data_dir.glob(f"*{SUFFIX}"))
+        return sorted(name for name, path in found if _is_name(name) and holds_store(path))
 
     def layout(self, name: str) -> Layout:
         """Where a store's files are, or would be."""

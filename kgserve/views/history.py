@@ -48,7 +48,7 @@ class HistoryFollower(Follower):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._path = store.layout.root / "history.sqlite"
+        self._path = store.layout.history
         self._history: History | None = None
         self._damaged = False
         self._asked_for = 0

@@ -309,7 +309,7 @@ class PastFollower(IndexView[Index]):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._history = store.layout.root / "history.sqlite"
+        self._history = store.layout.history
         self._place = Place(0)
         self._forgotten = 0
         self._more = False

@@ -62,7 +62,7 @@ def connection() -> Iterator[requests.Session]:
 
 
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
-@examples(4, times=75)
+@examples(2, times=150)
 def test_every_operation_keeps_its_description(
     case: schemathesis.Case[Any], served: Served, connection: requests.Session
 ) -> None:
@@ -102,7 +102,7 @@ def keys(keyed: Served) -> dict[str, dict[str, str]]:
 # Hypothesis warns when a failing or rejected request is long to print; long requests are what is asked for.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @made_up.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
-@examples(2)
+@examples(1, times=40)
 def test_every_caller_gets_what_the_role_allows(
     case: schemathesis.Case[Any],
     keyed: Served,

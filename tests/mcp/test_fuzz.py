@@ -109,7 +109,7 @@ def talk(request: pytest.FixtureRequest, running: Running) -> Iterator[Talk]:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@examples(6, times=40)
+@examples(4, times=60)
 @given(data=st.data())
 def test_tools(talk: Talk, tool: str, data: st.DataObject) -> None:
     given = data.draw(arguments(schema(TOOLS[tool].arguments)))
