@@ -52,7 +52,7 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
     while True:
         try:
             message, ends, _flags, _address = socket.recv_fds(server, len(FORK), MOST_CHANNELS)
-        except TimeoutError:
+        except OSError:  # nobody has asked for so long, or the server has ended and left an answer unread
             return
         if message != FORK:
             return
@@ -63,7 +63,8 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
             serving.serve(control, channels)
         for end in ends:
             os.close(end)
-        server.sendall(child.to_bytes(8, "little"))
+        with contextlib.suppress(OSError):  # it hears next that the server is gone
+            server.sendall(child.to_bytes(8, "little"))
 
 
 def _give_way() -> None:

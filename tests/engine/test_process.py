@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from structlog.testing import capture_logs
 from kgserve.engine import process as engine_process
 from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.process import IDLE_SECONDS, Channel, Nursery, Process
-from kgserve.engine.protocol import Change, FileOptions, Query
+from kgserve.engine.protocol import FORK, Change, FileOptions, Query
 from kgserve.errors import (
     EngineFailed,
     Internal,
@@ -383,6 +384,19 @@ def test_the_server_does_not_import_the_engine(module: str) -> None:
     script = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] in ('kuzu', 'ladybug')])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_nursery_whose_server_left_an_answer_unread_ends_without_a_word() -> None:
+    own, other = socket.socketpair()
+    with other:
+        command = [sys.executable, "-m", "kgserve.worker", ENGINE, str(other.fileno()), "0", "console", "info"]
+        nursery = subprocess.Popen(command, pass_fds=[other.fileno()], stderr=subprocess.PIPE)
+    control, theirs = socket.socketpair()
+    with own, control, theirs:
+        socket.send_fds(own, [FORK], [theirs.fileno()])
+        assert select.select([own], [], [], PATIENCE)[0]
+    _, said = nursery.communicate(timeout=PATIENCE)
+    assert (nursery.returncode, said) == (0, b"")
 
 
 def test_a_nursery_nobody_needs_ends_in_a_while() -> None:

@@ -58,7 +58,7 @@ def test_a_statement_that_writes_ends_with_control_c(folder: Path) -> None:
         begun = time.monotonic()
         done = run.end()
     assert time.monotonic() - begun < 5  # the statement's own limit is 10 s
-    assert (done.code, done.err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
+    assert (done.code, done.err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt"), done.err
     with kgserve.open(folder, embedding_provider="hashing") as library:
         stats = library.store("s").stats()
         assert (stats.sequence, stats.engine_rebuilds) == (1, 0)
