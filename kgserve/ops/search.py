@@ -536,6 +536,8 @@ def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float 
                 await_sequence(indexes, searched.at, words_alone=words_alone, why="as_of")
             yield searched
             if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
+                # Begun anew meanwhile: a request that can be put off is, until they have seen it again.
+                await_sequence(indexes, needed, words_alone=words_alone)
                 raise Unavailable("the indexes were begun anew meanwhile; ask again", retry_after=1)
 
 

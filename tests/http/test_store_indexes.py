@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kgserve.views.indexer import Indexer
 from tests.cli.running import kgserve
 from tests.cli.running import serving as serving_process
 from tests.http.serving import PATIENCE, Served, accepted, refusal, serving
@@ -105,6 +106,33 @@ def test_only_what_is_wanted_has_files(http: httpx.Client, words: str, store: st
     accepted(http.post(f"{words}/reindex"), 202)
     assert hits(search(http, words)) == ["hen"]
     assert folders(served, store) == {"keyword", "past-keyword"}
+
+
+def test_who_needs_a_commit_waits_while_an_index_is_begun_anew_behind_it(
+    http: httpx.Client, words: str, store: str, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search(http, words)
+    [indexer] = [each for each in served.pool.companions if isinstance(each, Indexer)]
+    with served.pool.lease(store) as opened:
+        keyword = indexer.of(opened).keyword
+    look_up, clear, waiting = keyword.search, keyword._clear, set(keyword._watchers)
+
+    def refilled_behind_it(*args: Any, **more: Any) -> Any:
+        found = look_up(*args, **more)
+        monkeypatch.setattr(keyword, "search", look_up)
+        keyword.refill_wanted = True
+        keyword.wake()
+        until(lambda: keyword.sequence == 0)
+        return found
+
+    def cleared_once_it_waits() -> None:
+        until(lambda: keyword._watchers - waiting)
+        clear()
+
+    monkeypatch.setattr(keyword, "search", refilled_behind_it)
+    monkeypatch.setattr(keyword, "_clear", cleared_once_it_waits)
+    assert hits(search(http, words, mode="keyword")) == ["hen"]
+    assert keyword.search == look_up
 
 
 def test_a_choice_can_change_at_any_time(http: httpx.Client, words: str, store: str, served: Served) -> None:

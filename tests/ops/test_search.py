@@ -12,6 +12,7 @@ from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.ops import search as searches
 from kgserve.ops.search import PresentSurroundings, context, search, search_batch
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
@@ -95,7 +96,8 @@ def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew
         monkeypatch.setattr(keyword, "_clear", cleared_slowly)
         with monkeypatch.context() as patched:
             patched.setattr(keyword, "search", refilled_behind_it)
-            with pytest.raises(Unavailable, match="anew"):
+            patched.setattr(searches, "AT_LEAST_SECONDS", 0.1)
+            with pytest.raises(Unavailable, match="have not seen sequence 1 yet, only 0"):
                 search(graph, wanted)
         assert cleared_at == [0]
         go_on.set()
