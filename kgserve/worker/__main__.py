@@ -15,14 +15,13 @@ import sys
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from kgserve.allocator import bound_arenas, give_back
 from kgserve.engine.protocol import FORK
 from kgserve.starting import import_lightly
 from kgserve.worker import chosen
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kgserve.log import LogFormat, LogLevel
     from kgserve.settings import EngineName
