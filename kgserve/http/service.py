@@ -467,17 +467,16 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
 
 SHORT_WRITE = 50
 """Rows that a write may have to be checked where it arrives."""
-CASE = "use_case"
-"""The key of a handler's ``opt`` for the use case that it is."""
+DIRECT = "direct_operation"
+"""The key of a handler's ``opt`` for the direct operation that it is."""
 _CREATED = 201
 _PARAMETER = None
 _HERE = "/"
 
 
 class DirectOperation(NamedTuple):
-    """A use case, where it is, and how its request is read from path parameters, query and body."""
+    """A use case, and how its request is read from path parameters, query and body."""
 
-    template: str
     case: UseCase
     read: Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]
 
@@ -573,14 +572,15 @@ def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
 
 def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
     """Handlers for use cases."""
-    return [_route(case, method) for case in cases for method in (case.method, *case.also)]
+    direct = (DirectOperation(case, _reader(case)) for case in cases)
+    return [_route(found, method) for found in direct for method in (found.case.method, *found.case.also)]
 
 
-def _route(case: UseCase, method: Method) -> HTTPRouteHandler:
+def _route(found: DirectOperation, method: Method) -> HTTPRouteHandler:
+    case = found.case
     path = case.path.replace("}", ":str}")
-    opt = described(case.operation) | {CASE: case, ALIAS: method != case.method}
+    opt = described(case.operation) | {DIRECT: found, ALIAS: method != case.method}
     route = HTTPRouteHandler(path, http_method=method, status_code=case.operation.statuses[0], opt=opt)
-    found = DirectOperation("", case, _reader(case))
 
     async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:
         return await found.routed(request)
@@ -646,7 +646,7 @@ class Shortcuts(NamedTuple):
         if found is None or NAMES_ASKED in scope["query_string"]:
             return None
         operation, scope["path_params"] = found
-        scope["path_template"] = operation.template
+        scope["path_template"] = operation.case.path
         return operation
 
     async def answered(self, found: DirectOperation, scope: HTTPScope, receive: Receive) -> bytes:
@@ -679,11 +679,10 @@ class Directory:
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
         methods = node.setdefault(_HERE, {})
-        case: UseCase | None = handler.opt.get(CASE)
-        if case is not None and case.status is None:
+        found: DirectOperation | None = handler.opt.get(DIRECT)
+        if found is not None and found.case.status is None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
-            found = DirectOperation(template, case, _reader(case))
-            methods.update(dict.fromkeys((case.method, *case.also), (found, names)))
+            methods.update(dict.fromkeys((found.case.method, *found.case.also), (found, names)))
 
     def find(self, method: str, path: str) -> tuple[DirectOperation, dict[str, str]] | None:
         """The operation at a path as it was sent, and its path parameters; None for what the router must see."""

@@ -138,28 +138,39 @@ def holds_store(root: Path) -> bool:
     return (root / HISTORY).is_file() or (root / CATALOG).is_file()
 
 
+class _Place:
+    """A path within a store's folder, made when it is asked for: most who look at a store need one or two of them."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, layout: Layout, owner: type[Layout]) -> Path:
+        return layout.root / self._path
+
+
 class Layout:
     """The paths of one store."""
+
+    journal = _Place(JOURNAL)
+    engine = _Place("graph.kuzu")
+    history = _Place(HISTORY)
+    extraction = _Place("extraction.sqlite")
+    views = _Place("views")
+    catalog = _Place(CATALOG)
+    memories = _Place("views/memories.sqlite")
+    links = _Place("views/links.sqlite")
+    ended = _Place("views/ended.sqlite")
+    rows = _Place("views/rows")
+    embeddings = _Place("views/embeddings.sqlite")
+    scratch = _Place("scratch")
+    _store_file = _Place(STORE_FILE)
+    _close_mark = _Place("closed.json")
+    _engine_mark = _Place("engine.json")
+    _backup_mark = _Place("backed-up.json")
 
     def __init__(self, data_dir: Path, name: str) -> None:
         self.name = name
         self.root = data_dir / f"{name}{SUFFIX}"
-        self.journal = self.root / JOURNAL
-        self.engine = self.root / "graph.kuzu"
-        self.history = self.root / HISTORY
-        self.extraction = self.root / "extraction.sqlite"
-        self.views = self.root / "views"
-        self.catalog = self.root / CATALOG
-        self.memories = self.views / "memories.sqlite"
-        self.links = self.views / "links.sqlite"
-        self.ended = self.views / "ended.sqlite"
-        self.rows = self.views / "rows"
-        self.embeddings = self.views / "embeddings.sqlite"
-        self.scratch = self.root / "scratch"
-        self._store_file = self.root / STORE_FILE
-        self._close_mark = self.root / "closed.json"
-        self._engine_mark = self.root / "engine.json"
-        self._backup_mark = self.root / "backed-up.json"
 
     def syncing(self, syncer: str) -> Path:
         """Where it is put down how far one was told of the store's contents."""

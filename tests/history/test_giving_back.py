@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from base64 import b85encode
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,7 +31,7 @@ def states(count: int = STATES) -> Iterator[ChangeSet]:
     """Commits that write one node with a text of which little can be saved."""
     source = random.Random(7)
     for at in range(1, count + 1):
-        row = NodeRow("a", "t", b85encode(source.randbytes(LARGE * 4 // 5)).decode(), "{}", at, at, 1, at)
+        row = NodeRow("a", "t", b64encode(source.randbytes(LARGE * 4 // 5)).decode(), "{}", at, at, 1, at)
         created, updated = ([row], []) if at == 1 else ([], [row])
         yield ChangeSet(
             sequence=at, time=at, nodes_created=created, nodes_updated=updated, digest=b"", nodes=1, edges=0
@@ -131,7 +131,7 @@ def test_a_history_that_takes_too_much_lets_the_oldest_go(tmp_path: Path) -> Non
     source = random.Random(7)
     with kept(tmp_path, history_mb=1) as of:
         for _ in range(STATES):
-            write(of.store, node("a", b85encode(source.randbytes(LARGE)).decode()))
+            write(of.store, node("a", b64encode(source.randbytes(LARGE)).decode()))
         of.caught_up()
         until(lambda: of.follower.look(lambda history: history.bytes) <= MEBIBYTE)
         assert 0 < of.oldest() < of.store.state.sequence
@@ -142,7 +142,7 @@ def test_the_present_stays_however_much_it_takes(tmp_path: Path) -> None:
     source = random.Random(7)
     with kept(tmp_path, history_mb=1) as of:
         for number in range(STATES):
-            write(of.store, node(f"n{number}", b85encode(source.randbytes(LARGE)).decode()))
+            write(of.store, node(f"n{number}", b64encode(source.randbytes(LARGE)).decode()))
         of.caught_up()
         until(lambda: of.oldest() == of.store.state.sequence)
         assert len(of.ids(of.store.state.sequence)) == STATES

@@ -19,7 +19,7 @@ from kgserve.errors import InvalidInput
 from kgserve.http.connection import in_task, start_eagerly
 from kgserve.http.edge import BrowserGuard
 from kgserve.http.routes import HANDLERS
-from kgserve.http.service import CASE, Directory, Shortcuts
+from kgserve.http.service import DIRECT, Directory, Shortcuts
 from tests.http.serving import Served, accepted, read_reply, refusal
 
 JSON = {"content-type": "application/json"}
@@ -139,10 +139,10 @@ def test_what_a_path_names() -> None:
     directory = Directory(HANDLERS)
     found = directory.find("GET", "/api/memory/s/nodes/a%2Fb")
     assert found is not None
-    assert (found[0].template, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
+    assert (found[0].case.path, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
     for method, path in (("GET", "/"), ("GET", "*"), ("POST", "/health"), ("DELETE", "/api/memory/s/edges/retire")):
         assert directory.find(method, path) is None
-    assert sum(CASE in handler.opt for handler in HANDLERS) >= 8
+    assert sum(DIRECT in handler.opt for handler in HANDLERS) >= 8
 
 
 def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:

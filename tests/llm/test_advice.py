@@ -11,18 +11,12 @@ import httpx
 import pytest
 
 from tests.embedding.prepared import model_settings
-from tests.http.serving import PATIENCE, Served, accepted, refusal, serving
-from tests.llm.chat_service import KEY, Behaviour, Service, echoes, hangs, raw, running, says, words
+from tests.http.serving import Served, accepted, refusal, serving
+from tests.llm.chat_service import KEY, Behaviour, Service, echoes, hangs, raw, says, words
 from tests.llm.memory import Json, memories, retain
 from tests.mcp.talking import Stateless
 
 QUESTION = {"query": "Which database does the web shop use?", "answer": True}
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Service]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +25,6 @@ def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     data = tmp_path_factory.mktemp("advised") / "data"
     with serving(data, **options, models_dir=model_settings().models_dir) as found:
         yield found
-
-
-@pytest.fixture
-def service(model: Service) -> Service:
-    """The model's service, which has not been asked yet."""
-    model.asked.clear()
-    model.usually = says()
-    return model
-
-
-@pytest.fixture
-def http(there: Served) -> Iterator[httpx.Client]:
-    """A client of a server that remembers nothing."""
-    with httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
-        yield client
-        assert client.delete("/api/memory/default", params={"confirm": "default"}).status_code in {200, 404}
 
 
 def reflect(http: httpx.Client, **asked: Any) -> Json:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from tests.llm.chat_service import (
     pours,
     raw,
     refuses,
-    running,
     says,
     status,
     words,
@@ -39,30 +39,33 @@ TEXT = "We moved the web shop from Postgres 16 to 17, said Alice."
 FACT = "The web shop uses Postgres 17."
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with running() as found:
+@pytest.fixture(autouse=True, scope="module")
+def hurried() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extractor, "FIRST_RETRY_SECONDS", 0.02)
+        patch.setattr(extractor, "LAST_RETRY_SECONDS", 0.1)
+        patch.setattr(pool, "TEND_SECONDS", 0.05)
+        yield
+
+
+@contextmanager
+def asking(service: Service, data: Path, **options: Any) -> Generator[Served]:
+    """A server that asks the service about every text."""
+    words = {"llm_timeout": PATIENCE, "memory_extract": True, **service.options, **options}
+    with serving(data, **words) as found:
         yield found
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extractor, "FIRST_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(extractor, "LAST_RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(pool, "TEND_SECONDS", 0.05)
-
-
-@pytest.fixture
-def there(service: Service, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
-    late = "behaviour" in request.fixturenames and request.getfixturevalue("behaviour") in LATE
-    options = {**service.options, "llm_timeout": 0.5 if late else PATIENCE, "memory_extract": True}
-    with serving(tmp_path / "data", **options) as found:
+@pytest.fixture(scope="module")
+def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with asking(model, tmp_path_factory.mktemp("extracted") / "data") as found:
         yield found
 
 
 @pytest.fixture
-def http(there: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
+def alone(service: Service, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A client of a server of its own, which has learnt nothing of the service, and counted nothing."""
+    with asking(service, tmp_path / "data") as there, httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -106,7 +109,7 @@ def test_facts_entities_and_relations_come_of_a_text(service: Service, http: htt
     assert service.asked[0]["response_format"]["type"] == "json_schema"
 
 
-LATE = {"hangs", "drips"}
+LATE: dict[str, Behaviour] = {"hangs": hangs, "drips": drips}
 """Behaviours that are ended by the time that a model is given."""
 BAD: dict[str, Behaviour] = {
     "garbage": raw(b"\x00\xff no JSON"),
@@ -118,8 +121,6 @@ BAD: dict[str, Behaviour] = {
     "deep": words('{"facts": ' + "[" * 50_000 + "]" * 50_000 + "}"),
     "no choices": raw(b'{"choices": []}'),
     "null": raw(b'{"choices": [{"message": {"content": null}}]}'),
-    "hangs": hangs,
-    "drips": drips,
     "500": status(500),
     "429": status(429, Retry_After="0.05"),
     "401": echoes(401),
@@ -134,7 +135,17 @@ BAD: dict[str, Behaviour] = {
 def test_whatever_the_model_does_the_text_is_kept_and_extracted_once(
     service: Service, http: httpx.Client, behaviour: str
 ) -> None:
-    service.script.extend([BAD[behaviour]] * 2)
+    assert_extracted_once(service, http, BAD[behaviour])
+
+
+@pytest.mark.parametrize("behaviour", LATE)
+def test_a_model_that_is_late_is_waited_for_no_longer(service: Service, tmp_path: Path, behaviour: str) -> None:
+    with asking(service, tmp_path / "data", llm_timeout=0.5) as there, httpx.Client(base_url=there.url) as http:
+        assert_extracted_once(service, http, LATE[behaviour])
+
+
+def assert_extracted_once(service: Service, http: httpx.Client, behaviour: Behaviour) -> None:
+    service.script.extend([behaviour] * 2)
     service.usually = WELL
     done = retain(http, TEXT)
     assert [each["type"] for each in done["operations"]] == ["create"]
@@ -265,15 +276,14 @@ def test_more_general_memories_are_no_texts_and_take_facts_in(service: Service, 
 
 def test_the_tokens_of_a_day_are_bounded(service: Service, tmp_path: Path) -> None:
     service.usually = says(tokens=6_000)
-    options = {**service.options, "memory_extract": True, "llm_daily_tokens": 10_000}
-    with serving(tmp_path / "data", **options) as there, httpx.Client(base_url=there.url) as http:
+    with asking(service, tmp_path / "data", llm_daily_tokens=10_000) as there, httpx.Client(base_url=there.url) as http:
         retain(http, "One text.")
         retain(http, "Two texts.")
         found = awaited(lambda: (found := extraction(http))["error"] and found)
         assert (found["extracted"], found["waiting"], found["failures"]) == (1, 1, 0)
         assert 6_000 <= found["tokens_today"] < 10_000
         assert len(service.asked) == 1
-    with serving(tmp_path / "data", **options) as there, httpx.Client(base_url=there.url) as http:
+    with asking(service, tmp_path / "data", llm_daily_tokens=10_000) as there, httpx.Client(base_url=there.url) as http:
         awaited(lambda: extraction(http)["error"])
         assert len(service.asked) == 1
 
@@ -286,12 +296,12 @@ def test_what_the_service_says_of_tokens_is_not_believed(service: Service, http:
 
 
 @pytest.mark.parametrize("refused", [["max_tokens"], ["json_schema"], ["json_schema", "json_object", "temperature"]])
-def test_who_refuses_a_parameter_is_asked_without(service: Service, http: httpx.Client, refused: list[str]) -> None:
+def test_who_refuses_a_parameter_is_asked_without(service: Service, alone: httpx.Client, refused: list[str]) -> None:
     service.usually = refuses(*refused)
     for text in (TEXT, "Another text."):
-        retain(http, text)
-        assert settled(http)["failures"] == 0
-    assert "Rain is wet." in memories(http)
+        retain(alone, text)
+        assert settled(alone)["failures"] == 0
+    assert "Rain is wet." in memories(alone)
     assert len(service.asked) < 6
 
 
@@ -337,8 +347,11 @@ def test_a_text_that_changes_is_extracted_anew_and_tags_alone_are_no_change(
 
 
 def test_closed_stores_are_served_when_they_are_open_again(service: Service, tmp_path: Path) -> None:
-    options = {**service.options, "memory_extract": True, "llm_timeout": 600.0, "max_open_stores": 1}
-    with serving(tmp_path / "data", **options) as there, httpx.Client(base_url=there.url, timeout=PATIENCE) as http:
+    options = {"llm_timeout": 600.0, "max_open_stores": 1}
+    with (
+        asking(service, tmp_path / "data", **options) as there,
+        httpx.Client(base_url=there.url, timeout=PATIENCE) as http,
+    ):
         service.script.append(hangs)
         service.usually = WELL
         retain(http, TEXT)
@@ -353,13 +366,13 @@ def test_closed_stores_are_served_when_they_are_open_again(service: Service, tmp
         # The server stops though it would wait for ten minutes.
 
 
-def test_numbers_are_told_and_the_key_is_not(service: Service, http: httpx.Client) -> None:
+def test_numbers_are_told_and_the_key_is_not(service: Service, alone: httpx.Client) -> None:
     service.script.append(echoes(400))
     service.script.append(echoes(503))
     service.usually = WELL
-    retain(http, TEXT)
-    settled(http)
-    told = http.get("/metrics").text
+    retain(alone, TEXT)
+    settled(alone)
+    told = alone.get("/metrics").text
     assert 'kgserve_extractions_total{outcome="ok"} 1.0' in told
     assert 'kgserve_extractions_total{outcome="failed"} ' in told
     assert 'kgserve_store_extraction_waiting{store="default"} 0.0' in told

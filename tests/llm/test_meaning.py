@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.embedding.prepared import model_settings
-from tests.http.serving import PATIENCE, accepted, serving
-from tests.llm.chat_service import Service, running, says
+from tests.http.serving import Served, accepted, serving
+from tests.llm.chat_service import Service, says
 from tests.llm.memory import memories, retain, settled
 
 OLD, NEW = "The web shop uses Postgres 16.", "The web shop uses Postgres 17."
 MOVED = "Last night we moved the web shop over to Postgres 17."
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with running() as found:
+@pytest.fixture(scope="module")
+def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    options = {**model.options, "memory_extract": True, "embedding_provider": "local"}
+    data = tmp_path_factory.mktemp("extracted") / "data"
+    with serving(data, **options, models_dir=model_settings().models_dir) as found:
         yield found
-
-
-@pytest.fixture
-def http(service: Service, tmp_path: Path) -> Iterator[httpx.Client]:
-    options = {**service.options, "memory_extract": True, "embedding_provider": "local"}
-    with (
-        serving(tmp_path / "data", **options, models_dir=model_settings().models_dir) as there,
-        httpx.Client(base_url=there.url, timeout=PATIENCE) as client,
-    ):
-        yield client
 
 
 def known(http: httpx.Client, content: str, **more: object) -> str:
