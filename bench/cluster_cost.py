@@ -34,6 +34,7 @@ from kgserve.cluster.records import Record
 from kgserve.errors import KgserveError
 from kgserve.model.stores import StoreSettings
 from kgserve.store.placement import described
+from tests.cli.running import COMMAND
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import free_ports, nats_servers
 
@@ -50,7 +51,7 @@ PATIENCE = 60.0
 
 def writes(report: Report, folder: Path, node: ServingNode, servers: str, calls: int) -> None:
     """A write by one client: of this node, and of a server without a cluster; and an append, in turn."""
-    alone = ServingNode("alone", folder, "", free_ports(1)[0])
+    alone = ServingNode("alone", folder, "", free_ports(1)[0], program=COMMAND)
     alone.start()
     with ExitStack() as stack:
         stack.callback(alone.end)
@@ -226,7 +227,10 @@ def run(calls: int, count: int) -> Report:
     report = Report(f"What nodes of a cluster cost, and {count:,} stores of theirs")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        with nats_servers(folder / "nats") as servers, serving_nodes(servers, folder / "nodes") as nodes:
+        with (
+            nats_servers(folder / "nats") as servers,
+            serving_nodes(servers, folder / "nodes", program=COMMAND) as nodes,
+        ):
             writes(report, folder, nodes[0], servers.urls, calls)
             writers(report, nodes, calls)
             reads(report, nodes[0], nodes[1], calls)

@@ -20,6 +20,7 @@ from pathlib import Path
 from bench.lossy_disk import LossyDisk
 from bench.preloading import compiled
 from kgserve.errors import KgserveError
+from tests.cli.running import COMMAND
 from tests.cluster.nodes import ServingNode
 from tests.cluster.servers import PASSWORD, USER, NatsServer, NatsServers
 
@@ -73,7 +74,7 @@ class Machine:
         if clock is not None:
             self.clock.write_bytes(bytes(_SHIFT.size))
             within = [*within, "env", f"LD_PRELOAD={clock}", f"SHIFT_FILE={self.clock}"]
-        self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within=within)
+        self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, program=[*within, *COMMAND])
         self._disks: list[LossyDisk] = []
 
     def join(self) -> None:

@@ -31,7 +31,7 @@ def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> Launch
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as errors:
         environment = {**os.environ, **more}  # noqa: TID251 - it is only passed on
-        return Launched(fork(arguments, environment, errors, module), reading)
+        return Launched(fork(arguments, environment, errors, module=module), reading)
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from runpy import run_module
-from typing import IO
+from threading import Lock
+from typing import IO, Any
 
 import msgspec
 
@@ -39,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True):
 class Forked:
     """A forked server, as `subprocess.Popen` shows a process."""
 
-    def __init__(self, told: int, stdout: IO[str]) -> None:
+    def __init__(self, told: int, stdout: IO[str] | None) -> None:
         self._told, self.stdout = told, stdout
         self.pid = self._number()
         self.returncode: int | None = None
@@ -73,7 +74,8 @@ class Forked:
 
     def close(self) -> None:
         """Let go of what it wrote to."""
-        self.stdout.close()
+        if self.stdout is not None:
+            self.stdout.close()
         os.close(self._told)
 
     def _number(self) -> int:
@@ -87,17 +89,27 @@ def _readable(descriptor: int, timeout: float | None) -> bool:
     return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
-def fork(arguments: Sequence[str], environment: Mapping[str, str], errors: IO[str], module: str = "kgserve") -> Forked:
-    """Begin a server; what it writes to standard error goes to a file."""
-    reading, writing = os.pipe()
+def fork(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    errors: IO[Any],
+    output: IO[Any] | None = None,
+    module: str = "kgserve",
+) -> Forked:
+    """Begin a server; what it writes to standard error goes to a file, and its output to another, or into a pipe."""
+    reading, writing = os.pipe() if output is None else (None, os.dup(output.fileno()))
     told, telling = os.pipe()
     wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}))
-    nursery = _nursery()
-    socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [writing, errors.fileno(), telling])
-    nursery.sendall(wanted)
+    with _one_asks:
+        nursery = _nursery()
+        socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [writing, errors.fileno(), telling])
+        nursery.sendall(wanted)
     os.close(writing)
     os.close(telling)
-    return Forked(told, os.fdopen(reading, encoding="utf-8"))
+    return Forked(told, None if reading is None else os.fdopen(reading, encoding="utf-8"))
+
+
+_one_asks = Lock()
 
 
 @cache

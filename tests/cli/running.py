@@ -9,9 +9,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import structlog
@@ -158,7 +158,7 @@ def serving(
     """
     said = data.parent / f"{data.name}.log"
     arguments = ["serve", "--data", str(data), "--port", "0", "--log-format", "json", *options]
-    with said.open("w") as errors, _begun([*program], arguments, environment(variables), errors) as process:
+    with said.open("w") as errors, closing(begun(program, arguments, environment(variables), errors)) as process:
         try:
             yield Running(_address(process, said), data, process)
         finally:
@@ -166,13 +166,27 @@ def serving(
             process.wait(PATIENCE)
 
 
-def _begun(
-    program: list[str], arguments: list[str], variables: Mapping[str, str], errors: IO[str]
-) -> AbstractContextManager[subprocess.Popen[str] | Forked]:
+class Begun(subprocess.Popen[str]):
+    """A process as `Forked` shows it."""
+
+    def close(self) -> None:
+        """Wait for its end, and let go of what it wrote to."""
+        self.__exit__(None, None, None)
+
+
+def begun(
+    program: Sequence[str],
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    errors: IO[Any],
+    output: IO[Any] | None = None,
+    folder: Path | None = None,
+) -> Begun | Forked:
+    """A command as a process of its own: forked, unless a ``program`` is named that begins it, in a ``folder``."""
     if not program and "COVERAGE_PROCESS_CONFIG" not in variables:  # coverage sees what was begun, not what was forked
-        return closing(fork(arguments, variables, errors))
+        return fork(arguments, variables, errors, output)
     command = [*(program or COMMAND), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables)
+    return Begun(command, stdout=output or subprocess.PIPE, stderr=errors, text=True, env=variables, cwd=folder)
 
 
 def _address(process: subprocess.Popen[str] | Forked, said: Path) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +13,18 @@ from pathlib import Path
 import httpx
 
 from kgserve.client import Client
+from tests.cli.nursery import Forked
+from tests.cli.running import Begun, begun
 from tests.cluster.servers import LOOPBACK, NatsServers, free_ports
 
 PATIENCE = 60.0
 
 
 class ServingNode:
-    """A process that serves a data folder, always on the same address; ``within`` what begins it elsewhere."""
+    """A process that serves a data folder, always on the same address.
+
+    It is forked from one that has imported what it is made of, or begun by a ``program`` such as `COMMAND`.
+    """
 
     def __init__(
         self,
@@ -32,26 +35,27 @@ class ServingNode:
         host: str = LOOPBACK,
         *,
         copies: int = 1,
-        within: Sequence[str] = (),
+        program: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.port = port
         self.url = f"http://{host}:{port}"
         self.data_dir = folder / name
         self.log = folder / f"{name}.log"
-        options = ["--host", host, "--insecure-no-auth", "--port", str(port), "--data-dir", str(self.data_dir)]
+        options = ["serve", "--host", host, "--insecure-no-auth", "--port", str(port), "--data-dir", str(self.data_dir)]
         options += ["--node-name", name, "--cluster", servers, "--cluster-copies", str(copies)]
         options += ["--embedding-provider", "hashing", "--log-format", "json"]
         options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
-        self._command = [*within, sys.executable, "-m", "kgserve", "serve", *options]
-        self.process: subprocess.Popen[bytes] | None = None
+        self._arguments = options
+        self._program = program
+        self.process: Begun | Forked | None = None
         self.source: Path | None = None
-        """Where another version's source is, if it is to be that one."""
+        """Where another version's source is, if the program is to be that one."""
 
     def start(self) -> None:
         """Begin, and wait until it answers."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=_environment(), cwd=self.source)
+            self.process = begun(self._program, self._arguments, _environment(), log, log, self.source)
         until = time.monotonic() + PATIENCE
         while not self.answers():
             assert self.process.poll() is None, self.log.read_text()[-2000:]
@@ -83,12 +87,15 @@ class ServingNode:
 
 @contextmanager
 def serving_nodes(
-    servers: NatsServers, folder: Path, count: int = 3, *, copies: int = 1
+    servers: NatsServers, folder: Path, count: int = 3, *, copies: int = 1, program: Sequence[str] = ()
 ) -> Generator[list[ServingNode]]:
     """Nodes for as long as the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(count)
-    nodes = [ServingNode(f"k{number}", folder, servers.urls, port, copies=copies) for number, port in enumerate(ports)]
+    nodes = [
+        ServingNode(f"k{number}", folder, servers.urls, port, copies=copies, program=program)
+        for number, port in enumerate(ports)
+    ]
     try:
         with ThreadPoolExecutor(count) as threads:
             list(threads.map(ServingNode.start, nodes))
