@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -309,12 +310,20 @@ def test_a_base_of_all_rows_is_made_in_slices(tmp_path: Path, monkeypatch: pytes
     check(Rows(base, Delta(base), state), model.nodes, model.edges)
 
 
-def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path) -> None:
+HARM: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[:-9],
+    "another beginning": lambda data: b"?" + data[1:],
+    "another end": lambda data: data[:-1] + b"?",
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path, harm: str) -> None:
     model, view = Model(5), RowsView(tmp_path)
     view.apply([model.next()])
     view.fold()
     (path,) = tmp_path.glob("*.rows")
-    path.write_bytes(path.read_bytes()[:-9])
+    path.write_bytes(HARM[harm](path.read_bytes()))
     again = RowsView(tmp_path)
     assert (again.base_sequence, again.state.nodes) == (0, 0)
     assert len(list(tmp_path.iterdir())) == 1
