@@ -135,7 +135,7 @@ def main(number: str) -> None:
     for each in IMPORTED:
         import_module(each)
     import_module("tests.patience").be_patient()
-    gc.freeze()  # or each that ends would look through all of it for garbage, for a quarter of a second
+    gc.freeze()  # or what ends before it serves would look through all of it for garbage, for a quarter of a second
     asked = socket.socket(fileno=int(number))
     while True:
         head, ends, _flags, _address = socket.recv_fds(asked, 8, 3)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, TooLarge
 from kgserve.journal.journal import encode_frame
 from kgserve.model.answers import CypherAnswer
 from kgserve.rows.view import FORESEEN, FoldLimits
@@ -268,6 +268,19 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
             continue
         added.append(new)
     return added
+
+
+def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(pool, [{"id": each, "type": "old"} for each in "abc"], [{"from": "a", "to": "b", "relation_type": "R"}])
+    monkeypatch.setattr(removal, "MOST", 3)
+    with pytest.raises(TooLarge, match=r"more than 3 rows .* delete in parts"):
+        write(pool, CLEAR)
+    with pool.lease(NAME) as store:
+        assert ids(store) == list("abc")
+    monkeypatch.setattr(removal, "MOST", 4)
+    write(pool, CLEAR)
+    with pool.lease(NAME) as store:
+        assert ids(store) == []
 
 
 def test_a_removal_says_how_much_the_journal_takes(pool: StorePool) -> None:
