@@ -426,6 +426,12 @@ class StoredMemory(Memory, kw_only=True):
     sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
 
 
+class UpdatedMemory(Memory, kw_only=True):
+    """The memory as it is after a change."""
+
+    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+
+
 class StoredInBatch(msgspec.Struct, kw_only=True):
     """What became of one memory of a batch: ``id`` is the memory that holds it."""
 
