@@ -438,7 +438,8 @@ def _state_values(state: answers.NodeState) -> dict[str, Any]:
     if not state.diff:
         named |= {"type": node.type, "content": shortened(node.content, EXCERPT)}
     values = item(state, detail=False)
-    return {**values, "node": {name: value for name, value in named.items() if value}}
+    former = {} if node.is_current is UNSET else {"is_current": node.is_current}
+    return {**values, "node": {name: value for name, value in named.items() if value} | former}
 
 
 def _state_lines(state: answers.NodeState) -> str:
