@@ -76,9 +76,10 @@ def _renamed(name: str, value: Any) -> Any:
     if name == _DIFF:
         first, dot, rest = value["path"].partition(".")
         return value | {"path": _NODE.get(first, first) + dot + rest}
+    fields: dict[str, Any] = value
     names = _PLACES.get(name, {})
-    found = {names.get(field, field): each for field, each in value.items()}
-    return found if value.get("missing") else found | _flags(found, name)
+    found = {names.get(field, field): each for field, each in fields.items()}
+    return found if fields.get("missing") else found | _flags(found, name)
 
 
 def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from kgserve.decoding import decode_json
-from kgserve.operations.operation import VERSIONED_JSON, UseCase
+from kgserve.model.versioned_names import VERSIONED_JSON
+from kgserve.operations.operation import UseCase
 from kgserve.operations.table import USE_CASES
 from tests.http.serving import accepted, refusal
 from tests.http.versions import Json, node, put, subgraph, tear
