@@ -203,12 +203,12 @@ def test_what_is_wrong_is_refused_and_nothing_is_stored(store: World, wrong: dic
     assert all_rows(store) == {}
 
 
-def test_reading_is_a_use_on_the_faded_value(store: World) -> None:
-    old = put(store, DARK, created_at=before(days=15))
-    assert old.effective_confidence == pytest.approx(0.5**0.5, abs=0.002)
-    assert got(store, old.id, touch=True).confidence == pytest.approx(0.5**0.5 + 0.1, abs=0.002)
+def test_reading_reinforces_the_stored_confidence(store: World) -> None:
+    old = put(store, DARK, created_at=before(days=15), confidence=0.8)
+    assert old.effective_confidence == pytest.approx(0.8 * 0.5**0.5, abs=0.002)
+    assert got(store, old.id, touch=True).confidence == pytest.approx(0.9)
     again = got(store, old.id)
-    assert again.effective_confidence == pytest.approx(0.807, abs=0.002)
+    assert again.effective_confidence == pytest.approx(0.9, abs=0.002)
     assert (again.access_count, again.version) == (1, old.version)
 
 
