@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.memories import (
@@ -146,6 +147,33 @@ def test_other_layers_episodes_and_namesakes_are_kept_apart(store: World) -> Non
     assert put(store, "Alice is late", entities=[person]).outcome == "created"
     assert put(store, "Alice is late", entities=[project]).outcome == "created"
     assert put(store, "Alice is late", entities=[person]).outcome == "duplicate"
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("again", ["Alice likes dark themes", "Alice likes the dark themes!"])
+def test_a_memory_without_layer_is_one_with_the_same_of_any_layer_but_episodes(
+    store: World, layer: int, again: str
+) -> None:
+    first = put(store, "Alice likes dark themes")
+    assert put(store, again, layer=3).outcome == "created"
+    second = put(store, again, layer=layer)
+    assert (second.id, second.outcome) == (first.id, "duplicate" if again == first.content else "merged")
+    assert second.layer == layer
+    third = put(store, "Alice likes dark themes")
+    assert (third.id, third.layer) == (first.id, layer)
+    assert put(store, again, layer=(layer + 1) % 3).outcome == "created"
+
+
+def test_a_merge_gives_no_layer_that_the_hierarchy_does_not_allow(store: World) -> None:
+    above = put(store, "Rust projects")
+    put(store, "Rust", layer=1, parent_id=above.id)
+    again = put(store, "Rust projects", layer=2)
+    assert (again.id, again.outcome, again.layer) == (above.id, "duplicate", UNSET)
+
+
+def test_a_chosen_type_is_not_merged_into_a_default_one_in_other_words(store: World) -> None:
+    put(store, "Alice likes dark themes")
+    assert put(store, "Alice likes the dark themes", memory_type="decision").outcome == "created"
 
 
 def test_memories_of_one_batch_and_of_one_group_meet_each_other(store: World) -> None:
