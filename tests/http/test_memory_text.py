@@ -379,3 +379,11 @@ def test_get_analytics_overview(http: httpx.Client) -> None:
     assert stats["average_confidence"] == pytest.approx(0.75, abs=0.001)
     assert stats["oldest_memory"] <= stats["newest_memory"]
     assert stats["low_confidence_count"] == 0
+
+
+def test_the_history_of_an_entity_names_its_layer(http: httpx.Client) -> None:
+    made = stored(http, "Alice lives in Berlin", layer=2)
+    accepted(http.put(f"/api/memories/{made['id']}", json={"tags": ["home"]}))
+    accepted(http.put(f"/api/memories/{made['id']}", json={"layer": 1}))
+    states = http.get(f"/api/v1/entities/{made['id']}/history").json()
+    assert [each["layer"] for each in states] == [2, 2, 1]
