@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import force_setattr
 
 from kgserve.model.decay import HalfLives
 from kgserve.model.fields import MAX_ID_BYTES
@@ -30,6 +31,7 @@ from kgserve.settings import (
     PrunePolicy,
     PruneThreshold,
     Reinforcement,
+    ReinforcementAmount,
     Settings,
 )
 
@@ -107,6 +109,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     half_life_days: HalfLife = _USUAL.memory_half_life_days
     half_life_by_type: _HalfLives = {}
     reinforcement: Reinforcement = _USUAL.memory_reinforcement
+    reinforcement_amount: ReinforcementAmount = _USUAL.memory_reinforcement_amount
     min_confidence: MinConfidence = _USUAL.memory_min_confidence
     dedup: DedupPolicy = _USUAL.memory_dedup
     dedup_threshold: DedupThreshold = _USUAL.memory_dedup_threshold
@@ -122,6 +125,12 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     default_limit: DefaultLimit = _USUAL.memory_default_limit
     extract: Extract = _USUAL.memory_extract
 
+    def __post_init__(self) -> None:
+        """Take a number in `reinforcement`, which older stores and callers have there, as the amount."""
+        if not isinstance(self.reinforcement, str):
+            force_setattr(self, "reinforcement_amount", self.reinforcement)
+            force_setattr(self, "reinforcement", "restore")
+
     @property
     def half_lives(self) -> HalfLives:
         """How fast memories fade."""
@@ -134,6 +143,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     half_life_days: HalfLife | UnsetType = UNSET
     half_life_by_type: _HalfLives | None = None
     reinforcement: Reinforcement | None = None
+    reinforcement_amount: ReinforcementAmount | None = None
     min_confidence: MinConfidence | None = None
     dedup: DedupPolicy | None = None
     dedup_threshold: DedupThreshold | None = None
@@ -154,6 +164,8 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
         given = msgspec.structs.asdict(self)
         kept = {name for name, value in given.items() if value is None and name != "half_life_days"}
         changes = {name: value for name, value in given.items() if name not in kept and value is not UNSET}
+        if isinstance(changes.get("reinforcement"), float):
+            changes["reinforcement_amount"] = changes.pop("reinforcement")
         return msgspec.structs.replace(settings, **changes)
 
 

@@ -197,12 +197,28 @@ def test_confidence_decay_over_time(http: httpx.Client, days: int, left: float) 
 
 
 def test_access_reinforcement(http: httpx.Client) -> None:
-    made = stored(http, "Something", days=15)
+    made = stored(http, "Something", days=15, confidence=0.6)
     read(http, made)
     after = read(http, made, touch="false")
-    assert after["confidence"] == pytest.approx(0.807, abs=0.002)
+    assert after["confidence"] == pytest.approx(0.7)
+    assert after["effective_confidence"] == pytest.approx(0.7, abs=0.001)
     assert after["access_count"] == 1
     assert after["last_accessed_at"] > made["created_at"]
+
+
+def test_reinforcement_that_adds_to_the_remainder(http: httpx.Client, store: str) -> None:
+    settings = {"memory": {"reinforcement": "add", "reinforcement_amount": 0.2}}
+    accepted(http.put(f"/api/memory/{store}", json=settings), 201)
+    made = stored(http, "Something", days=15)
+    read(http, made)
+    assert read(http, made, touch="false")["confidence"] == pytest.approx(0.907, abs=0.002)
+
+
+def test_an_access_counts_for_what_is_met_again(http: httpx.Client) -> None:
+    made = stored(http, "Something", days=60, confidence=0.8)
+    again = stored(http, "something.", confidence=0.3)
+    assert (again["id"], again["outcome"]) == (made["id"], "duplicate")
+    assert again["confidence"] == pytest.approx(0.9)
 
 
 def test_confidence_cap(http: httpx.Client) -> None:
@@ -363,3 +379,11 @@ def test_get_analytics_overview(http: httpx.Client) -> None:
     assert stats["average_confidence"] == pytest.approx(0.75, abs=0.001)
     assert stats["oldest_memory"] <= stats["newest_memory"]
     assert stats["low_confidence_count"] == 0
+
+
+def test_the_history_of_an_entity_names_its_layer(http: httpx.Client) -> None:
+    made = stored(http, "Alice lives in Berlin", layer=2)
+    accepted(http.put(f"/api/memories/{made['id']}", json={"tags": ["home"]}))
+    accepted(http.put(f"/api/memories/{made['id']}", json={"layer": 1}))
+    states = http.get(f"/api/v1/entities/{made['id']}/history").json()
+    assert [each["layer"] for each in states] == [2, 2, 1]

@@ -264,7 +264,34 @@ def test_others_stay_out_of_it(place: Place, store: str) -> None:
         ]
         put(leased, memories)
     done = run(place, store, similarity_threshold=1.0)
-    assert [(each.primary, each.absorbed) for each in done.clusters] == [("pinned", ["older", "weak"])]
+    assert [(each.primary, sorted(each.absorbed)) for each in done.clusters] == [
+        ("pinned", ["layered", "older", "weak"])
+    ]
+
+
+def test_memories_without_layer_are_consolidated_with_those_of_a_layer(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        puts = [
+            memory("none", HOOKS[0], created_at=NOW),
+            memory("fact", HOOKS[1], "fact", layer=2, created_at=NOW + 1),
+            memory("concept", HOOKS[0] + ".", "concept", layer=1, created_at=NOW + 2),
+            memory("episode", HOOKS[0], "episode", layer=3, created_at=NOW + 3),
+            memory("decided", HOOKS[0], "decision", created_at=NOW + 4),
+        ]
+        put(leased, puts)
+        done = run(place, store)
+        assert [(each.primary, each.absorbed) for each in done.clusters] == [("none", ["concept"])]
+        assert (row_of(leased, "none").extras or NO_EXTRAS).layer == 1
+        assert run(place, store).clusters == []
+        undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=done.run or ""))
+        assert (row_of(leased, "none").extras or NO_EXTRAS).layer is None
+
+
+def test_a_fact_and_its_restatement_without_layer_are_one(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory("fact", HOOKS[0], "fact", layer=2, created_at=NOW), memory("none", HOOKS[1])])
+    (cluster,) = run(place, store).clusters
+    assert {cluster.primary, *cluster.absorbed} == {"fact", "none"}
 
 
 def test_the_one_that_is_worth_most_stays(place: Place, store: str) -> None:
