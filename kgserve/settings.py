@@ -63,6 +63,9 @@ ConsolidationPolicy = Annotated[
     _doc("What is merged by itself: what a new memory would have been, all that is near, nothing but suggestions, off"),
 ]
 ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories are near", ge=0, le=1)]
+ConsolidationGuard = Annotated[
+    bool, _doc("Consolidation keeps apart memories that differ in numbers, names, negations or opposites")
+]
 ConsolidationInterval = Annotated[int, _doc("New memories after which they are consolidated", ge=1, le=1_000_000)]
 ConsolidationHours = Annotated[float, _doc("Hours after which new memories are consolidated", gt=0, le=876_000)]
 PrunePolicy = Annotated[Pruning, _doc("What becomes of memories that have faded: withdrawn, deleted, or nothing")]
@@ -265,6 +268,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_dedup_threshold: DedupThreshold = 0.95
     memory_consolidation: ConsolidationPolicy = "safe"
     memory_consolidation_threshold: ConsolidationThreshold = 0.85
+    memory_consolidation_guard: ConsolidationGuard = True
     memory_consolidation_interval: ConsolidationInterval = 50
     memory_consolidation_hours: ConsolidationHours = 24.0
     memory_prune: PrunePolicy = "archive"

@@ -1503,7 +1503,7 @@ def consolidate(
     *,
     similarity_threshold: float | None = None,
     dry_run: bool = False,
-    guard: bool = True,
+    guard: bool | None = None,
     types: Iterable[str] | None = None,
     apply: int | None = None,
 ) -> Call[ConsolidationReport]:
@@ -1513,10 +1513,12 @@ def consolidate(
 
     Only memories of the same type and layer, and never episodes. The one of the highest effective confidence stays, and
     takes over what the others say, their tags, metadata and relations; the others are withdrawn. `guard` keeps apart
-    what differs in numbers, negation, names or opposites, and tells it as `contradictions`. `dry_run` tells what would
+    what differs in numbers, negation, names or opposites, and tells it as `kept_apart`. `dry_run` tells what would
     be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
 
-    Raises Conflict for a plan that is no longer true, or that nobody knows any more.
+    Raises Conflict for a plan that is no longer true, or that nobody knows any more, and Unavailable while vectors of
+    memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
+    `near_checked` is false.
     """
     return CONSOLIDATE.ask(
         store,

@@ -17,7 +17,7 @@ from kgserve.model.batch import EdgePut, edge_again
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
 from kgserve.model.hierarchy import CHILD_OF, EPISODE, can_share_layer, can_share_type
 from kgserve.model.likeness import fingerprint
-from kgserve.model.memories import PINNED, Cluster, Contradiction, Suggestion
+from kgserve.model.memories import PINNED, Cluster, KeptApart, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import VERSION_OF
@@ -82,8 +82,8 @@ class Plan(msgspec.Struct, frozen=True):
     sequence: int
     clusters: list[ClusterPlan]
     suggestions: list[ClusterPlan]
-    contradictions: list[Contradiction]
-    contradictions_count: int
+    kept_apart: list[KeptApart]
+    kept_apart_count: int
     left: list[Cluster]
     near_checked: bool
 

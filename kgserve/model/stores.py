@@ -16,6 +16,7 @@ from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import MAX_STORE_NAME, STORE_NAME
 from kgserve.settings import (
     Alpha,
+    ConsolidationGuard,
     ConsolidationHours,
     ConsolidationInterval,
     ConsolidationPolicy,
@@ -115,6 +116,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     dedup_threshold: DedupThreshold = _USUAL.memory_dedup_threshold
     consolidation: ConsolidationPolicy = _USUAL.memory_consolidation
     consolidation_threshold: ConsolidationThreshold = _USUAL.memory_consolidation_threshold
+    consolidation_guard: ConsolidationGuard = _USUAL.memory_consolidation_guard
     consolidation_interval: ConsolidationInterval = _USUAL.memory_consolidation_interval
     consolidation_hours: ConsolidationHours = _USUAL.memory_consolidation_hours
     prune: PrunePolicy = _USUAL.memory_prune
@@ -149,6 +151,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     dedup_threshold: DedupThreshold | None = None
     consolidation: ConsolidationPolicy | None = None
     consolidation_threshold: ConsolidationThreshold | None = None
+    consolidation_guard: ConsolidationGuard | None = None
     consolidation_interval: ConsolidationInterval | None = None
     consolidation_hours: ConsolidationHours | None = None
     prune: PrunePolicy | None = None

@@ -25,7 +25,7 @@ from kgserve.model.consolidation import (
 )
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.likeness import Difference, complete_linkage, conflicts, fingerprint
-from kgserve.model.memories import Cluster, Contradiction
+from kgserve.model.memories import Cluster, KeptApart
 from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import NodeRow
 from kgserve.model.withdrawing import is_active
@@ -162,8 +162,8 @@ def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pau
         sequence=survey.at,
         clusters=clusters,
         suggestions=suggestions,
-        contradictions=near.contradictions() if near else [],
-        contradictions_count=near.apart_count if near else 0,
+        kept_apart=near.kept_apart() if near else [],
+        kept_apart_count=near.apart_count if near else 0,
         left=left[:MAX_TOLD],
         near_checked=near is not None and near.complete,
     )
@@ -212,12 +212,10 @@ class _Pairs:
         told = (similarity, pair, differs)
         (heapq.heappush if len(self._apart) < MAX_TOLD else heapq.heappushpop)(self._apart, told)
 
-    def contradictions(self) -> list[Contradiction]:
+    def kept_apart(self) -> list[KeptApart]:
         """The nearest of those that the guard keeps apart."""
         ordered = sorted(self._apart, key=lambda told: (-told[0], told[1]))
-        return [
-            Contradiction(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered
-        ]
+        return [KeptApart(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered]
 
 
 def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:

@@ -17,6 +17,7 @@ import pytest
 from bench.listener import Listener
 from tests.embedding.prepared import model_settings
 from tests.http.serving import Served, accepted, refusal, serving
+from tests.mcp.talking import Stateless
 
 Json = dict[str, Any]
 
@@ -387,3 +388,20 @@ def test_the_history_of_an_entity_names_its_layer(http: httpx.Client) -> None:
     accepted(http.put(f"/api/memories/{made['id']}", json={"layer": 1}))
     states = http.get(f"/api/v1/entities/{made['id']}/history").json()
     assert [each["layer"] for each in states] == [2, 2, 1]
+
+
+def test_the_guard_of_consolidation_is_a_parameter_and_a_setting(http: httpx.Client, store: str) -> None:
+    for content in ("The server has 8 cores", "The server has 16 cores"):
+        stored(http, content)
+    found(http, "server")
+    [pair] = consolidated(http, dry_run=True)["kept_apart"]
+    assert pair["differs"] == "numbers"
+    assert consolidated(http, dry_run=True, guard=False)["clusters_found"] == 1
+    accepted(http.patch(f"/api/memory/{store}", json={"memory": {"consolidation_guard": False}}))
+    assert consolidated(http, dry_run=True)["clusters_found"] == 1
+    assert consolidated(http, dry_run=True, guard=True)["kept_apart_count"] == 1
+    called = Stateless(http).call(
+        "consolidate_memories", {"guard": True, "dry_run": True}, kgserve_tools="entity-memory"
+    )
+    answer = called["structuredContent"]
+    assert (answer["clusters_found"], len(answer["kept_apart"])) == (0, 1)
