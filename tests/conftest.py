@@ -16,11 +16,12 @@ import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # wha
 from kgserve import log
 from tests.access.keys import client, given
 from tests.http.serving import Served, serving
-from tests.patience import be_patient
+from tests.patience import be_patient, wait_long_for_answers
 from tests.scratch import move_to_memory
 
 move_to_memory()
 be_patient()
+wait_long_for_answers()
 # As in a server's process: threads of numpy would spin at the cost of other tests, rows be looked through for garbage.
 threadpool_limits(1, user_api="blas")
 gc.set_threshold(100_000, 50, 100)

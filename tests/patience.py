@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
+
 from kgserve.ops import recall, render
 
 SECONDS = 10.0
+REQUEST_SECONDS = 60.0
 
 
 def be_patient() -> None:
     """Let recalls wait until indexes have seen what was stored just now, and readers of the past for its history."""
     recall.FRESH_SECONDS = render.FRESH_SECONDS = SECONDS
+
+
+def wait_long_for_answers() -> None:
+    """Give requests of httpx that name no timeout a minute: after its 5 s a busy machine has not always answered."""
+    for part in ("connect", "read", "write", "pool"):
+        setattr(DEFAULT_TIMEOUT_CONFIG, part, REQUEST_SECONDS)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -112,17 +113,16 @@ def test_the_first_tool_answers_within_half_a_second(server: Running) -> None:
     with editing("--data", server.data) as editor:  # the first call of a server imports what it needs
         editor.open()
         editor.call("list_stores")
-    bare = interpreter_start()
-    measured: list[float] = []
-    for era in (*ERAS, *ERAS):
-        started = time.perf_counter()
+
+    def soon(era: Era) -> bool:
+        bare, started = interpreter_start(), time.perf_counter()
         with editing("--data", server.data, era=era) as editor:
             editor.open()
             editor.call("list_stores")
-            measured.append(time.perf_counter() - started)
-        if measured[-1] < 0.5:
-            return
-    assert min(measured) < max(0.5, 6 * bare), (measured, bare)
+            return time.perf_counter() - started < max(0.5, 6 * bare)
+
+    for era in ERAS:
+        until(partial(soon, era))  # a busy machine may take its time, not always
 
 
 def interpreter_start() -> float:

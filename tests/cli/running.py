@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -20,6 +21,9 @@ from kgserve import log
 from kgserve.cli.root import run
 from kgserve.library import defer_to_host
 from tests.cli.nursery import Forked, fork
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 COMMAND = (sys.executable, "-m", "kgserve")
 PATIENCE = 60
@@ -48,9 +52,11 @@ class Outcome(msgspec.Struct, frozen=True):
 def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> Outcome:
     """Run a command to its end in this process, in a tenth of the time that one of its own takes.
 
-    It sees the environment that a process of its own would see, and what it chooses for the log is undone.
+    It sees the environment that a process of its own would see, and what it chooses for the log is undone. Lines that
+    other tests' servers log meanwhile are no output of it.
     """
-    out, err = _captured(), _captured()
+    others = {*threading.enumerate()} - {threading.current_thread()}
+    out, err = _captured(others=others), _captured(others=others)
     with (
         redirect_stdout(out),
         redirect_stderr(err),
@@ -105,8 +111,19 @@ def _streams(root: logging.Logger) -> list[logging.Handler]:
     return [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
 
 
-def _captured(text: str = "") -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8", write_through=True)
+class _OwnOutput(io.BytesIO):
+    """Output without what threads write that were there before."""
+
+    def __init__(self, text: bytes, others: set[threading.Thread]) -> None:
+        super().__init__(text)
+        self._others = others
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        return memoryview(data).nbytes if threading.current_thread() in self._others else super().write(data)
+
+
+def _captured(text: str = "", others: set[threading.Thread] | None = None) -> io.TextIOWrapper:
+    return io.TextIOWrapper(_OwnOutput(text.encode(), others or set()), encoding="utf-8", write_through=True)
 
 
 def _text(captured: io.TextIOWrapper) -> str:

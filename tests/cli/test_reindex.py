@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from tests.cli.running import Outcome, Running, kgserve, serving
 from tests.cli.test_stores import on_a_terminal
 from tests.embedding.embedding_service import KEY, MODEL
 from tests.embedding.embedding_service import running as embedding_service
+from tests.store.writing import until
 
 WORDS = ("--embedding-provider", "hashing")
 TEXTS = {"tea": "A pot of green tea", "rain": "Rain falls on the roof", "silent": ""}
@@ -52,10 +52,7 @@ def test_reindex_makes_both_indexes_anew(server: Running) -> None:
 def test_the_indexes_of_the_past_are_shown_and_not_waited_for(server: Running) -> None:
     assert load(server, "past", "--wait-index").code == 0
     assert httpx.delete(f"{server.url}/api/memory/past/nodes/tea").is_success
-    end = time.monotonic() + 20
-    while indexes(server, "past")["past-vector"]["entities"] < 1:
-        assert time.monotonic() < end, indexes(server, "past")
-        time.sleep(0.05)
+    until(lambda: indexes(server, "past")["past-vector"]["entities"] >= 1)
     found = indexes(server, "past")
     assert [*found] == ["keyword", "vector", "past-keyword", "past-vector"]
     assert found["past-vector"]["bytes"] > 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
-import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -18,18 +18,12 @@ from kgserve.client import AsyncClient, Client, Event, Unreachable
 from kgserve.client.lines import Line
 from kgserve.errors import Gone, NotFound
 from kgserve.model.requests import EdgeLine, NodeLine
-from tests.cli.running import Running, serving
+from tests.cli.nursery import TOP
+from tests.cli.running import Running, environment, serving
 
 LINES = 20_000
-TEXT = "x" * 600
 FLAT = 6 << 20
 OPTIONS = ("--indexes", "none")
-
-
-def lines() -> Iterator[dict[str, Any] | NodeLine]:
-    for number in range(LINES // 2):
-        yield {"kind": "node", "id": f"d{number}", "type": "dict", "content": TEXT}
-        yield NodeLine(id=f"s{number}", type="struct", content=TEXT)
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +36,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def client(server: Running) -> Iterator[Client]:
     with Client(data=server.data) as client:
         yield client
-
-
-def peak(work: Callable[[], Any]) -> int:
-    """Bytes of Python's memory that a piece of work took at most beyond what there was."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client: Client) -> None:
@@ -68,12 +52,13 @@ def test_without_a_server_the_configured_address_is_meant(tmp_path: Path) -> Non
         assert client.http.target.address.url == f"http://127.0.0.1:{settings.load().port}"
 
 
-def test_a_long_import_and_export_in_flat_memory(client: Client, tmp_path: Path) -> None:
+def test_a_long_import_and_export_in_flat_memory(server: Running, client: Client, tmp_path: Path) -> None:
     big, file = client.store("big"), tmp_path / "big.ndjson"
-    assert peak(lambda: big.import_(lines())) < FLAT
+    command = [sys.executable, "-m", "tests.client.transfer_memory", str(server.data), str(file), str(LINES)]
+    measured = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), cwd=TOP)
+    peaks = msgspec.json.decode(measured.stdout, type=dict[str, int])
+    assert max(peaks.values()) < FLAT, peaks
     assert big.stats().nodes == LINES
-    assert peak(lambda: sum(1 for _ in big.export())) < FLAT
-    assert peak(lambda: big.export_to(file)) < FLAT
     assert big.export_to(file) == big.stats().sequence
     assert file.read_bytes().count(b"\n") == LINES
     again = big.import_(file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -13,7 +12,7 @@ import pytest
 from kgserve.embedding.embedder import FEW, HashingEmbedder, LocalEmbedder, PatientEmbedder, for_indexing, load_embedder
 from kgserve.errors import Unavailable
 from tests.embedding.prepared import model_settings
-from tests.store.writing import PATIENCE
+from tests.store.writing import until
 
 
 def another(rest: float | None = None) -> LocalEmbedder:
@@ -28,20 +27,13 @@ def prompt() -> Iterator[LocalEmbedder]:
         yield embedder
 
 
-def let_go(embedder: LocalEmbedder) -> bool:
-    end = time.monotonic() + PATIENCE
-    while embedder.is_loaded and time.monotonic() < end:
-        time.sleep(0.01)
-    return not embedder.is_loaded
-
-
 def test_a_model_without_use_is_let_go_and_loaded_again() -> None:
     with closing(another(rest=0.05)) as embedder:
         assert not embedder.is_loaded
         first = embedder.embed(["a text"])
-        assert let_go(embedder)
+        until(lambda: not embedder.is_loaded)
         np.testing.assert_array_equal(embedder.embed(["a text"]), first)
-        assert let_go(embedder)
+        until(lambda: not embedder.is_loaded)
 
 
 def test_while_it_is_used_it_stays() -> None:
@@ -51,17 +43,19 @@ def test_while_it_is_used_it_stays() -> None:
             assert embedder.embed(texts).shape == (8, 384)
 
 
+def timers_of(embedder: LocalEmbedder) -> list[threading.Timer]:
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    return [each for each in timers if each.function == embedder._let_go]
+
+
 def test_nothing_stays_behind_it() -> None:
-    before = threading.active_count()
     embedder = another(rest=60)
     embedder.embed(["a text"])
+    assert timers_of(embedder)
     embedder.close()
     with pytest.raises(Unavailable, match="closed"):
         embedder.embed(["a text"])
-    end = time.monotonic() + PATIENCE
-    while threading.active_count() > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    until(lambda: not timers_of(embedder))
 
 
 def test_a_few_texts_do_not_bring_a_second_copy(prompt: LocalEmbedder) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-import structlog
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
 from kgserve.embedding.model_files import MANIFEST, PREPARED_MODEL, model_folder
 from kgserve.embedding.prepare import check_vectors
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.settings import Settings
+from tests.captured_log import capture_log
 from tests.embedding.prepared import model_settings
 
 SAME_AND_OTHER = [
@@ -140,7 +140,7 @@ print(embedder.degraded, [event for event, _ in calls if event in ("socket.conne
 
 
 def test_without_a_model_words_must_do_and_the_log_says_what_helps(tmp_path: Path) -> None:
-    with structlog.testing.capture_logs() as lines:
+    with capture_log() as lines:
         loaded = load_embedder(Settings(data_dir=tmp_path))
     assert isinstance(loaded, HashingEmbedder)
     assert loaded.degraded
@@ -151,7 +151,7 @@ def test_without_a_model_words_must_do_and_the_log_says_what_helps(tmp_path: Pat
 
 
 def test_another_model_that_is_not_there_names_the_command_that_brings_it(tmp_path: Path) -> None:
-    with structlog.testing.capture_logs() as lines:
+    with capture_log() as lines:
         load_embedder(Settings(data_dir=tmp_path, embedding_model="BAAI/bge-small-en-v1.5"))
     assert "kgserve model pull BAAI/bge-small-en-v1.5" in lines[0]["reason"]
 
@@ -189,7 +189,7 @@ def test_a_damaged_model_is_noticed_before_it_is_used(copied: Settings, file: st
             data = bytearray()
     if harm != "missing":
         path.write_bytes(data)
-    with structlog.testing.capture_logs() as lines:
+    with capture_log() as lines:
         loaded = load_embedder(copied)
     assert loaded.degraded
     assert "kgserve model prepare" in lines[0]["reason"]

@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from kgserve.engine import process as engine_process
 from kgserve.engine.engine import EngineOptions, build
@@ -36,6 +35,7 @@ from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher import run
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.captured_log import capture_log
 from tests.engines import ENGINE
 from tests.graphs import graph_of
 from tests.store.writing import NAME, PATIENCE, assert_whole, batch, settings, until, write
@@ -75,7 +75,7 @@ def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseE
         hit = process(store)
         asking = threading.Thread(target=ask)
         asking.start()
-        until(lambda: store.engine._engine is not None and store.engine._engine._leases == 1)
+        until(lambda: hit.statements)
         time.sleep(0.05)
         os.kill(hit.number, blow)
         asking.join()
@@ -84,14 +84,14 @@ def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseE
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: StorePool, blow: signal.Signals) -> None:
-    with capture_logs() as lines:
+    with capture_log(store=NAME) as lines:
         error = struck(pool, CypherRequest(query=SLOW), blow)
         assert isinstance(error, Unavailable)
         assert "ended unexpectedly" in str(error)
         assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
     (lost,) = (line for line in lines if line["event"] == "engine_lost")
-    assert (lost["store"], lost["statements"]) == (NAME, ["MATCH RETURN"])
-    begun = [line["process"] for line in lines if (line["event"], line.get("store")) == ("engine_begun", NAME)]
+    assert lost["statements"] == ["MATCH RETURN"]
+    begun = [line["process"] for line in lines if line["event"] == "engine_begun"]
     assert begun[:1] == [lost["process"]]
     with pool.lease(NAME) as store:
         assert store.engine.rebuilds == 1
@@ -103,10 +103,10 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
     if not seen:
         monkeypatch.setattr(Process, "_is_stopped", lambda _: False)
     started = time.monotonic()
-    with capture_logs() as lines:
+    with capture_log(store=NAME) as lines:
         error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
     (killed,) = (line for line in lines if line["event"] == "engine_process_killed")
-    assert (killed["store"], killed["statements"]) == (NAME, ["MATCH RETURN"])
+    assert killed["statements"] == ["MATCH RETURN"]
     assert isinstance(error, Unavailable)
     assert "hung" in str(error)
     assert time.monotonic() - started < PATIENCE
@@ -118,10 +118,12 @@ def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Proces
     """A process that does some work and answers nothing, and the other end of its control."""
     monkeypatch.setattr(engine_process, "PING_SECONDS", 0.3)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
-    with own, others, subprocess.Popen([sys.executable, "-S", "-c", work]) as begun:
+    command = [sys.executable, "-S", "-c", f"print(flush=True)\n{work}"]
+    with own, others, subprocess.Popen(command, stdout=subprocess.PIPE) as begun:
         try:
-            until(lambda: b"-c" in Path(f"/proc/{begun.pid}/cmdline").read_bytes())
-            time.sleep(0.3)
+            assert begun.stdout is not None
+            assert begun.stdout.readline()
+            until(lambda: work != IDLE or state_of(begun.pid) == "S")
             yield Process(begun.pid, own, []), others
         finally:
             begun.kill()
@@ -313,10 +315,15 @@ def test_an_unknown_error_is_a_defect_of_ours() -> None:
     ]
 
 
+def state_of(number: int) -> str:
+    """The state of a process, as Linux names it."""
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def gone(number: int) -> bool:
     try:
         # Ended and waited for by nobody, or just being taken out of the list of processes.
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+        return state_of(number) in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return True
 

@@ -75,7 +75,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         if syncers is not None:
             syncers.catch_up(pool)
         server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name=f"server-{port}")
         thread.start()
         try:
             assert started.wait(PATIENCE)

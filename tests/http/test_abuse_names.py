@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-import structlog
 
 from kgserve.store.layout import SUFFIX
+from tests.captured_log import capture_log
 from tests.http.serving import Served, accepted, exchange, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -125,7 +125,7 @@ def test_abuse_34_a_link_in_the_data_folder(served: Served, http: httpx.Client, 
     link = served.data / "linked_memory"
     link.symlink_to(tmp_path, target_is_directory=True)
     api = "/api/memory/linked"
-    with structlog.testing.capture_logs() as lines:
+    with capture_log(event="symlink_refused", store="linked") as lines:
         for answer in (
             *(
                 http.post(f"{api}/inject", json=NODE),
@@ -136,7 +136,7 @@ def test_abuse_34_a_link_in_the_data_folder(served: Served, http: httpx.Client, 
             *(http.delete(f"{api}?confirm=linked"), http.post(f"{api}/import", content=b"", headers=NDJSON)),
         ):
             refusal(answer, 404)
-    assert {line["store"] for line in lines if line["event"] == "symlink_refused"} == {"linked"}
+    assert lines
     assert link.is_symlink()
     assert [path.name for path in tmp_path.rglob("*")] == ["journal"]
     assert "linked" not in [one["name"] for one in accepted(http.get("/api/memory"))["stores"]]

@@ -16,7 +16,7 @@ import pytest
 
 from bench.server import Server
 from tests.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
-from tests.http.serving import Served, accepted, refusal
+from tests.http.serving import PATIENCE, Served, accepted, refusal
 from tests.store.writing import until
 
 ENTITY_FIELDS = ["_label", "id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at"]
@@ -302,8 +302,7 @@ def _length(http: httpx.Client, api: str, query: str) -> int:
 def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
     start = time.perf_counter()
     refusal(post(http, graph, ENDLESS, timeout_ms=100), 408)
-    assert time.perf_counter() - start < 5
-    assert served.settings.query_timeout == 10
+    assert time.perf_counter() - start < served.settings.query_timeout == 10
     assert values(http, graph, "RETURN 1", timeout_ms=2**40) == [1]
 
 
@@ -313,7 +312,7 @@ def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
     body = msgspec.json.encode({"query": MANY_ROWS.replace("'x'", "lpad('x', 500, 'y')")})
     head = f"POST {graph}/cypher HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", served.port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), PATIENCE) as connection:
         connection.sendall(head.encode() + body)
         yield connection
 

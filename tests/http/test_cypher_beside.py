@@ -9,8 +9,14 @@ from pathlib import Path
 
 import httpx
 
+from kgserve.metrics.exposition import Scrape
 from tests.http.asking import ENDLESS, UNLIMITED, ask, post, values
 from tests.http.serving import PATIENCE, accepted, refusal, serving
+from tests.store.writing import until
+
+
+def scrape(http: httpx.Client) -> Scrape:
+    return Scrape.read(http.get(http.base_url.join("/metrics")).text)
 
 
 def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
@@ -25,14 +31,14 @@ def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
     ):
         accepted(http.post("/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
         first = threads.submit(post, http, "", long, mode="write", timeout_ms=2_500)
-        time.sleep(0.5)
+        until(lambda: scrape(http).value("kgserve_requests_in_progress") == 2)  # that one, and the question
         text = "CREATE (:Entity {{id: 'w{}', type: 't'}})"
         writes = [threads.submit(post, http, "", text.format(i), mode="write") for i in range(18)]
-        answered = 0
+        counts: list[int] = []
         while not first.done():
-            assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[1]]
-            answered += not first.done()
-        assert answered
+            [[count]] = ask(http, "", "MATCH (n) RETURN count(*)")["rows"]
+            counts.append(count)
+        assert counts[0] == 1, "it was answered before the first statement, and those behind it, had ended"
         refusal(first.result(), 408)
         assert {write.result().status_code for write in writes} == {200}
         assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[19]]

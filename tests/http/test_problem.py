@@ -5,12 +5,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-import structlog
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
 from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
 from kgserve.http import problem
 from kgserve.http.problem import KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
+from tests.captured_log import capture_log
 from tests.http.serving import accepted
 
 CLIENT_SIDE = ("kgserve.client", "kgserve.shell")
@@ -58,7 +58,7 @@ def test_errors_that_pass_say_when(error: KgserveError) -> None:
 
 @pytest.mark.parametrize("error", [Internal("secret path /etc"), RuntimeError("secret"), HTTPException("secret")])
 def test_defects_are_logged_and_kept_to_ourselves(error: Exception) -> None:
-    with structlog.testing.capture_logs() as lines:
+    with capture_log() as lines:
         answer = render(error, "id-1")
     assert answer.status == 500
     assert b"secret" not in answer.body
@@ -74,10 +74,10 @@ def test_the_framework_s_errors_are_ours() -> None:
 
 
 def test_an_error_answer_has_the_id_of_its_log_line(http: httpx.Client) -> None:
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+    with capture_log(request_id="find-me") as lines:
         http.get("/nowhere", headers={"x-request-id": "find-me"})
         accepted(http.get("/health"))
-    [line] = [line for line in lines if line.get("request_id") == "find-me"]
+    [line] = lines
     assert line["event"] == "request"
     assert (line["method"], line["path"], line["status"]) == ("GET", "/nowhere", 404)
     assert line["ms"] > 0

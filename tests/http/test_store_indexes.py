@@ -105,7 +105,9 @@ def test_only_what_is_wanted_has_files(http: httpx.Client, words: str, store: st
     assert {each["degraded"] for each in accepted(http.get(f"{words}/stats"))["indexes"]} == {False}
     accepted(http.post(f"{words}/reindex"), 202)
     assert hits(search(http, words)) == ["hen"]
-    assert folders(served, store) == {"keyword", "past-keyword"}
+    assert folders(served, store) <= {"keyword", "past-keyword"}
+    # The thread of the past makes its own anew when it comes to it, in a folder that it first removes.
+    until(lambda: folders(served, store) == {"keyword", "past-keyword"})
 
 
 def test_who_needs_a_commit_waits_while_an_index_is_begun_anew_behind_it(

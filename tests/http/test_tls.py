@@ -13,7 +13,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import structlog
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -30,6 +29,7 @@ from kgserve.metrics.exposition import Scrape
 from kgserve.reach import Server, answers, encode, find, trust
 from kgserve.settings import Settings
 from kgserve.shell.session import Connection
+from tests.captured_log import capture_log
 from tests.cli.running import Running, kgserve, kgserve_process, serving
 from tests.http.certificates import Files, certificate
 from tests.http.sockets import HEALTH, eventually, until_closed
@@ -121,16 +121,14 @@ def test_abuse_13_slow_handshakes_end(tmp_path: Path, files: Files) -> None:
 
 
 def test_a_stop_does_not_wait_for_idle_clients_to_say_goodbye(tmp_path: Path, files: Files) -> None:
-    patient = ("--head-timeout", "60", "--keep-alive", "60", "--shutdown-grace", "60")
+    patient = ("--head-timeout", "60", "--keep-alive", "600", "--shutdown-grace", "600")
     with serving(tmp_path / "data", *options(files), *patient) as running:
         plain = socket.create_connection(address(running))
         with believing(files).wrap_socket(plain, server_hostname="graph.example") as idle:
             idle.sendall(HEALTH)
             assert idle.recv(12) == b"HTTP/1.1 200"
-            begun = time.monotonic()
             running.process.terminate()
             assert running.process.wait(PATIENCE) == 0
-        assert time.monotonic() - begun < 20
 
 
 def test_http_without_tls_gets_no_answer(secured: Running) -> None:
@@ -278,7 +276,7 @@ def test_a_refusal_ends_the_command(tmp_path: Path) -> None:
 )
 def test_certificates_near_their_end_are_warned_of(tmp_path: Path, days: int, event: str | None) -> None:
     files = certificate(tmp_path, days=days)
-    with structlog.testing.capture_logs() as logged:
+    with capture_log() as logged:
         made = Certificate(files.cert, files.key)
     assert [line["event"] for line in logged] == ([event] if event else [])
     ends = end_of(made.context, made.pem)

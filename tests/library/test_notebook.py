@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kgserve
-from tests.library.running import Program
+from tests.library.running import OPENING, Program
 
 WRITING = """
 for number in range(20):
@@ -51,13 +51,12 @@ def test_a_statement_that_writes_ends_with_control_c(folder: Path) -> None:
         print("begins", flush=True)
         store.cypher(f"MATCH {nodes} WHERE {many} SET a.content = f.id", mode="write")
     """
-    with Program(folder, program) as run:
+    opening = f"os.environ['KGSERVE_QUERY_TIMEOUT'] = '600'\n{OPENING}"
+    with Program(folder, program, opening=opening) as run:
         assert run.line() == "begins"
         time.sleep(0.5)
         run.signal(signal.SIGINT)
-        begun = time.monotonic()
         done = run.end()
-    assert time.monotonic() - begun < 5  # the statement's own limit is 10 s
     assert (done.code, done.err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt"), done.err
     with kgserve.open(folder, embedding_provider="hashing") as library:
         stats = library.store("s").stats()

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import httpx
 import pytest
-import structlog
 from mcp import Client, MCPError
 
 from kgserve.store.pool import StorePool
+from tests.captured_log import capture_log
 from tests.cli.running import Running
 from tests.http.serving import Served
 from tests.http.serving import serving as in_process
@@ -83,14 +83,14 @@ def assert_kept_to_ourselves(text: str, lines: list[Any], served: Served, **wher
     assert text.startswith("internal error")
     assert "odd-place" not in text
     assert_no_internals(text, served.data)
-    [line] = [line for line in lines if line["event"] == "internal_error" and text.endswith(f" {line['request_id']}")]
+    [line] = [line for line in lines if text.endswith(f" {line['request_id']}")]
     assert where.items() <= line.items()
     assert line["exc_info"]
 
 
 @pytest.mark.abuse(66)
 def test_66_an_exception_in_a_tool(damaged: Served, mode: Mode) -> None:
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+    with capture_log(event="internal_error") as lines:
         text = refusal(damaged.url, mode, "list_stores")
     assert_kept_to_ourselves(text, lines, damaged, tool="list_stores")
 
@@ -102,7 +102,7 @@ def test_66_an_exception_in_a_resource(damaged: Served, mode: Mode) -> None:
             await client.read_resource("kgserve://stores")
         return refused.value
 
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+    with capture_log(event="internal_error") as lines:
         error = talk(damaged.url, mode, read)
     assert error.error.code == -32603
     assert error.error.data is None

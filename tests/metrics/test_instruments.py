@@ -62,7 +62,19 @@ def test_the_process_is_shown_when_asked_for() -> None:
     hidden, _ = exposed([], "", process=False)
     assert (Scrape.read(shown.decode()).value("process_resident_memory_bytes") or 0) > 1 << 20
     assert hidden.strip() == b""
-    assert process_threads() >= threading.active_count()
+
+
+def test_threads_of_the_process_are_counted() -> None:
+    count, end = 8, threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert process_threads() > count
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_quantiles_are_as_prometheus_has_them() -> None:

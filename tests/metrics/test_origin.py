@@ -5,8 +5,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from kgserve.cypher.guard import examine
 from kgserve.errors import StorageFull
@@ -23,6 +21,7 @@ from kgserve.metrics.observation import (
 from kgserve.model.batch import WriteBatch
 from kgserve.settings import Settings
 from kgserve.store.writer import Write, Writer
+from tests.captured_log import capture_log
 
 PATIENCE = 30
 
@@ -60,7 +59,7 @@ def test_a_failed_commit_is_logged_with_the_ids_of_its_requests(error: Exception
             go_on.wait(PATIENCE)
         raise error
 
-    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+    with capture_log(store="hens") as lines:
         writer = Writer("hens", commit, lambda: None, 10)
         writes = [write_of(name) for name in ("first", "second", "third", "second")]
         writer.submit(writes[0])
@@ -70,7 +69,6 @@ def test_a_failed_commit_is_logged_with_the_ids_of_its_requests(error: Exception
         go_on.set()
         writer.stop()
     assert [type(write.future.exception(PATIENCE)) for write in writes] == [type(error)] * 4
-    lines = [line for line in lines if line.get("store") == "hens"]  # what other tests have left running tells, too
     assert [line.get("request_id") for line in lines] == ["first", None]
     assert [line.get("request_ids") for line in lines] == [None, ["second", "third"]]
     assert {line["event"] for line in lines} <= {"commit_refused", "commit_failed"}
@@ -78,7 +76,7 @@ def test_a_failed_commit_is_logged_with_the_ids_of_its_requests(error: Exception
 
 def test_only_what_is_slow_is_noted() -> None:
     slow = SlowLog(100)
-    with capture_logs() as lines:
+    with capture_log() as lines:
         slow.note("commit", 0.0999, {"journal": 0.05})
         slow.note("commit", 0.1, {"journal": 0.05}, store="hens")
         SlowLog(0).note("commit", 1e6, {})
@@ -99,7 +97,7 @@ def test_a_slow_tool_is_told_with_the_parts_of_its_request() -> None:
     observation = Observation(Settings(slow_ms=200))
     token = begin_request(Origin("r1", {"engine": 0.25}))
     try:
-        with capture_logs() as lines:
+        with capture_log() as lines:
             observation.called("search", "ok", 0.5)
             observation.called("search", "error", 0.1)
     finally:

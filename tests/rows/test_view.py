@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.fields import EdgeExtras, NodeExtras
@@ -26,6 +25,7 @@ from kgserve.rows.format import MAGIC
 from kgserve.rows.snapshot import FEW, Rows
 from kgserve.rows.spread import degrees
 from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
+from tests.captured_log import capture_log
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
@@ -335,7 +335,7 @@ def test_a_base_of_another_version_is_no_damage(tmp_path: Path) -> None:
     view.fold()
     (path,) = tmp_path.glob("*.rows")
     path.write_bytes(path.read_bytes().replace(MAGIC, b"KGROWS02"))
-    with capture_logs() as told:
+    with capture_log() as told:
         assert RowsView(tmp_path).state.nodes == 0
     assert [(each["event"], each["log_level"]) for each in told] == [("rows_of_another_format", "info")]
 

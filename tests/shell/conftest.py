@@ -14,7 +14,9 @@ _numbers = count(1)
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests of a worker process."""
-    with serving(tmp_path_factory.mktemp("shell") / "data", variables={"KGSERVE_INDEXES": "false"}) as running:
+    # No statement ends before it is interrupted.
+    variables = {"KGSERVE_INDEXES": "false", "KGSERVE_QUERY_TIMEOUT": "600"}
+    with serving(tmp_path_factory.mktemp("shell") / "data", variables=variables) as running:
         yield running
 
 

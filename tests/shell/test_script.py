@@ -83,6 +83,6 @@ def test_a_statement_longer_than_any_is_one() -> None:
 
 def test_a_long_script_is_split_quickly() -> None:
     script = "".join(f"CREATE (:Entity {{id: 'n{number}'}});\n" for number in range(5000))
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert len(texts(script)) == 5000
-    assert time.perf_counter() - begun < 5
+    assert time.thread_time() - begun < 5

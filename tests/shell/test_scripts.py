@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.cli.running import COMMAND, Outcome, Running, environment, kgserve
+from tests.cli.running import COMMAND, PATIENCE, Outcome, Running, environment, kgserve
 from tests.shell.typist import ENDLESS
 
 LETTERS = (
@@ -211,10 +211,8 @@ def test_an_interrupt_ends_a_script(server: Running, crowd: str) -> None:
         assert it.stdout is not None
         assert [it.stdout.readline() for _ in range(2)] == ["one\n", "1\n"]
         time.sleep(0.3)
-        begun = time.monotonic()
         it.send_signal(signal.SIGINT)
-        out, err = it.communicate(timeout=20)
+        out, err = it.communicate(timeout=PATIENCE)
     assert (it.returncode, out) == (130, "")
     assert err.strip() == "kgserve: interrupted"
-    assert time.monotonic() - begun < 8
     assert httpx.get(f"{server.url}/api/memory/{crowd}/stats").is_success

@@ -71,10 +71,8 @@ def test_an_interrupt_ends_the_query_and_not_the_shell(server: Running, crowd: s
         terminal.see(r"crowd> ?$")
         terminal.type(f"{ENDLESS};", ENTER)
         time.sleep(0.5)
-        begun = time.monotonic()
         terminal.type(CTRL_C)
         terminal.see(r"^interrupted$")
-        assert time.monotonic() - begun < 8
         terminal.type("MATCH (n:Entity) RETURN count(*) AS number;", ENTER)
         terminal.see(r"^ *1500$")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from kgserve.journal import snapshot
 from kgserve.settings import MEBIBYTE
 from kgserve.store.engine_view import NEVER
 from kgserve.store.store import Store
+from tests.captured_log import capture_log
 from tests.store.writing import (
     SYNC_SECONDS,
     ask,
@@ -149,7 +149,7 @@ def test_a_file_that_another_store_has_closed_meanwhile_needs_no_other(
             return built
 
         monkeypatch.setattr(view, "rebuilt", built_while_another_store_is_asked)
-        with capture_logs() as logs:
+        with capture_log(store=store.name) as logs:
             store.compactor.run() if act == "compacted" else store.compactor.erase(store.state.sequence)
         assert not [each for each in logs if each["log_level"] == "error"]
         assert not view.is_open

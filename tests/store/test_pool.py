@@ -24,6 +24,12 @@ def target(descriptor: Path) -> str:
     return ""
 
 
+def threads_of_stores(names: list[str]) -> set[threading.Thread]:
+    """Threads of these stores, and of pools; other tests' servers in this process have theirs."""
+    own = {"checker", "copies", "tender", *(f"{kind}-{name}" for kind in ("fold", "writer") for name in names)}
+    return {each for each in threading.enumerate() if each.name in own}
+
+
 def write(pool: StorePool, name: str, *node_ids: str) -> None:
     with pool.lease(name, create=True) as store:
         store.submit(batch(*node_ids)).result(PATIENCE)
@@ -31,7 +37,7 @@ def write(pool: StorePool, name: str, *node_ids: str) -> None:
 
 def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
     names = [f"store{number}" for number in range(12)]
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     failures: list[Exception] = []
     with StorePool(settings(tmp_path, max_open_stores=3)) as pool:
 
@@ -48,6 +54,7 @@ def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        assert threads_of_stores(names) - before
         assert failures == []
         assert len(pool.open_stores()) <= 3
         assert pool.names() == sorted(names)
@@ -58,7 +65,7 @@ def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
         with pool.lease(names[0]) as store:
             assert_whole(store)
     assert descriptors(tmp_path) == []
-    until(lambda: threading.active_count() <= before)
+    until(lambda: not threads_of_stores(names) - before)
 
 
 def test_a_store_in_use_stays_open_beyond_the_limit(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from kgserve.engine.files import wal_path
 from kgserve.errors import JournalDamaged
@@ -15,6 +14,7 @@ from kgserve.journal import snapshot
 from kgserve.model.batch import WriteBatch
 from kgserve.settings import MEBIBYTE
 from kgserve.store.layout import Layout
+from tests.captured_log import capture_log
 from tests.store.writing import (
     NAME,
     ask,
@@ -67,9 +67,9 @@ def test_a_clean_close_leaves_files_that_are_opened_as_they_are(digest: int, tmp
 def test_without_a_clean_close_the_engine_is_built_anew_and_the_log_says_so(digest: int, tmp_path: Path) -> None:
     forget_close(tmp_path)
     with opened(tmp_path) as store:
-        with capture_logs() as lines:
+        with capture_log(store=NAME) as lines:
             ask(store)
-        told = [(line["event"], line["log_level"]) for line in lines if line.get("store") == NAME]
+        told = [(line["event"], line["log_level"]) for line in lines]
         assert {("rebuild_started", "warning"), ("rebuild_done", "warning")} <= {*told}
         assert store.engine.rebuilds == 1
         assert store.state.digest == digest

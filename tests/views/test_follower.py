@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import structlog
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
@@ -19,6 +18,7 @@ from kgserve.model.change import Access
 from kgserve.model.events import Selection
 from kgserve.store.feed import Reader
 from kgserve.views.indexes import KeywordFollower, Sync, VectorFollower
+from tests.captured_log import capture_log
 from tests.store.writing import NAME, PATIENCE, batch, layout, opened, until, write
 from tests.views.indexing import (
     FailingEmbedder,
@@ -154,13 +154,13 @@ def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
         indexes = indexer.of(store)
         write(store, many(600))
         caught_up(store, indexes)
-        with structlog.testing.capture_logs() as logs:
+        with capture_log(store=NAME, event="index_refill_done", index="vector") as refills:
             indexer.reindex(store)
             until(lambda: not indexes.vector.refill_wanted)
             indexer.reindex(store)
             until(lambda: not indexes.vector.being_refilled and not indexes.keyword.being_refilled)
         caught_up(store, indexes)
-        assert [log["index"] for log in logs if log["event"] == "index_refill_done"].count("vector") == 2
+        assert len(refills) == 2
 
 
 def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_once_halted_closing_does_not_wait_for_a_step_without_end(
         indexer.halt()
         started = time.monotonic()
         indexer.closing(store)
-        assert 0.2 <= time.monotonic() - started < 10
+        assert 0.2 <= time.monotonic() - started < PATIENCE
         embedder.let_go.set()
     with followed(tmp_path, HashingEmbedder()) as (store, indexes):
         assert indexes.keyword.wait(1, PATIENCE)
@@ -224,8 +224,8 @@ def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:
     with indexed(tmp_path, other) as (pool, indexer), pool.lease(NAME) as store:
         indexes = indexer.of(store)
         started = time.monotonic()
-        assert not indexes.wait(0, PATIENCE)
-        assert time.monotonic() - started < PATIENCE / 2
+        assert not indexes.wait(0, 20 * PATIENCE)
+        assert time.monotonic() - started < 10 * PATIENCE
         assert indexes.wait(1, PATIENCE, words_alone=True)
         assert len(indexes.keyword.search("fox", 50)) == 20
         with pytest.raises(Conflict, match=f"kgserve reindex {NAME}"):
@@ -260,14 +260,13 @@ def test_a_failing_embedder_is_tried_again_and_harms_nothing(tmp_path: Path) -> 
 
 
 def test_closing_does_not_wait_for_the_backlog(tmp_path: Path) -> None:
-    embedder = SlowEmbedder()
-    started = 0.0
+    embedder = StuckEmbedder()
     with followed(tmp_path, embedder) as (store, indexes):
         write(store, many(8000))
         assert embedder.started.wait(PATIENCE)
         assert indexes.keyword.wait(1, PATIENCE)
-        started = time.monotonic()
-    assert time.monotonic() - started < 15
+        indexes.vector.watch(embedder.let_go.set)  # called when it is to stop: in the midst of a step it does not move
+    assert embedder.asked == 1
     with followed(tmp_path) as (store, indexes):
         indexes.keyword.wait(1, PATIENCE)
         assert len(indexes.keyword.search("fox", 10_000)) == 8000
@@ -286,8 +285,7 @@ def test_least_recently_used_stores_close_with_their_indexes(tmp_path: Path) -> 
                 held.append(weakref.ref(indexes.vector))
                 del store, indexes
         assert len(pool.open_stores()) == 1
-        gc.collect()
-        assert sum(reference() is not None for reference in held) <= 1
+        until(lambda: gc.collect() >= 0 and sum(reference() is not None for reference in held) <= 1)
 
 
 def test_a_closed_store_is_not_indexed(tmp_path: Path) -> None:
