@@ -66,7 +66,9 @@ def remove_files(path: Path) -> None:
 
 def copy_database(source: Path, target: Path) -> None:
     """Copy a file as of one moment, while others write to it. Raises sqlite3.Error."""
-    with closing(sqlite3.connect(source, timeout=_SECONDS)) as connection, closing(sqlite3.connect(target)) as copy:
+    # For reading alone: at the end of the last connection that may write SQLite would move a log into its file.
+    read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=_SECONDS)
+    with closing(read) as connection, closing(sqlite3.connect(target)) as copy:
         connection.backup(copy)
         # One file, without a log beside it.
         copy.execute("PRAGMA journal_mode = DELETE")

@@ -87,7 +87,7 @@ def cursor_of(path: Path) -> Cursor | None:
     if not path.is_file():
         return None
     try:
-        with closing(sqlite3.connect(path, timeout=30)) as connection:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
             sequence, oldest = connection.execute(_CURSOR).fetchone()
             made = connection.execute(_TIME, (sequence,)).fetchone()
     except (sqlite3.Error, TypeError):

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import structlog
 
 from kgserve.errors import Gone
 from kgserve.history import packing
 from kgserve.history import statements as sql
+from kgserve.history.salvage import Gap, Salvaged, add_gaps, merged, write_whole
+from kgserve.history.seal import PageSeal, Sealed, frames
 from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
@@ -36,6 +39,7 @@ PRUNED_BYTES = 8 << 20
 Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
 _encode = msgspec.msgpack.Encoder().encode
+log = structlog.get_logger()
 
 
 class State(msgspec.Struct, Generic[Row], frozen=True):
@@ -65,9 +69,37 @@ class History(WrittenBesideReading):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         super().__init__(_connect(path), path)
+        self._log = path.with_name(f"{path.name}-wal")
+        self._seal = PageSeal(path)
         self._heads_changed, self._has_heads = 0, False
         self._note_heads()
-        self._oldest: int = self._writer.execute("SELECT oldest FROM cursor").fetchone()[0]
+        self._settled, self._oldest = self._writer.execute(sql.SEEN).fetchone()
+        self._gaps: list[Gap] = []
+        self._note_gaps()
+        if next(frames(self._log), None) is not None:
+            self._settled = 0
+            self.settle()
+
+    def close(self) -> None:
+        """Release the file, sealed. One that was deleted or moved meanwhile is put back."""
+        with self._reading:
+            self._reader.close()
+        try:
+            if not self.settle():
+                # SQLite itself may move the rest of its log when it closes.
+                self._seal.forget()
+            elif not self.is_in_place:
+                self._seal.put_back()
+        except (sqlite3.Error, OSError):
+            log.exception("history_not_sealed", file=str(self.path))
+        with self._writing:
+            self._writer.close()
+        self._seal.close()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file is still where it was opened."""
+        return self._seal.is_in_place
 
     @property
     def sequence(self) -> int:
@@ -78,6 +110,24 @@ class History(WrittenBesideReading):
     def heads_mark(self) -> int:
         """Another number each time that `heads` are others; 0 while there are none."""
         return self._heads_changed if self._has_heads else 0
+
+    @property
+    def settled(self) -> int:
+        """The last commit that is in the file itself: what is only in its log is lost when that is damaged."""
+        return self._settled
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The commits as of which something is missing, for what was lost with damaged pages; by table, without ids."""
+        return self._gaps
+
+    @property
+    def has_open_gaps(self) -> bool:
+        """Whether some of what holds at present is missing, too, until `restore` brings it back."""
+        return any(gap.last is None for gap in self._gaps)
+
+    def _note_gaps(self) -> None:
+        self._gaps = merged(Gap(*found) for found in self._writer.execute(sql.GAPS))
 
     def _note_heads(self) -> None:
         self._heads_changed += 1
@@ -115,6 +165,7 @@ class History(WrittenBesideReading):
             transaction.execute("UPDATE cursor SET sequence = max(sequence, ?)", (changes[-1].sequence,))
             if any(heads):
                 self._note_heads()
+        self._settle_if_long()
 
     def begin_at(
         self,
@@ -126,8 +177,8 @@ class History(WrittenBesideReading):
     ) -> None:
         """Forget everything and begin with these rows: no earlier moment than ``sequence`` is known then."""
         with self._writing, self._writer as transaction:
-            for table in (*sql.TABLES, "head", "said", "moment"):
-                transaction.execute(f"DELETE FROM {table}")  # noqa: S608 - six names
+            for table in (*sql.TABLES, "head", "said", "moment", "gap"):
+                transaction.execute(f"DELETE FROM {table}")  # noqa: S608 - seven names
             transaction.executemany(sql.ADD_NODE, (_node_values(row, row.sequence, row.updated_at) for row in nodes))
             transaction.executemany(sql.ADD_EDGE, (_edge_values(row, row.sequence, time) for row in edges))
             transaction.executemany(sql.ADD_LINK, (_link_values(row, row.edge.sequence, time) for row in links))
@@ -135,6 +186,46 @@ class History(WrittenBesideReading):
             transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (sequence, sequence))
             self._oldest = sequence
             self._note_heads()
+            self._note_gaps()
+        self.settle()
+
+    def fill(self, salvaged: Salvaged) -> None:
+        """Take in what was found whole in a damaged file; this one is empty."""
+        with self._writing:
+            write_whole(salvaged, self._writer)
+            _find_heads(self._writer)
+            self._oldest = salvaged.oldest
+            self._note_heads()
+            self._note_gaps()
+        self.settle()
+
+    def restore(
+        self, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], links: Iterable[LinkRow], sequence: int, time: int
+    ) -> None:
+        """Have the present be what these rows are, as of a commit; what was missing until then is a gap that ends.
+
+        Commits that the file has not seen are a gap as well.
+        """
+        with self._writing, self._writer as transaction:
+            [(seen, _)] = transaction.execute(sql.SEEN)
+            if seen < sequence:
+                add_gaps(transaction, [Gap(seen + 1, None, table) for table in sql.TABLES])
+                transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (sequence, time))
+                transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
+            transaction.execute(sql.BEGIN_PRESENT)
+            present = _Present(transaction, time)
+            for table, rows in (("node", nodes), ("edge", edges), ("link", links)):
+                present.bring(table, rows)
+                transaction.execute(sql.END_OTHERS[table], {"at": min(seen + 1, sequence), "time": time})
+                transaction.execute(sql.END_PRESENT)
+            transaction.execute(sql.END_GAPS, (sequence,))
+            transaction.execute("DELETE FROM head")
+        with self._writing:
+            _find_heads(self._writer)
+            self._note_heads()
+            # Only now: who reads meanwhile is still refused.
+            self._note_gaps()
+        self.settle()
 
     def prune(self, before: int) -> int:
         """Forget the states that had ended by a commit; how many those were. Earlier moments are gone then.
@@ -172,7 +263,7 @@ class History(WrittenBesideReading):
         elif 2 * empty > pages:
             self._outside("VACUUM")
         # What somebody is still reading stays in the log until later.
-        self._outside(sql.CHECKPOINT)
+        self.settle()
 
     def _outside(self, statement: str) -> list[tuple[Any, ...]]:
         """What a statement outside of transactions answers."""
@@ -184,6 +275,8 @@ class History(WrittenBesideReading):
         with self._writing, self._writer as transaction:
             self._oldest = max(self._oldest, before)
             transaction.execute("UPDATE cursor SET oldest = ?", (self._oldest,))
+            transaction.execute(sql.FORGET_GAPS, (self._oldest,))
+            self._note_gaps()
 
     def _prune_slice(self, table: str, after: int, before: int) -> tuple[int | None, int]:
         """Where the next slice begins, None for nowhere, and how many states are gone."""
@@ -218,7 +311,45 @@ class History(WrittenBesideReading):
                     transaction.executemany(statement, ({"id": each, "through": through} for each in ids))
                 transaction.executemany(sql.ERASE_FORMER, ({"id": each, "through": through} for each in former))
                 self._note_heads()
+            # The log is emptied before the pages can be sealed: if that is as far as it goes, all rows are checked.
+            self._seal.forget()
             write_anew(self._writer)
+        self.settle(whole=True)
+
+    # Its pages
+
+    def settle(self, *, whole: bool = False) -> bool:
+        """Move the log into the file, and seal the pages that changed, or the whole file; whether all was moved.
+
+        What somebody is still reading stays in the log. Raises sqlite3.Error and OSError.
+        """
+        with self._writing:
+            changed = None if whole or self._seal.sealed() is None else self._seal.logged()
+            busy, logged, moved = self._writer.execute(sql.CHECKPOINT).fetchone()
+            if busy or logged != moved:
+                return False
+            sequence, oldest = self._writer.execute(sql.SEEN).fetchone()
+            roots = dict(self._writer.execute(sql.ROOTS))
+            self._seal.seal(Sealed(sequence, oldest, self._seal.pages, roots), changed)
+            self._seal.note_moved()
+            self._settled = sequence
+        return True
+
+    def _settle_if_long(self) -> None:
+        if self._log.stat().st_size >= sql.LOG_PAGES * sql.PAGE_BYTES:
+            self.settle()
+
+    def scrub(self, first: int, pages: int) -> tuple[list[int], int]:
+        """Read pages from the disk and compare them with their seal: those that differ, and how many there are in all.
+
+        Raises OSError.
+        """
+        with self._writing:
+            sealed = self._seal.sealed()
+            if sealed is None:
+                return [], 0
+            self._seal.drop_cached(first, first + pages - 1)
+            return self._seal.faults(sealed, first, first + pages - 1), sealed.pages
 
     # Reading; all raise sqlite3.DatabaseError when the file is damaged, and Gone for a moment that is no longer known
 
@@ -229,7 +360,10 @@ class History(WrittenBesideReading):
 
     def node_version(self, node_id: str, version: int) -> State[NodeRow] | None:
         """The state of a node with this version; the newest, should it have been deleted and made again."""
-        return next(iter(self._nodes(sql.NODE_VERSION, {"id": node_id, "version": version})), None)
+        found = self._nodes(sql.NODE_VERSION, {"id": node_id, "version": version})
+        if not found:
+            self._require_no_gap(node_id, 0, FOREVER)
+        return next(iter(found), None)
 
     def heads(self, limit: int) -> list[State[NodeRow]]:
         """Versions that nodes name as other heads, by id and version: those that are known."""
@@ -242,11 +376,15 @@ class History(WrittenBesideReading):
 
     def node_states(self, node_id: str, before: int, limit: int) -> list[State[NodeRow]]:
         """The states of a node, newest first, that began before a commit."""
-        return self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
+        found = self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
+        self._require_no_gap(node_id, found[-1].first if len(found) == limit else 0, before)
+        return found
 
     def node_states_after(self, node_id: str, after: int, limit: int) -> list[State[NodeRow]]:
         """The states of a node, oldest first, that began after a commit."""
-        return self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
+        found = self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
+        self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else FOREVER)
+        return found
 
     def node_states_until(self, node_id: str, through: int) -> list[State[NodeRow]]:
         """All states of a node that began by a commit."""
@@ -340,9 +478,23 @@ class History(WrittenBesideReading):
 
     def _still_known(self, at: int, found: list[State[Row]]) -> list[State[Row]]:
         """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
+        self.require_known(at)
+        return found
+
+    def require_known(self, at: int) -> None:
+        """Raise Gone for a commit as of which it does not know everything."""
         if at < self._oldest:
             raise gone(self._oldest)
-        return found
+        for gap in self._gaps:
+            if gap.first <= at and (gap.last is None or at < gap.last):
+                raise in_gap("as_of: the history of this store", gap.first, gap.last)
+
+    def _require_no_gap(self, node_id: str, low: int, before: int) -> None:
+        """Raise Gone where a state of a node may be missing that began before a commit and ended after ``low``."""
+        if self._gaps:
+            [(first, last)] = self._read(sql.GAP_OF_NODE, {"id": node_id, "low": low, "before": before})
+            if first is not None:
+                raise in_gap(f"the history of node {node_id!r}", first, None if last == before else last)
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[State[NodeRow]]:
         return self._states(packing.node, query, values)
@@ -461,6 +613,17 @@ def gone(oldest: int) -> Gone:
     return Gone(f"as_of: the history of this store begins at sequence {oldest}", oldest)
 
 
+def in_gap(what: str, first: int, last: int | None) -> Gone:
+    """The error for what is missing since a part of the file was damaged."""
+    until = "on; it ends when the present has been read" if last is None else f"up to sequence {last}"
+    after = "" if last is None else f", and from sequence {last} on"
+    return Gone(
+        f"{what} has a gap from sequence {first} {until}: that part of its file was damaged and could not be saved. "
+        f"What was before sequence {first} can be read{after}",
+        first if last is None else last,
+    )
+
+
 def tells_damage(error: sqlite3.DatabaseError) -> bool:
     """Whether a file is not what it was, or none of ours; its subclasses are for a full disk, a lock and the like."""
     return type(error) is sqlite3.DatabaseError
@@ -481,6 +644,69 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+class _Present:
+    """The present being brought into a history that lacks some of it."""
+
+    def __init__(self, transaction: sqlite3.Connection, time: int) -> None:
+        self._transaction = transaction
+        self._time = time
+
+    def bring(self, table: str, rows: Iterable[NodeRow] | Iterable[EdgeRow] | Iterable[LinkRow]) -> None:
+        """Add the rows that are not there as they are now, and mark those that stay."""
+        for row in paced(rows):
+            number = self._held(table, row)
+            if number is None:
+                number = self._add(table, row)
+            self._transaction.execute(sql.ADD_PRESENT, (number,))
+
+    def _held(self, table: str, row: NodeRow | EdgeRow | LinkRow) -> int | None:
+        """The number of the state that says what a row does."""
+        found = self._transaction.execute(sql.HELD[table], _key_of(row)).fetchone()
+        if found is None:
+            return None
+        if found[1] == _stored(row).hash:
+            return found[0]
+        # Rows from before are kept otherwise.
+        [state] = self._transaction.execute(sql.BY_NUMBER[table], (found[0],))
+        return found[0] if _UNPACK[table](*state) == row else None
+
+    def _add(self, table: str, row: NodeRow | EdgeRow | LinkRow) -> int:
+        if isinstance(row, NodeRow):
+            values, sequence = _node_values(row, row.sequence, row.updated_at), row.sequence
+        elif isinstance(row, EdgeRow):
+            values, sequence = _edge_values(row, row.sequence, self._began(row.sequence)), row.sequence
+        else:
+            sequence = row.edge.sequence
+            values = _link_values(row, sequence, self._began(sequence))
+        number = self._transaction.execute(_ADD[table], values).lastrowid
+        self._transaction.execute(sql.FILL_GAP, (table, values[0], sequence))
+        return number or 0
+
+    def _began(self, sequence: int) -> int:
+        found = self._transaction.execute(sql.TIME_OF, (sequence,)).fetchone()
+        return found[0] if found else self._time
+
+
+_ADD = {"node": sql.ADD_NODE, "edge": sql.ADD_EDGE, "link": sql.ADD_LINK}
+_UNPACK: dict[str, Callable[..., NodeRow | EdgeRow | LinkRow | None]] = {
+    "node": packing.node,
+    "edge": packing.edge,
+    "link": packing.link,
+}
+
+
+def _key_of(row: NodeRow | EdgeRow | LinkRow) -> tuple[Any, ...]:
+    if isinstance(row, NodeRow):
+        return (row.id,)
+    return row.key if isinstance(row, EdgeRow) else (*row.edge.key, row.store)
+
+
+def _stored(row: NodeRow | EdgeRow | LinkRow) -> packing.Stored:
+    if isinstance(row, NodeRow):
+        return packing.stored_node(row)
+    return packing.stored_edge(row) if isinstance(row, EdgeRow) else packing.stored_link(row)
 
 
 def _find_heads(connection: sqlite3.Connection) -> None:

@@ -11,6 +11,7 @@ SCHEMA = f"""
 PRAGMA page_size = {PAGE_BYTES};
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
+PRAGMA wal_autocheckpoint = 0;
 PRAGMA secure_delete = FAST;
 PRAGMA journal_size_limit = {4 << 20};
 PRAGMA synchronous = NORMAL;
@@ -41,6 +42,7 @@ CREATE TABLE IF NOT EXISTS cursor (
     one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, oldest INTEGER NOT NULL
 );
 INSERT OR IGNORE INTO cursor VALUES (1, 0, 0);
+CREATE TABLE IF NOT EXISTS gap (first INTEGER NOT NULL, last INTEGER, part TEXT NOT NULL, id TEXT);
 PRAGMA user_version = {VERSION};
 """
 # Without the relation types it is two thirds of what a key of edges was, which files from before have.
@@ -147,6 +149,59 @@ CAN_GIVE_BACK = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"
 EMPTY_PAGES = "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
 GIVE_BACK = "PRAGMA incremental_vacuum(1024)"
 CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"
+LOG_PAGES = 1000
+"""So many pages of the log are moved into the file at once, about: as many as SQLite would."""
+SEEN = "SELECT sequence, oldest FROM cursor"
+ROOTS = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0"
+# What was lost with damaged pages: commits as of which something is missing; without an end while that is to come.
+ADD_GAP = "INSERT INTO gap VALUES (?, ?, ?, ?)"
+GAPS = "SELECT first, last, part, id FROM gap ORDER BY first"
+END_GAPS = "UPDATE gap SET last = max(first + 1, ?) WHERE last IS NULL"
+FILL_GAP = "DELETE FROM gap WHERE part = ? AND id = ? AND first = ? AND last IS NULL"
+FORGET_GAPS = "DELETE FROM gap WHERE last <= ?"
+GAP_OF_NODE = """
+SELECT min(first), max(coalesce(last, :before)) FROM gap
+WHERE part = 'node' AND (id = :id OR id IS NULL) AND first < :before AND (last IS NULL OR last > :low)
+"""
+# Of the present, by which a history is put right that has lost some of it.
+HELD = {
+    "node": "SELECT rowid, hash FROM node WHERE id = ? AND last IS NULL ORDER BY first DESC LIMIT 1",
+    "edge": (
+        "SELECT rowid, hash FROM edge WHERE source = ? AND target = ? AND relation_type = ? AND last IS NULL "
+        "ORDER BY first DESC LIMIT 1"
+    ),
+    "link": (
+        "SELECT rowid, hash FROM link WHERE source = ? AND target = ? AND relation_type = ? AND store = ? "
+        "AND last IS NULL ORDER BY first DESC LIMIT 1"
+    ),
+}
+BY_NUMBER = {
+    table: f"SELECT CAST(row AS BLOB), hash, {key} FROM {table} WHERE rowid = ?"
+    for table, key in (("node", NODE_KEY), ("edge", EDGE_KEY), ("link", LINK_KEY))
+}
+# Commits and their times are together in each state and among the moments: one tells of the other.
+NO_GAPS = "AND NOT EXISTS (SELECT * FROM gap)"
+AT_ODDS = {
+    table: f"""
+    SELECT rowid FROM {table}
+    WHERE last <= first
+    OR (SELECT time FROM moment WHERE sequence = last) <> ended
+    OR (first > (SELECT oldest FROM cursor) AND (SELECT time FROM moment WHERE sequence = first) <> started)
+    OR (last IS NOT NULL AND NOT EXISTS (SELECT * FROM moment WHERE sequence = last) {NO_GAPS})
+    LIMIT 1
+    """
+    for table in TABLES
+}
+TIME_OF = "SELECT time FROM moment WHERE sequence = ?"
+BEGIN_PRESENT = "CREATE TEMP TABLE IF NOT EXISTS present (number INTEGER PRIMARY KEY)"
+ADD_PRESENT = "INSERT OR IGNORE INTO temp.present VALUES (?)"
+END_PRESENT = "DELETE FROM temp.present"
+END_OTHERS = {
+    table: (
+        f"UPDATE {table} SET last = max(first + 1, :at), ended = :time WHERE last IS NULL AND rowid NOT IN temp.present"
+    )
+    for table in TABLES
+}
 PRUNE_MOMENTS = """
 DELETE FROM moment WHERE sequence IN
 (SELECT sequence FROM moment WHERE sequence < :before ORDER BY sequence LIMIT :limit)

@@ -255,7 +255,7 @@ def _answer(graph: Graph, wanted: _Wanted, erased: Erased, *, dry_run: bool) -> 
 def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
     """Who else may have what was erased, as far as that is known."""
     settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
-    aside = (*root.glob("damaged-*"), *root.glob("journal/*.damaged"))
+    aside = (*root.glob("damaged-*"), *root.glob("history.sqlite.damaged*"), *root.glob("journal/*.damaged"))
     found = [
         Remainder(kind="file", name=str(path.relative_to(root)), reason="set aside by `kgserve doctor --salvage`")
         for path in sorted(aside)

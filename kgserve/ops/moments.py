@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
-from kgserve.history.history import History, gone
+from kgserve.history.history import History
 from kgserve.model.listing import Listed, NodeFilter, Place, page_of
 from kgserve.model.merging import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, LinkRow, NodeRow, RowTuple, holds
@@ -39,9 +39,7 @@ class Past(msgspec.Struct, frozen=True):
         follower = _history_of(self.historian, store)
         present = store.state.sequence
         at = min(self._sequence(follower, present), present)
-        oldest = follower.look(lambda history: history.oldest)
-        if at < oldest:
-            raise gone(oldest)
+        follower.look(lambda history: history.require_known(at))
         return follower, at
 
     def moment(self, store: Store) -> int:

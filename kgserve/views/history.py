@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.history.history import FOREVER, History, tells_damage
-from kgserve.journal.files import sync_file, sync_folder
+from kgserve.history.recovery import describe_gap, open_history, remove_history, set_aside
+from kgserve.history.seal import PAGE_BYTES
+from kgserve.journal.files import sync_folder
 from kgserve.model.change import ChangeSet
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE
@@ -50,7 +53,11 @@ class HistoryFollower(Follower):
         super().__init__(store)
         self._path = store.layout.history
         self._history: History | None = None
-        self._damaged = False
+        self._suspected = False
+        self.damage: str | None = None
+        """What was found damaged when it was last opened, and what became of it."""
+        self._scrubbed = 0
+        self.scrubbed_at: int | None = None
         self._asked_for = 0
         self._behind_since: float | None = None
         self._pruning: Generator[int] | None = None
@@ -68,12 +75,14 @@ class HistoryFollower(Follower):
         """The first commit that it has yet to read from the journal, should the power fail now. Raises OSError."""
         if self.turned_off:
             return FOREVER
-        seen = self.sequence
-        with suppress(FileNotFoundError):
-            # Commits are in SQLite's log, which is synced before they move on from there. Nobody has a lock on it.
-            sync_file(self._path.with_name(f"{self._path.name}-wal"))
-        sync_folder(self._path.parent)
-        return seen + 1
+        history = self._history
+        if history is None:
+            return 1
+        # Into the file itself, which is synced: of a log that is damaged SQLite drops the rest without a word.
+        with suppress(sqlite3.Error):
+            history.settle()
+            sync_folder(self._path.parent)
+        return history.settled + 1
 
     def look(self, question: Callable[[History], Found]) -> Found:
         """What ``question`` finds. Raises Conflict while it is turned off for the store.
@@ -89,10 +98,44 @@ class HistoryFollower(Follower):
         except sqlite3.DatabaseError as error:
             if not tells_damage(error):
                 raise Unavailable(f"the history cannot be read now: {error}", retry_after=2) from error
-            log.exception("history_damaged", store=self.store.name)
-            self._damaged = True
-            self.wake()
-            raise Unavailable("the history is damaged and is being made anew", retry_after=2) from error
+            log.exception("history_damage_met", store=self.store.name)
+            self.suspect()
+            message = "a part of the history's file is damaged; the file is being checked, and what is whole is kept"
+            raise Unavailable(message, retry_after=2) from error
+
+    def suspect(self) -> None:
+        """Have the whole file checked, and what is damaged set aside."""
+        self._suspected = True
+        self.wake()
+
+    @property
+    def history(self) -> History | None:
+        """The file, while it is open."""
+        return self._history
+
+    @property
+    def scrubbed_bytes(self) -> int:
+        """How far the present look for damage has come."""
+        return self._scrubbed * PAGE_BYTES
+
+    def scrub(self, pages: int) -> bool:
+        """Compare the next pages on the disk with their checksums; whether there are more. Raises OSError."""
+        history = self._history
+        if history is None or self._suspected:
+            return False
+        if not history.is_in_place:
+            log.error("history_file_gone", store=self.store.name, file=self._path.name)
+            self.suspect()
+            return False
+        found, count = history.scrub(self._scrubbed + 1, pages)
+        if found:
+            log.error("history_damage_found", store=self.store.name, pages=found[:10], number=len(found))
+            self.suspect()
+        self._scrubbed += pages
+        if self._scrubbed < count and not found:
+            return True
+        self._scrubbed, self.scrubbed_at = 0, time.time_ns() // 1000
+        return False
 
     def require(self) -> None:
         """Raise Conflict while it is turned off for the store."""
@@ -139,16 +182,17 @@ class HistoryFollower(Follower):
         if self.turned_off:
             self._remove()
             return False
-        if self._damaged:
-            self._start_over()
+        if self._suspected:
+            self._suspected = False
+            self._reopen()
         try:
             if self._history is not None and self._is_from_before(self._history):
                 self._remove()
             more = super().step()
             return self._prune_a_little() or more
         except sqlite3.DatabaseError as error:
-            # Tried again a second later: with a new file if this one is damaged, else with the same.
-            self._damaged = tells_damage(error)
+            # Tried again a second later, once the file has been checked if that is what it is.
+            self._suspected = tells_damage(error)
             raise
 
     def _move(self, sequence: int) -> None:
@@ -165,38 +209,39 @@ class HistoryFollower(Follower):
 
     def _open(self) -> int:
         self.close()
-        try:
-            history = History(self._path)
-            if self._is_from_before(history) and history.sequence:
-                history.close()
-                self._remove()
-                history = History(self._path)
-        except sqlite3.DatabaseError as error:
-            if not tells_damage(error):
-                raise
-            self._start_over()
-            history = History(self._path)
+        history = self._opened_whole()
+        if self._is_from_before(history) and history.sequence:
+            history.close()
+            self._remove()
+            history = self._opened_whole()
         self._history = history
         self._note_heads()
         # Turned on again: what the journal holds of the time before is not taken up.
         self.refill_wanted = self.refill_wanted or self._is_from_before(history)
         return history.sequence
 
+    def _opened_whole(self) -> History:
+        told = self.store.journal.oldest == 1 and self.store.description.history_from == 0
+        history, damage = open_history(self._path, self.store.name, told_by_journal=told)
+        self.damage = damage or self.damage
+        return history
+
+    def _reopen(self) -> None:
+        """Open it again, and check it. Who waits goes on waiting."""
+        self.close()
+        self.sequence, self._pruned_to = -1, 0
+        self._wake_others()
+
     def _is_from_before(self, history: History) -> bool:
         """Whether it knows, or would learn, of a time before the history of this store was turned on again."""
         return history.oldest < min(self.store.description.history_from, self.store.state.sequence)
 
-    def _start_over(self) -> None:
-        log.error("history_started_over", store=self.store.name)
-        self._remove()
-
     def _remove(self) -> None:
         self.close()
         self._note_heads()
-        for path in self._path.parent.glob("history.sqlite*"):
-            path.unlink()
+        remove_history(self._path)
         # Who waits goes on waiting: it is opened again with the next step.
-        self._damaged, self.sequence, self._pruned_to = False, -1, 0
+        self._suspected, self.sequence, self._pruned_to = False, -1, 0
         self._wake_others()
 
     def _prune_a_little(self) -> bool:
@@ -238,6 +283,8 @@ class HistoryFollower(Follower):
         super()._advance()
         if self.sequence >= self.store.journal.last:
             self._behind_since = None
+            if self._opened().has_open_gaps:
+                self._restore()
         self._give_way(time.perf_counter() - started)
 
     def _held_back(self) -> bool:
@@ -255,9 +302,42 @@ class HistoryFollower(Follower):
             self._history.erase(erasure.ids, erasure.former, erasure.through)
             self._note_heads()
 
-    def _take_all(self, rows: Rows) -> None:
+    def _restore(self) -> None:
+        """Bring back what is missing of the present."""
+        with self.store.reading() as rows:
+            if rows.at != self.sequence:
+                return
+            self._bring(rows)
+        self._wake_others()
+
+    def _bring(self, rows: Rows) -> None:
         links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
-        self._opened().begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
+        self._opened().restore(rows.all_nodes(), rows.all_edges(), links, rows.at, rows.state.time)
+        gaps = [*map(describe_gap, self._opened().gaps)]
+        log.warning("history_has_gaps", store=self.store.name, sequence=rows.at, gaps=gaps)
+
+    def _take_all(self, rows: Rows) -> None:
+        history = self._opened()
+        if history.sequence > rows.at:
+            # Of another course of things. It is not to be mixed with this one, nor deleted.
+            aside = self._set_aside()
+            log.error("history_of_other_commits", store=self.store.name, set_aside=str(aside))
+            history = self._opened()
+        if (history.sequence or history.gaps) and not self._is_from_before(history):
+            self._bring(rows)
+            return
+        if rows.at and self.store.description.history_from == 0:
+            oldest = self.store.journal.oldest
+            self.damage = f"there was no file, and the journal begins at sequence {oldest}: what was before is lost"
+            log.error("history_begins_late", store=self.store.name, sequence=rows.at, journal_begins_at=oldest)
+        links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
+        history.begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
+
+    def _set_aside(self) -> Path | None:
+        self.close()
+        aside = set_aside(self._path)
+        self._history = self._opened_whole()
+        return aside
 
     def _opened(self) -> History:
         if self._history is None:

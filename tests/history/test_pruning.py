@@ -49,6 +49,8 @@ def make_older(data: Path, days: float) -> None:
         for table in ("node", "edge"):
             statement = f"UPDATE {table} SET started = started - ?, ended = ended - ?"  # noqa: S608 - two names
             file.execute(statement, (shift, shift))
+    # Its pages are not what they were sealed as.
+    (layout(data).root / "history.sqlite-pages").unlink()
 
 
 def prune(of: Kept, before: str | None = None) -> PruneAnswer:

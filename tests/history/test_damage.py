@@ -1,0 +1,292 @@
+"""A history that is the only copy of the past, damaged in every page: what is whole stays, and what is not is named."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kgserve.errors import Gone
+from kgserve.history.history import FOREVER, History
+from kgserve.history.pages import DatabasePages
+from kgserve.history.recovery import find_fault
+from kgserve.history.seal import PAGE_BYTES
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from tests.fuzzing import is_thorough
+from tests.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.store.writing import layout, until, write
+
+NODES = 30
+COMMITS = 60
+DISTANCE = 1 if is_thorough() else 5
+"""Of the pages each so-manieth is damaged."""
+ALL = 100_000
+Harm = Callable[[Path], object]
+
+
+class Answers(NamedTuple):
+    """What was answered to each question, and to which it was refused."""
+
+    found: dict[Any, Any]
+    refused: dict[Any, str]
+    damage: str | None
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, Any]]:
+    """A store whose journal has gone, and all that its history answers."""
+    data = tmp_path_factory.mktemp("filled")
+    with kept(data, **SMALL_JOURNAL) as of:
+        fill(of)
+        return data, answers(of).found
+
+
+def fill(of: Kept) -> None:
+    source = random.Random(5)
+    for number in range(COMMITS):
+        ids = sorted({f"n{source.randrange(NODES)}" for _ in range(6)})
+        text = f"said {number} " + "y" * source.choice([5, 50, 900, 9_000 if number % 20 == 0 else 30])
+        edges = [EdgePut(at, (each, ids[at - 1], "R")) for at, each in enumerate(ids)]
+        put = WriteBatch(nodes=[NodePut(at, each, "t", f"{each} {text}") for at, each in enumerate(ids)], edges=edges)
+        write(of.store, WriteBatch(delete_nodes=ids[:1]) if number % 7 == 6 else put)
+    of.caught_up()
+    of.store.end_segment()
+    of.store.compactor.run()
+    assert of.store.journal.oldest > of.store.journal.last
+
+
+def answers(of: Kept) -> Answers:
+    """Everything that can be asked of it, as of each commit and of each node."""
+    last = of.store.state.sequence
+    asked: dict[Any, Callable[[History], Any]] = {
+        ("states", each): lambda history, each=each: history.node_states(each, FOREVER, ALL) for each in _ids()
+    }
+    asked |= {at: lambda history, at=at: _as_of(history, at) for at in range(1, last + 1)}
+    found = Answers({}, {}, of.follower.damage)
+    for key, question in asked.items():
+        try:
+            found.found[key] = of.follower.look(question)
+        except Gone as error:
+            found.refused[key] = error.message
+    return found
+
+
+def _ids() -> list[str]:
+    return [f"n{number}" for number in range(NODES)]
+
+
+def _as_of(history: History, at: int) -> Any:
+    nodes = [state.row for state in history.nodes_at(at, None, None, ALL)]
+    edges = [state.row for state in history.edges_at(at, ("", "", ""), ALL)]
+    single = [(state := history.node_at(each, at)) and state.row for each in _ids()]
+    around = [sorted(state.row.key for state in history.incoming(each, at, ALL)) for each in _ids()]
+    return nodes, edges, single, around
+
+
+def harmed(filled: Path, target: Path, harm: Harm) -> Answers:
+    """What is answered of a copy whose history was harmed, once it has come back."""
+    shutil.copytree(filled, target)
+    harm(layout(target).history)
+    with kept(target, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        history = of.follower.history
+        assert history is not None
+        until(lambda: not history.has_open_gaps)
+        return answers(of)
+
+
+def flip_in(page: int, source: random.Random) -> Harm:
+    def flip(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        used = [at for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES) if data[at]]
+        data[source.choice(used or [page * PAGE_BYTES])] ^= 1 << source.randrange(8)
+        path.write_bytes(data)
+
+    return flip
+
+
+def test_no_flipped_bit_in_any_page_goes_unnoticed(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+    data, before = filled
+    source = random.Random(3)
+    pages = layout(data).history.stat().st_size // PAGE_BYTES
+    saved = 0
+    for page in range(0, pages, DISTANCE):
+        found = harmed(data, tmp_path / str(page), flip_in(page, source))
+        assert found.found == {key: before[key] for key in found.found}, page
+        assert found.damage is not None, page
+        assert all("gap from sequence" in said or "begins at" in said for said in found.refused.values()), page
+        aside = tmp_path / str(page) / layout(data).root.name / "history.sqlite.damaged"
+        assert aside.stat().st_size == pages * PAGE_BYTES
+        saved += len(found.found)
+    assert saved > 0.8 * len(before) * len(range(0, pages, DISTANCE)), "most can be saved"
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_within_a_page(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def replaced_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replaced_by_a_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 1000)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        emptied,
+        halved,
+        cut_within_a_page,
+        Path.unlink,
+        replaced_by_a_folder,
+        replaced_by_a_dangling_link,
+        overwritten,
+    ],
+)
+def test_a_file_that_is_not_what_it_was_is_noticed(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path, harm: Harm
+) -> None:
+    data, before = filled
+    last = max(key for key in before if isinstance(key, int))
+    found = harmed(data, tmp_path / "copy", harm)
+    assert found.found == {key: before[key] for key in found.found}
+    assert last in found.found, "the present is there again"
+    assert all("gap from sequence" in said for said in found.refused.values())
+    assert found.damage is not None
+
+
+def test_what_is_missing_stays_named_after_a_restart_and_new_states_are_kept(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    data, before = filled
+    found = harmed(data, tmp_path / "copy", halved)
+    assert found.refused
+    with kept(tmp_path / "copy", **SMALL_JOURNAL) as of:
+        of.caught_up()
+        assert of.follower.damage is None, "nothing more is wrong with it"
+        assert answers(of)[:2] == found[:2]
+        last = of.store.state.sequence
+        write(of.store, node("n1", "new"))
+        of.caught_up()
+        assert answers(of).found[last] == before[last]
+        assert of.versions("n1" * 2) == []
+
+
+def test_an_older_copy_goes_on_where_the_journal_does(tmp_path: Path) -> None:
+    with kept(tmp_path / "older") as of:
+        write(of.store, node("a", "1"), node("a", "2"))
+        of.caught_up()
+    shutil.copytree(tmp_path / "older", tmp_path / "newer")
+    with kept(tmp_path / "newer") as of:
+        write(of.store, node("a", "3"))
+        of.caught_up()
+        before = of.versions("a")
+    shutil.copyfile(layout(tmp_path / "older").history, layout(tmp_path / "newer").history)
+    with kept(tmp_path / "newer") as of:
+        of.caught_up()
+        assert of.versions("a") == before
+        assert of.follower.damage is None
+
+
+def test_an_older_copy_that_nothing_leads_on_from_has_a_gap(tmp_path: Path) -> None:
+    with kept(tmp_path / "older", **SMALL_JOURNAL) as of:
+        write(of.store, node("a", "1"), node("a", "2"), node("b", "1"))
+        of.caught_up()
+    shutil.copytree(tmp_path / "older", tmp_path / "newer")
+    with kept(tmp_path / "newer", **SMALL_JOURNAL) as of:
+        write(of.store, node("a", "3"), node("a", "4"), WriteBatch(delete_nodes=["b"]))
+        of.caught_up()
+        of.store.end_segment()
+        of.store.compactor.run()
+    shutil.copyfile(layout(tmp_path / "older").history, layout(tmp_path / "newer").history)
+    with kept(tmp_path / "newer", **SMALL_JOURNAL) as of:
+        of.caught_up()
+        assert (of.ids(3), of.ids(6)) == (["a", "b"], ["a"])
+        for at in (4, 5):
+            with pytest.raises(Gone, match="gap from sequence 4 up to sequence 6"):
+                of.ids(at)
+        with pytest.raises(Gone, match="node 'b' has a gap"):
+            of.versions("b")
+
+
+def test_a_file_without_checksums_is_sealed_when_it_is_opened(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    def unseal(path: Path) -> None:
+        path.with_name("history.sqlite-pages").unlink()
+
+    data, before = filled
+    found = harmed(data, tmp_path / "copy", unseal)
+    assert (found.found, found.damage) == (before, None)
+    path = layout(tmp_path / "copy").history
+    assert find_fault(path) is None
+    flip_in(9, random.Random(1))(path)
+    fault = find_fault(path)
+    assert fault is not None
+    assert "pages that are not as they were written: 10" in fault.reason
+
+
+def test_a_history_that_goes_while_it_is_open_comes_back(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        fill(of)
+        before = answers(of).found
+        for path in layout(tmp_path).root.glob("history.sqlite*"):
+            path.unlink()
+        assert of.follower.scrub(ALL) is False
+        until(layout(tmp_path).history.exists)
+        of.caught_up()
+        assert answers(of).found == before
+
+
+def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        fill(of)
+        before = answers(of).found
+        assert of.follower.history is not None
+        assert of.follower.history.settle()
+        while of.follower.scrub(10):
+            assert of.follower.scrubbed_bytes > 0
+        assert of.follower.scrubbed_at is not None
+        path = layout(tmp_path).history
+        with path.open("r+b") as file:
+            file.seek(20 * PAGE_BYTES + 2000)
+            file.write(b"damage")
+        while of.follower.scrub(10):
+            pass
+        until(lambda: of.follower.damage is not None)
+        of.caught_up()
+        until(lambda: of.follower.history is not None and not of.follower.history.has_open_gaps)
+        found = answers(of).found
+        assert found == {key: before[key] for key in found}
+
+
+def test_pages_are_read_as_sqlite_reads_them(filled: tuple[Path, dict[Any, Any]]) -> None:
+    path = layout(filled[0]).history
+    pages = DatabasePages(path, frozenset())
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
+        for table, root in pages.roots().items():
+            if table in {"node", "edge"}:
+                rows = file.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
+                assert [(row.rowid, *row.values) for row in pages.tree(root, pytest.fail)] == rows
