@@ -156,6 +156,9 @@ class Edge:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
+        if scope["raw_path"] == b"/mcp/":
+            # Many clients' settings have it so; a redirect would be followed by few of them.
+            scope["raw_path"] = b"/mcp"
         scope["path"] = scope["raw_path"].decode("ascii")
         act = f"{scope['method']} {scope['path']}"
         headers = dict(scope["headers"])

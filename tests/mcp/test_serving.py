@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 from litestar import Litestar
+from mcp import Client
 
+from kgserve.mcp.calls import GRAPH, TOOLSETS
 from kgserve.mcp.server import MAX_SESSIONS
 from tests.cli.running import COMMAND, PATIENCE, Running, serving
 from tests.http.serving import Served, exchange, problem
-from tests.mcp.talking import BOTH, Session, Stateless, hang_up
+from tests.mcp.talking import BOTH, Mode, Session, Stateless, hang_up
 
 GRACE = 8
 
@@ -151,3 +154,11 @@ def _of_a_listener(client: httpx.Client) -> httpx.Request:
     )
     request.headers["content-length"] = str(len(sample.request.content))
     return request
+
+
+def test_a_trailing_slash_makes_no_difference(server: Running, mode: Mode) -> None:
+    async def list_tools() -> int:
+        async with Client(f"{server.url}/mcp/?tools=graph", mode=mode) as client:
+            return len((await client.list_tools()).tools)
+
+    assert asyncio.run(list_tools()) == len(TOOLSETS[GRAPH])
