@@ -1,0 +1,70 @@
+"""Compare an engine with the reference: `python -m bench.cypher_differential --statements 5000 --seed 1 --engine kuzu`.
+
+Prints how many statements agreed, were refused or differed, each kind of difference with its smallest statement, and
+the share of refusals by construct. Exits with 1 when there is a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import structlog
+
+from bench.cypher_differential.comparison import DIFFERENT, Comparison
+from bench.cypher_differential.generator import Generated, Generator
+from bench.cypher_differential.product import ProductStore
+from bench.cypher_differential.report import Report
+from bench.cypher_differential.sweep import swept
+from kgserve.settings import EngineName
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cypher_differential", description=__doc__)
+    parser.add_argument("--statements", type=int, default=5_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", choices=get_args(EngineName), default="kuzu")
+    parser.add_argument("--sweep", type=float, default=0.0, help="also this share of all pairs of values, by operator")
+    parser.add_argument("--refusals", action="store_true", help="print an example of each refusal, too")
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    print(f"seed {options.seed}, {options.statements} statements, engine {options.engine}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
+        report = compare(Path(folder), options.engine, list(chosen(options)))
+    report.show(refusals=options.refusals)
+    return 1 if any(report.verdicts[each] for each in DIFFERENT) else 0
+
+
+def chosen(options: argparse.Namespace) -> Iterator[Generated]:
+    """Yield the statements that are asked for."""
+    generator, choice = Generator(options.seed), random.Random(options.seed)
+    for _ in range(options.statements):
+        yield generator.make()
+    if options.sweep:
+        yield from (each for each in swept() if choice.random() < options.sweep)
+
+
+def compare(folder: Path, engine: EngineName, statements: list[Generated]) -> Report:
+    """Put statements to an engine; minimise what differs."""
+    store, report = ProductStore(folder, engine), Report(Counter(), {})
+    comparison = Comparison(store, store.graph())
+    try:
+        for generated in statements:
+            result = comparison.compare(generated)
+            report.count(generated, result)
+            if result.verdict in DIFFERENT | {"lost"} and report.wants(generated, result):
+                report.add(*comparison.minimise(generated, result.verdict))
+    finally:
+        store.close()
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main())

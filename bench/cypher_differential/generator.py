@@ -1,0 +1,471 @@
+"""Statements made by chance, as trees, with the parameters that they name; the same ones for the same seed.
+
+A letter stands for a kind of value: `i` integer, `f` float, `n` either, `s` text, `b` boolean, `t` timestamp, `I`, `F`,
+`S` and `B` lists of these, `N` a list of lists of integers, `L` a list of anything, `l` any list, `m` a map, `x`
+anything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bench.cypher_differential.samples import (
+    COLUMNS_OF_EDGES,
+    COLUMNS_OF_NODES,
+    FLOATS,
+    INTEGERS,
+    SIGNATURES,
+    TEXTS,
+    TIMESTAMPS,
+    written_text,
+)
+from bench.cypher_reference import tree as t
+
+SCALARS = "ifsbt"
+LISTS = {"I": "i", "F": "f", "S": "s", "B": "b", "N": "I", "L": "x"}
+KINDS = "iiiffsssbbtISNLm"
+NULL_SHARE, ODD_SHARE, PARAMETER_SHARE = 0.07, 0.05, 0.12
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """A statement with its parameters."""
+
+    statement: t.Statement
+    parameters: dict[str, Any]
+
+
+class Generator:
+    """Makes statements."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._parameters: dict[str, Any] = {}
+        self._scope: list[tuple[t.Expression, str]] = []
+
+    def make(self) -> Generated:
+        """Return the next statement."""
+        self._parameters, self._scope = {}, []
+        shapes: tuple[tuple[int, Callable[[], t.Statement]], ...] = (
+            (30, self._constant),
+            (22, self._unwound),
+            (14, self._of_nodes),
+            (10, self._of_edges),
+            (8, self._aggregated),
+            (6, self._ordered),
+            (4, self._united),
+            (6, self._patterned),
+        )
+        weights, makers = zip(*shapes, strict=True)
+        [maker] = self._random.choices(makers, weights)
+        statement = maker()
+        return Generated(statement, self._parameters)
+
+    # Statements.
+
+    def _constant(self) -> t.Query:
+        items = self._items(self._random.choice((1, 1, 1, 2)))
+        if self._chance(0.15):
+            name = "v"
+            kind = self._random.choice(KINDS)
+            bound = t.Projection("WITH", (t.Item(self.expression(kind, 1), name),))
+            self._scope = [(t.Variable(name), kind)]
+            return t.Query((bound, t.Projection("RETURN", self._items(1))))
+        return t.Query((t.Projection("RETURN", items),))
+
+    def _unwound(self) -> t.Query:
+        clauses: list[t.Clause] = [self._unwind("x")]
+        if self._chance(0.3):
+            passed = tuple(t.Item(each) for each, _kind in self._scope)
+            clauses.append(t.Projection("WITH", passed, where=self.expression("b", 2)))
+        return t.Query((*clauses, t.Projection("RETURN", self._items(1), is_distinct=self._chance(0.12))))
+
+    def _unwind(self, name: str) -> t.Unwind:
+        kind = self._random.choice("ifsbtiiffssIS")
+        values = tuple(self._element(kind) for _ in range(self._random.randrange(1, 6)))
+        self._scope.append((t.Variable(name), kind))
+        return t.Unwind(t.ListOf(values), name)
+
+    def _element(self, kind: str) -> t.Expression:
+        return t.Literal(None) if self._chance(0.2) else self._literal(kind)
+
+    def _of_nodes(self) -> t.Query:
+        self._bind_node("n")
+        match = t.Match((t.PathPattern((self._node("n"),)),), self._maybe(self._condition))
+        return t.Query((match, t.Projection("RETURN", self._items(1), is_distinct=self._chance(0.15))))
+
+    def _of_edges(self) -> t.Query:
+        for name in "ab":
+            self._bind_node(name)
+        self._bind_edge("r")
+        step = t.RelationshipPattern("r", self._direction(), self._random.choice((("RELATES_TO",), ())))
+        path = t.PathPattern((self._node("a"), step, self._node("b")))
+        match = t.Match((path,), self._maybe(self._condition), is_optional=self._chance(0.2))
+        return t.Query((match, t.Projection("RETURN", self._items(1), is_distinct=self._chance(0.15))))
+
+    def _aggregated(self) -> t.Query:
+        source: t.Clause
+        if self._chance(0.6):
+            source = self._unwind("x")
+            if self._chance(0.1):
+                source = t.Unwind(t.ListOf(()), "x")
+        else:
+            self._bind_node("n")
+            source = t.Match((t.PathPattern((self._node("n"),)),), self._maybe(self._condition))
+        keys = [self.expression(self._random.choice("isbf"), 1)] if self._chance(0.4) else []
+        sums = [self._aggregate() for _ in range(self._random.choice((1, 1, 2)))]
+        named = tuple(t.Item(each, f"c{n}") for n, each in enumerate([*keys, *sums]))
+        return t.Query((source, t.Projection("RETURN", named)))
+
+    def _aggregate(self) -> t.Expression:
+        name = self._random.choice(("count", "count", "sum", "avg", "min", "max", "collect", "*"))
+        if name == "*":
+            return t.CountRows()
+        kind = self._random.choice("if" if name in {"sum", "avg"} else "ifsbtS" if name != "count" else "ifsbtISx")
+        return t.Call(name, (self._from_scope(kind) or self.expression(kind, 1),), self._chance(0.3))
+
+    def _ordered(self) -> t.Query:
+        source: t.Clause = self._unwind("x")
+        if self._chance(0.4):
+            self._scope = []
+            self._bind_node("n")
+            source = t.Match((t.PathPattern((self._node("n"),)),))
+        names = ["c0", "c1"][: self._random.choice((1, 2))]
+        if self._chance(0.2) and isinstance(source, t.Unwind):
+            names[0] = "x"
+        items = tuple(t.Item(self.expression(self._random.choice("ifsb"), 1), name) for name in names)
+        distinct = self._chance(0.2)
+        order = tuple(t.Order(t.Variable(name), self._chance(0.4)) for name in names)
+        if self._chance(0.2) and not distinct:
+            order = (t.Order(self._from_scope("x") or t.Variable(names[0]), self._chance(0.3)), *order)
+        limit = self._count() if self._chance(0.5) else None
+        skip = self._count() if self._chance(0.3) else None
+        if self._chance(0.3):
+            inner = t.Projection("WITH", items, distinct, order=order, skip=skip, limit=limit)
+            self._scope = [(t.Variable(name), "x") for name in names]
+            outer = tuple(t.Item(t.Variable(name), name) for name in names)
+            return t.Query((source, inner, t.Projection("RETURN", outer)))
+        return t.Query((source, t.Projection("RETURN", items, distinct, order=order, skip=skip, limit=limit)))
+
+    def _count(self) -> t.Expression:
+        value = self._random.choice((0, 1, 2, 3, 10))
+        return self._parameter(value) if self._chance(0.2) else t.Literal(value)
+
+    def _united(self) -> t.Union:
+        kind, queries = self._random.choice("ifsbtSx"), list[t.Query]()
+        for _ in range(self._random.choice((2, 2, 3))):
+            self._scope = []
+            source: tuple[t.Clause, ...] = (self._unwind("x"),) if self._chance(0.4) else ()
+            name = "d" if self._chance(0.05) else "c"
+            queries.append(t.Query((*source, t.Projection("RETURN", (t.Item(self.expression(kind, 1), name),)))))
+        return t.Union(tuple(queries), self._chance(0.5))
+
+    def _patterned(self) -> t.Query:
+        elements: list[Any] = [t.NodePattern("a", ("Entity",), self._some_id())]
+        names = ["a"]
+        edges: list[str] = []
+        for number in range(self._random.choice((1, 2, 2, 3))):
+            end = self._random.choice((f"b{number}", f"b{number}", "", *names))
+            edges += [f"r{number}"]
+            lengths = self._random.choice((None, None, None, (1, 2), (1, 3), (0, 1), (2, 2)))
+            types = self._random.choice(((), ("RELATES_TO",)))
+            elements += [
+                t.RelationshipPattern(f"r{number}" if lengths is None else "", self._direction(), types, (), lengths),
+                t.NodePattern(end, self._random.choice(((), ("Entity",)))),
+            ]
+            if lengths is not None:
+                edges.pop()
+            names += [end] if end and end not in names else []
+        name = "p" if self._chance(0.25) else ""
+        patterns = [t.PathPattern(tuple(elements), name)]
+        if self._chance(0.25):
+            other = t.RelationshipPattern("q", self._direction())
+            patterns.append(t.PathPattern((t.NodePattern(names[-1]), other, t.NodePattern("z"))))
+            names.append("z")
+        where = self._maybe(lambda: self._pattern_condition(names, edges))
+        optional = self._chance(0.15)
+        items: list[t.Expression] = [t.Property(t.Variable(each), "id") for each in names]
+        items += [t.Property(t.Variable(each), self._random.choice(("relation_type", "weight"))) for each in edges]
+        if name:
+            items.append(t.Call("length", (t.Variable(name),)))
+            items.append(t.NullTest(t.Variable(name)))
+        if self._chance(0.4):
+            items = [t.CountRows()]
+        returned = tuple(t.Item(each, f"c{n}") for n, each in enumerate(items))
+        return t.Query((t.Match(tuple(patterns), where, optional), t.Projection("RETURN", returned)))
+
+    def _pattern_condition(self, names: list[str], edges: list[str]) -> t.Expression:
+        self._scope = [(t.Property(t.Variable(each), "type"), "s") for each in names]
+        self._scope += [(t.Property(t.Variable(each), "weight"), "f") for each in edges]
+        if self._chance(0.3):
+            step = t.RelationshipPattern("", self._direction())
+            path = t.PathPattern((t.NodePattern(names[0]), step, t.NodePattern("")))
+            return self._random.choice((
+                t.PatternCount("EXISTS", path),
+                t.Binary(">", t.PatternCount("COUNT", path), t.Literal(1)),
+            ))  # fmt: skip
+        return self.expression("b", 1)
+
+    def _some_id(self) -> tuple[tuple[str, t.Expression], ...]:
+        return (("id", t.Literal(f"n{self._random.randrange(12)}")),) if self._chance(0.5) else ()
+
+    def _node(self, name: str) -> t.NodePattern:
+        entries: tuple[tuple[str, t.Expression], ...] = ()
+        if self._chance(0.15):
+            column, kind = self._random.choice(COLUMNS_OF_NODES)
+            if kind in SCALARS:
+                entries = ((column, self._value(self._random.choice((kind, kind, "n" if kind in "if" else kind)))),)
+        return t.NodePattern(name, ("Entity",), entries)
+
+    def _bind_node(self, name: str) -> None:
+        self._scope += [(t.Property(t.Variable(name), column), kind) for column, kind in COLUMNS_OF_NODES]
+
+    def _bind_edge(self, name: str) -> None:
+        self._scope += [(t.Property(t.Variable(name), column), kind) for column, kind in COLUMNS_OF_EDGES]
+
+    def _direction(self) -> Any:
+        return self._random.choice(("->", "<-", "-", "->"))
+
+    def _items(self, count: int) -> tuple[t.Item, ...]:
+        kinds = [self._random.choice(KINDS) for _ in range(count)]
+        return tuple(t.Item(self.expression(kind, 2), f"c{n}") for n, kind in enumerate(kinds))
+
+    # Expressions.
+
+    def _condition(self) -> t.Expression:
+        """A condition on a column, mostly its comparison with a value of any type."""
+        if self._chance(0.3):
+            return self.expression("b", 2)
+        column, kind = self._random.choice(self._scope)
+        other = kind if self._chance(0.6) else self._random.choice("ifsbt")
+        operator = self._random.choice(("=", "<>", "<", "<=", ">", ">="))
+        value = self._value(other)
+        pair = (column, value) if self._chance(0.7) else (value, column)
+        compared: t.Expression = t.Binary(operator, *pair)
+        if self._chance(0.15):
+            compared = t.Unary("NOT", compared)
+        return (
+            t.Binary(self._random.choice(("AND", "OR")), compared, self.expression("b", 1))
+            if self._chance(0.2)
+            else compared
+        )
+
+    def expression(self, kind: str, depth: int) -> t.Expression:
+        """Return an expression of a kind; now and then of another one, or null."""
+        if self._chance(ODD_SHARE):
+            kind = self._random.choice(KINDS)
+        if kind == "x":
+            kind = self._random.choice(KINDS)
+        if kind == "n":
+            kind = self._random.choice("if")
+        if kind == "l":
+            kind = self._random.choice("ISNLF")
+        if depth <= 0 or self._chance(0.15):
+            return (self._from_scope(kind) if self._chance(0.7) else None) or self._value(kind)
+        forms = [*SIGNATURES.get(kind, ()), "CASE", "[]"]
+        operators = _OPERATORS.get(kind, ())
+        form = self._random.choice(operators) if operators and self._chance(0.5) else self._random.choice(forms)
+        return self._formed(form, kind, depth - 1)
+
+    def _formed(self, form: str, kind: str, depth: int) -> t.Expression:
+        if form == "CASE":
+            return self._case(kind, depth)
+        if form == "[]":
+            return self._part(kind, depth)
+        if form in _BUILDERS:
+            return getattr(self, _BUILDERS[form])(depth)
+        name, _, arguments = form.partition(" ")
+        if arguments and not name[0].isalnum():
+            left, right = (self.expression(each, depth) for each in arguments)
+            return t.Binary(name, left, right)
+        if name in {"STARTS", "ENDS"} or name.isupper():
+            return self._worded(form, depth)
+        return t.Call(name, tuple(self.expression(each, depth) for each in arguments.replace(" ", "")))
+
+    def _worded(self, form: str, depth: int) -> t.Expression:
+        *words, arguments = form.split(" ")
+        operator = " ".join(words)
+        values = [self.expression(each, depth) for each in arguments]
+        if operator == "NOT":
+            return t.Unary("NOT", values[0])
+        return t.Binary(operator, values[0], values[1])
+
+    def _comparison(self, depth: int) -> t.Expression:
+        kind = self._random.choice("iifffsssbtISNLmn")
+        other = kind if self._chance(0.75) else self._random.choice("ifsbtISL")
+        operator = self._random.choice(("=", "=", "<>", "<", "<=", ">", ">="))
+        if self._chance(0.06):
+            rest = tuple(
+                (self._random.choice(("<", "<=", "=", "<>", ">")), self.expression(kind, depth)) for _ in range(2)
+            )
+            return t.Chain(self.expression(kind, depth), rest)
+        return t.Binary(operator, self.expression(kind, depth), self.expression(other, depth))
+
+    def _null_test(self, depth: int) -> t.Expression:
+        return t.NullTest(self.expression("x", depth), self._chance(0.5))
+
+    def _membership(self, depth: int) -> t.Expression:
+        kind = self._random.choice("ifsbILx")
+        lists = {"i": "I", "f": "F", "s": "S", "b": "B", "I": "N"}
+        return t.Binary("IN", self.expression(kind, depth), self.expression(lists.get(kind, "L"), depth))
+
+    def _quantified(self, depth: int) -> t.Expression:
+        kind = self._random.choice("IS")
+        source = self.expression(kind, depth)
+        before, self._scope = self._scope, [(t.Variable("e"), LISTS[kind]), *self._scope]
+        condition = self._comparison(0)
+        self._scope = before
+        return t.Quantifier(self._random.choice(("all", "any", "none", "single")), "e", source, condition)
+
+    def _comprehended(self, depth: int) -> t.Expression:
+        kind = self._random.choice("IS")
+        source = self.expression(kind, depth)
+        before = self._scope
+        self._scope = [(t.Variable("e"), LISTS[kind])]
+        condition = self._comparison(0) if self._chance(0.5) else None
+        result = self.expression(LISTS[kind], 1) if self._chance(0.6) else None
+        self._scope = before
+        return t.Comprehension("e", source, condition, result)
+
+    def _transformed(self, depth: int) -> t.Expression:
+        kind = self._random.choice("ISF")
+        source = self.expression(kind, depth)
+        before = self._scope
+        self._scope = [(t.Variable("e"), LISTS[kind])]
+        is_filter = self._chance(0.5)
+        body = self.expression("b" if is_filter else LISTS[kind], 1)
+        self._scope = before
+        return t.Call("list_filter" if is_filter else "list_transform", (source, t.Lambda("e", body)))
+
+    def _case(self, kind: str, depth: int) -> t.Expression:
+        subject_kind = self._random.choice("isfbx")
+        subject = self.expression(subject_kind, depth) if self._chance(0.5) else None
+        branches = tuple(
+            (self.expression("b" if subject is None else subject_kind, depth), self.expression(kind, depth))
+            for _ in range(self._random.choice((1, 1, 2)))
+        )
+        return t.Case(subject, branches, self.expression(kind, depth) if self._chance(0.7) else None)
+
+    def _part(self, kind: str, depth: int) -> t.Expression:
+        """An element of a list or a map that has the kind."""
+        containers = {element: container for container, element in LISTS.items()}
+        if kind in containers and self._chance(0.7):
+            index = (
+                t.Literal(self._random.choice((0, 1, 2, -1, -2, 5, -9)))
+                if self._chance(0.8)
+                else self.expression("i", 0)
+            )
+            return t.Index(self.expression(containers[kind], depth), index)
+        if kind in LISTS and self._chance(0.8):
+            ends = (
+                self._maybe(lambda: self.expression("i", 0)),
+                self._maybe(lambda: t.Literal(self._random.randrange(-3, 5))),
+            )
+            return t.Slice(self.expression(kind, depth), *ends)
+        mapped = t.MapOf((("a", self.expression(kind, depth)), ("b", self.expression("x", 0))))
+        key = self._random.choice(("a", "a", "b", "A"))
+        return t.Property(mapped, key) if self._chance(0.6) else t.Index(mapped, t.Literal(key))
+
+    def _negated(self, depth: int) -> t.Expression:
+        return t.Unary("-", self.expression(self._random.choice("if"), depth))
+
+    # Values.
+
+    def _value(self, kind: str) -> t.Expression:
+        if self._chance(NULL_SHARE):
+            return self._parameter(None) if self._chance(0.2) else t.Literal(None)
+        if kind == "n":
+            kind = self._random.choice("if")
+        if self._chance(PARAMETER_SHARE) and kind != "t":
+            return self._parameter(self._plain(kind))
+        return self._literal(kind)
+
+    def _literal(self, kind: str) -> t.Expression:  # noqa: PLR0911 - one line for each kind
+        choice = self._random
+        match kind:
+            case "s":
+                value = choice.choice(TEXTS)
+                return t.Literal(value, written_text(value, choice))
+            case "f":
+                text, value = choice.choice(FLOATS)
+                return t.Literal(value, text)
+            case "t":
+                text, value = choice.choice(TIMESTAMPS)
+                return t.Literal(value, f"timestamp('{text}')")
+            case "m":
+                names = choice.sample(("a", "b", "A", "key one"), choice.randrange(3))
+                return t.MapOf(tuple((name, self._value(choice.choice("isfb"))) for name in names))
+            case _ if kind in LISTS:
+                return self._list_literal(kind)
+            case "b":
+                return t.Literal(choice.random() < 0.5)
+            case _:
+                return t.Literal(choice.choice(INTEGERS))
+
+    def _list_literal(self, kind: str) -> t.Expression:
+        count = self._random.choice((0, 1, 2, 3))
+        if kind == "N":
+            return t.ListOf(tuple(self._list_literal("I") for _ in range(count)))
+        elements = [LISTS[kind] if kind != "L" else self._random.choice("ifsbI") for _ in range(count)]
+        return t.ListOf(tuple(t.Literal(None) if self._chance(0.12) else self._literal(each) for each in elements))
+
+    def _plain(self, kind: str) -> Any:
+        """A value for a parameter."""
+        match kind:
+            case "s":
+                return self._random.choice(TEXTS)
+            case "f":
+                return self._random.choice([value for _text, value in FLOATS])
+            case "b":
+                return self._random.random() < 0.5
+            case "m":
+                return {"a": self._plain(self._random.choice("is")), "b": None}
+            case _ if kind in LISTS:
+                elements = [
+                    LISTS[kind] if kind != "L" else self._random.choice("ifsb")
+                    for _ in range(self._random.randrange(4))
+                ]
+                return [None if self._chance(0.15) else self._plain(each) for each in elements]
+            case _:
+                return self._random.choice(INTEGERS)
+
+    def _parameter(self, value: Any) -> t.Expression:
+        name = f"p{len(self._parameters)}"
+        self._parameters[name] = value
+        return t.Parameter(name)
+
+    def _from_scope(self, kind: str) -> t.Expression | None:
+        fitting = [each for each, its in self._scope if kind in {its, "x"} or its == "x"]
+        return self._random.choice(fitting) if fitting else None
+
+    def _maybe(self, make: Callable[[], Any]) -> Any:
+        return make() if self._chance(0.65) else None
+
+    def _chance(self, share: float) -> bool:
+        return self._random.random() < share
+
+
+_BUILDERS = {
+    "compare": "_comparison",
+    "null test": "_null_test",
+    "in": "_membership",
+    "quantified": "_quantified",
+    "comprehended": "_comprehended",
+    "transformed": "_transformed",
+    "negated": "_negated",
+}
+_OPERATORS: dict[str, tuple[str, ...]] = {
+    "i": ("+ ii", "- ii", "* ii", "/ ii", "% ii", "negated"),
+    "f": ("+ ff", "- fi", "* if", "/ ff", "/ if", "% ff", "% fi", "^ ii", "^ fi", "^ ff", "negated"),
+    "s": ("+ ss", "+ ss", "+ si"),
+    "b": (
+        "compare", "compare", "compare", "compare", "AND bb", "OR bb", "XOR bb", "NOT b", "in", "in", "null test",
+        "STARTS WITH ss", "ENDS WITH ss", "CONTAINS ss", "CONTAINS sx", "quantified",
+    ),
+    "I": ("+ II", "+ Ii", "+ iI", "comprehended", "transformed"),
+    "S": ("+ SS", "+ Ss", "+ sS"),
+    "L": ("+ LL", "+ Lx", "comprehended"),
+}  # fmt: skip

@@ -1,0 +1,136 @@
+"""Counts of a run, the kinds of differences, and what is refused how often."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from bench.cypher_differential.comparison import Result, Verdict
+from bench.cypher_differential.generator import Generated
+from bench.cypher_reference import tree as t
+from bench.cypher_reference.interpreter import Answer
+from bench.cypher_reference.text import render
+from bench.cypher_reference.values import type_name
+
+MAX_MINIMISED = 400
+
+
+class Finding(msgspec.Struct):
+    """A kind of difference: how often it was met, and its smallest statement."""
+
+    count: int
+    result: Result
+    parameters: dict[str, Any]
+
+
+class Report(msgspec.Struct):
+    """What a run found."""
+
+    verdicts: Counter[Verdict]
+    findings: dict[str, Finding]
+    asked: Counter[str] = msgspec.field(default_factory=Counter)
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+    reasons: Counter[str] = msgspec.field(default_factory=Counter)
+    examples: dict[str, str] = {}
+    minimised: int = 0
+
+    def count(self, generated: Generated, result: Result) -> None:
+        """Count the verdict on a statement, and each construct in it."""
+        self.verdicts[result.verdict] += 1
+        for name in {_construct(part) for part in t.parts(generated.statement)}:
+            self.asked[name] += 1
+            self.refused[name] += result.verdict == "refused"
+        if result.verdict == "refused":
+            reason = _general(result.outcome.error)
+            self.reasons[reason] += 1
+            self.examples.setdefault(reason, result.text)
+
+    def wants(self, generated: Generated, result: Result) -> bool:
+        """Whether a difference is worth minimising: not one whose kind has been met, nor more than so many."""
+        kind = f"{result.verdict}: {_shape(generated)}"
+        if kind in self.findings:
+            self.findings[kind].count += 1
+            return False
+        self.minimised += 1
+        return self.minimised <= MAX_MINIMISED
+
+    def add(self, generated: Generated, result: Result) -> None:
+        """Add a minimised difference."""
+        kind = f"{result.verdict}: {_shape(generated)}"
+        known = self.findings.get(kind)
+        if known is None:
+            self.findings[kind] = Finding(1, result, generated.parameters)
+            return
+        known.count += 1
+        if len(result.text) < len(known.result.text):
+            known.result, known.parameters = result, generated.parameters
+
+    def show(self, *, refusals: bool) -> None:
+        """Print everything."""
+        for verdict, count in self.verdicts.most_common():
+            print(f"{count:7} {verdict}")
+        for kind, found in sorted(self.findings.items(), key=lambda each: -each[1].count):
+            print(f"\n{found.count:4} x {kind}\n       {found.result.text}   {found.parameters or ''}")
+            print(f"       answered {_rows(found.result.outcome.rows) or found.result.outcome.error[:200]}")
+            print(f"       expected {_expected(found.result.expected)}")
+        print("\nrefused, by construct:")
+        for name, count in sorted(self.asked.items(), key=lambda each: -self.refused[each[0]] / each[1]):
+            print(f"  {100 * self.refused[name] / count:5.1f} % of {count:5} {name}")
+        print("\nrefused, by reason:")
+        for reason, count in self.reasons.most_common(200 if refusals else 25):
+            print(f"{count:7} {reason}" + (f"\n          {self.examples[reason]}" if refusals else ""))
+
+
+def _construct(part: t.Tree) -> str:  # noqa: PLR0911 - one line for each kind
+    match part:
+        case t.Call():
+            return f"{part.name}()"
+        case t.Binary() | t.Unary():
+            return part.operator
+        case t.Literal():
+            return f"literal {type_name(part.value)}"
+        case t.RelationshipPattern():
+            return "variable length" if part.lengths else "relationship"
+        case t.PatternCount():
+            return part.form
+        case t.Projection():
+            return part.keyword
+        case _:
+            return type(part).__name__
+
+
+def _shape(generated: Generated) -> str:
+    """Return the text of a statement with the types of its values in place of these."""
+
+    def blur(part: t.Tree) -> t.Tree:
+        if isinstance(part, t.Literal):
+            return part if part.value is None else t.Variable(type_name(part.value))
+        if isinstance(part, t.Parameter):
+            return t.Variable(f"p_{type_name(generated.parameters.get(part.name))}")
+        return part
+
+    statement = generated.statement
+    paths = [part for part in t.parts(statement) if isinstance(part, t.PathPattern)]
+    steps = [each for path in paths for each in path.elements if isinstance(each, t.RelationshipPattern)]
+    if len(steps) > 1 or any(step.lengths or step.direction == "-" for step in steps):
+        forms = sorted({"of variable length" if step.lengths else "of one step" for step in steps})
+        return f"a pattern of several relationships, {' and '.join(forms)}"
+    return render(t.transform(statement, blur))
+
+
+def _general(error: str) -> str:
+    """Return the text of an error without what is particular to its statement."""
+    first = re.sub(r",? at line \d+, column \d+", "", error.splitlines()[0])
+    first = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", first)
+    return re.sub(r"\b\d+(\.\d+)?\b", "N", first)[:130]
+
+
+def _rows(rows: list[list[Any]]) -> str:
+    return f"{len(rows)} rows {rows[:3]!r}"[:230] if rows else ""
+
+
+def _expected(expected: Answer | str) -> str:
+    return expected if isinstance(expected, str) else _rows(expected.rows) or "no rows"

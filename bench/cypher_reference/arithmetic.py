@@ -1,0 +1,107 @@
+"""Arithmetic of openCypher: integers of 64 bits whose overflow is an error, and floats of IEEE 754."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeGuard
+
+from bench.cypher_reference.values import MAX_INTEGER, MIN_INTEGER, CypherError, is_number, type_name
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_integer(value: int) -> int:
+    """Return an integer that has 64 bits. Raises CypherError for a larger one."""
+    if not MIN_INTEGER <= value <= MAX_INTEGER:
+        raise CypherError("integer overflow")
+    return value
+
+
+def add(left: Any, right: Any) -> Any:
+    """Add numbers, put texts together, or lists, or an element to a list."""
+    if left is None or right is None:
+        return None
+    match left, right:
+        case list(), list():
+            return left + right
+        case list(), _:
+            return [*left, right]
+        case _, list():
+            return [left, *right]
+        case str(), str():
+            return left + right
+        case _:
+            return _calculate("+", left, right)
+
+
+def calculate(operator: str, left: Any, right: Any) -> Any:
+    """Apply one of `+ - * / % ^`."""
+    if operator == "+":
+        return add(left, right)
+    return None if left is None or right is None else _calculate(operator, left, right)
+
+
+def negate(value: Any) -> Any:
+    """Return a number with the other sign."""
+    if value is None:
+        return None
+    if not is_number(value):
+        raise CypherError(f"- needs a number, not {type_name(value)}")
+    return as_integer(-value) if is_integer(value) else -value
+
+
+def power(base: float, exponent: float) -> float:
+    """Return `base ^ exponent` as a float."""
+    try:
+        return math.pow(float(base), float(exponent))
+    except OverflowError:
+        is_odd = float(exponent) % 2 == 1
+        return -math.inf if base < 0 and is_odd else math.inf
+    except ValueError:
+        return math.inf if base == 0 else math.nan
+
+
+def _calculate(operator: str, left: Any, right: Any) -> Any:
+    if not is_number(left) or not is_number(right):
+        raise CypherError(f"{operator} cannot take {type_name(left)} and {type_name(right)}")
+    if operator == "^":
+        return power(left, right)
+    if is_integer(left) and is_integer(right):
+        return as_integer(_of_integers(operator, left, right))
+    return _of_floats(operator, float(left), float(right))
+
+
+def _of_integers(operator: str, left: int, right: int) -> int:
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case _ if right == 0:
+            raise CypherError("division by zero")
+        case "/":
+            return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        case _:
+            return abs(left) % abs(right) * (-1 if left < 0 else 1)
+
+
+def _of_floats(operator: str, left: float, right: float) -> float:
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/" if right == 0:
+            is_undefined = left == 0 or math.isnan(left)
+            return math.nan if is_undefined else math.copysign(math.inf, left) * math.copysign(1, right)
+        case "/":
+            return left / right
+        case _:
+            return math.nan if right == 0 or math.isinf(left) else math.fmod(left, right)
