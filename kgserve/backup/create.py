@@ -32,6 +32,7 @@ from kgserve.backup.folder import (
     StoreBackup,
 )
 from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged, KgserveError, NoStore, NotFound, Unavailable
+from kgserve.history.recovery import fault_of_rows
 from kgserve.journal import snapshot
 from kgserve.journal.files import named, storing, sync_file, sync_folder, write_all
 from kgserve.journal.journal import Frame, FrameError, Segment, list_segments, read_frames
@@ -567,6 +568,11 @@ def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
     cursor = cursor_of(path)
     if cursor is None:
         raise FileMoved
+    if (fault := fault_of_rows(path)) is not None:
+        raise BackupDamaged(
+            f"{layout.history.name} of store {layout.name!r} is damaged ({fault}), and was not copied; `kgserve doctor "
+            "--salvage`, or the next start of the server, keeps what is whole of it"
+        )
     sync_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:

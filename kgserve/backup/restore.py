@@ -34,6 +34,7 @@ from kgserve.backup.folder import (
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.history.history import History
+from kgserve.history.recovery import fault_of_rows
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing, sync_file, sync_folder, write_all
 from kgserve.journal.journal import Frame, FrameError, encode_frame, read_frames, segment_path
@@ -161,6 +162,11 @@ def _faults(folder: Path, base: Base) -> Iterator[str]:
     for file in base.files:
         if file.path not in pieces and (fault := fault_of(folder, file)) is not None:
             yield fault
+    # The checksum fits what was damaged before it was copied, too.
+    if base.history is not None and fault_of(folder, base.history.file) is None:
+        path = folder / base.history.file.path
+        if (fault := fault_of_rows(path)) is not None:
+            yield f"{path}: {fault}"
     due: int | None = None
     for piece in base.pieces:
         if (fault := _piece_fault(folder, piece, due)) is not None:

@@ -15,7 +15,7 @@ import structlog
 from kgserve.history import packing
 from kgserve.history import statements as sql
 from kgserve.history.history import History
-from kgserve.history.salvage import Gap, Salvaged, read_whole
+from kgserve.history.salvage import Gap, Salvaged, merged, read_whole
 from kgserve.history.seal import SUFFIX, PageSeal, Sealed, free_name, seal_path, sealed_of
 from kgserve.journal.files import sync_folder
 
@@ -160,6 +160,14 @@ def remove_history(path: Path) -> None:
     """Delete a history that is no longer wanted; what was set aside of it stays."""
     for each in _files(path):
         each.unlink(missing_ok=True)
+
+
+def gaps_of(path: Path) -> list[Gap]:
+    """What is missing of a file that is whole otherwise; it may be open. Raises sqlite3.Error."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        if not connection.execute(sql.KNOWS_GAPS).fetchone()[0]:
+            return []
+        return merged(Gap(*found) for found in connection.execute(sql.GAPS))
 
 
 def describe_gap(gap: Gap) -> str:

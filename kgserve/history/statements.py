@@ -126,6 +126,7 @@ SAID = (
 )
 FORGET_SAID = f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
 # Files from before heads were kept apart are looked through once.
+KNOWS_GAPS = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'"
 KNOWS_HEADS = "SELECT count(*) FROM sqlite_schema WHERE name = 'head'"
 MAY_HAVE_HEADS = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY} FROM node WHERE last IS NULL AND version > 1"
 ADD_HEAD = "INSERT OR IGNORE INTO head VALUES (?, ?)"

@@ -386,6 +386,25 @@ class SyncerStatus(msgspec.Struct, kw_only=True):
     error: Annotated[str | None, Meta(description="Why, until it takes them")]
 
 
+class HistoryGap(msgspec.Struct, kw_only=True):
+    """Commits as of which something is missing, since a part of the history's file was damaged."""
+
+    part: Annotated[str, Meta(description="What is missing: node, edge or link")]
+    first: Annotated[int, Meta(description="The first sequence as of which it is missing")]
+    last: Annotated[int | None, Meta(description="The first one as of which it is not; null until that is known")]
+
+
+class HistoryStatus(msgspec.Struct, kw_only=True):
+    """How the history stands, and how far the look for damage has come that goes on in the background."""
+
+    oldest: Annotated[int, Meta(description="The first sequence as of which it answers; 0 for all")]
+    bytes: int
+    gaps: list[HistoryGap]
+    scrubbed_bytes: Annotated[int, Meta(description="Read and compared with checksums in the present look for damage")]
+    scrubbed_at: Annotated[str | None, Meta(description="When the last look for damage ended")]
+    damage: Annotated[str | None, Meta(description="What was found damaged since the store was opened")]
+
+
 class StoreStats(msgspec.Struct, kw_only=True):
     """What one store holds and how it is doing. Sizes are in bytes."""
 
@@ -410,6 +429,7 @@ class StoreStats(msgspec.Struct, kw_only=True):
     digest: Annotated[str, Meta(description="Order-independent digest of all rows, 32 hex digits")]
     created_at: str
     history_lag: Annotated[int | None, Meta(description="Commits that it has not seen yet")] = None
+    history: Annotated[HistoryStatus | UnsetType, Meta(description="Only where one is kept, once it is open")] = UNSET
     extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Only where a language model is set")] = UNSET
     syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where others are told of contents")] = (
         UNSET

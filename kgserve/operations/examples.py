@@ -55,6 +55,7 @@ from kgserve.model.merging import MergeAnswer, MergeRequest, UnmergeAnswer, Unme
 from kgserve.model.stores import (
     BackupAnswer,
     DropAnswer,
+    HistoryStatus,
     IndexStatus,
     LinkedStore,
     LinkManifest,
@@ -274,6 +275,7 @@ STATS = StoreStats(
     digest="3f1d0c5a9be84276a2b7c6d1e0f94853",
     created_at=_TIME,
     history_lag=0,
+    history=HistoryStatus(oldest=0, bytes=61_440, gaps=[], scrubbed_bytes=0, scrubbed_at=_TIME, damage=None),
 )
 REINDEXING = ReindexAnswer(name="project", sequence=1)
 SEARCH: dict[str, Any] = {"query": "how do users sign in?", "limit": 5, "types": ["requirement"], "at_least": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import msgspec
 
 from kgserve.engine import files
 from kgserve.errors import JournalDamaged, KgserveError, NoStore
+from kgserve.history.recovery import describe_gap, find_fault, gaps_of, salvage_history
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments, segment_fault
+from kgserve.journal.tail import oldest_sequence
 from kgserve.permissions import Mended, close_data_folder
 from kgserve.settings import MEBIBYTE, Settings
-from kgserve.store.layout import EngineMark, Layout
+from kgserve.store.layout import EngineMark, Layout, seen_by_history
 from kgserve.store.pool import StorePool
 from kgserve.store.salvage import salvage as salvage_store
 
@@ -71,6 +74,7 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
 def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
     if salvage:
         yield from _salvage(pool, layout)
+        yield from _salvage_history(layout)
     yield _attempt("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
@@ -79,6 +83,7 @@ def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -
         layout.forget_views()
     yield _attempt("rows", lambda: _rows(pool, layout.name))
     yield _attempt("links", lambda: _links(pool, layout.name))
+    yield _attempt("history", lambda: _history(layout))
     yield _attempt("numbering", lambda: _numbering(pool, layout.name))
     yield _attempt("engine file", lambda: _left(pool, layout.name, left, sizes))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
@@ -138,6 +143,40 @@ def _links(pool: StorePool, name: str) -> str:
             raise JournalDamaged("they did not come to their digest; they were made anew from the journal")
         with leased.reading_links() as (_, links):
             return f"{0 if links is None else links.state.count} edges into other stores"
+
+
+def _salvage_history(layout: Layout) -> Iterator[Finding]:
+    """Take what is whole of a damaged history over; where the journal has all of it, the next start does better."""
+    try:
+        if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1 or find_fault(layout.history) is None:
+            return
+        found, aside = salvage_history(layout.history)
+    except (OSError, sqlite3.Error) as error:
+        yield Finding("salvage", ok=False, detail=f"the history: {error}")
+        return
+    counts = ", ".join(f"{len(rows)} states of {table}s" for table, rows in found.rows.items())
+    missing = f"{found.missing} are missing" if found.missing else "nothing is missing"
+    kept = "" if aside is None else f"; the damaged file is {aside.name}"
+    yield Finding("salvage", ok=True, detail=f"the history: {counts} are whole, {missing}{kept}")
+
+
+def _history(layout: Layout) -> str:
+    if layout.as_described().history == "none":
+        return "none is kept"
+    fault = find_fault(layout.history)
+    if fault is not None:
+        raise JournalDamaged(
+            f"{fault.reason}; the next start of the server, or doctor --salvage, keeps what is whole of it and names "
+            "what is missing"
+        )
+    if not layout.history.exists():
+        if layout.journal.is_dir() and oldest_sequence(layout.journal) > 1:
+            raise JournalDamaged("there is no file, and the journal does not go back to the beginning")
+        return "there is none yet"
+    gaps = gaps_of(layout.history)
+    if gaps:
+        raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
+    return f"every page is as it was written; seen up to sequence {seen_by_history(layout)}"
 
 
 def _numbering(pool: StorePool, name: str) -> str:

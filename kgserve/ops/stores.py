@@ -164,6 +164,9 @@ def stats(graph: Graph) -> StoreStats:
         if extractor is not None:
             with contextlib.suppress(Unavailable):
                 found.extraction = extractor.of(store).status()
+        if historian is not None:
+            with contextlib.suppress(Conflict, Unavailable):
+                found.history = historian.of(store).status() or msgspec.UNSET
         if graph.graphs.syncers is not None:
             found.syncers = [each.status() for each in graph.graphs.syncers.of(store)]
         return msgspec.structs.replace(found, history_lag=standing_of(store, None, historian).lags.get("history"))

@@ -670,6 +670,15 @@ class Schedule:
         self._hurried.discard(view)
 
 
+def lower_priority() -> None:
+    """Have this thread come after requests and writes; idle cores are used anyway.
+
+    Linux gives each thread a niceness of its own.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
 class FollowerThread:
     """One thread and its turns."""
 
@@ -701,9 +710,7 @@ class FollowerThread:
         return over
 
     def _run(self) -> None:
-        # Linux gives each thread a niceness of its own: requests and writes come first, idle cores are used anyway.
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        lower_priority()
         while self._serve_next():
             pass
 

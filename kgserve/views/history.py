@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -18,11 +19,13 @@ from kgserve.history.recovery import describe_gap, open_history, remove_history,
 from kgserve.history.seal import PAGE_BYTES
 from kgserve.journal.files import sync_folder
 from kgserve.model.change import ChangeSet
+from kgserve.model.stores import HistoryGap, HistoryStatus
+from kgserve.model.times import format_time
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import all_links
 from kgserve.store.store import Store
-from kgserve.views.follower import Erasure, Follower, FollowerThread
+from kgserve.views.follower import Erasure, Follower, FollowerThread, lower_priority
 from kgserve.views.per_store import Reminding
 
 log = structlog.get_logger()
@@ -36,6 +39,13 @@ PRUNE_SECONDS = 3600.0
 """How often the states are forgotten that a store keeps no longer, beside when it opens and its settings change."""
 PART_AT_ONCE = 8
 """Of a history that takes too much, this part of its commits goes; and again, until it does not."""
+MAX_GAPS_SHOWN = 100
+SCRUB_SECONDS = 3600.0
+"""How often each history is read whole, to find damage on the disk before a reader does."""
+SCRUB_LOOK_SECONDS = 5.0
+SCRUB_PAGES = 256
+SCRUB_PAUSE_SECONDS = 1 / 16
+"""A MiB each time: at most 16 MiB a second."""
 DAY = 86_400_000_000
 """Microseconds."""
 
@@ -58,6 +68,8 @@ class HistoryFollower(Follower):
         """What was found damaged when it was last opened, and what became of it."""
         self._scrubbed = 0
         self.scrubbed_at: int | None = None
+        # All of it is read when it is opened.
+        self._scrub_ended = time.monotonic()
         self._asked_for = 0
         self._behind_since: float | None = None
         self._pruning: Generator[int] | None = None
@@ -118,8 +130,23 @@ class HistoryFollower(Follower):
         """How far the present look for damage has come."""
         return self._scrubbed * PAGE_BYTES
 
+    def is_scrub_due(self, seconds: float) -> bool:
+        """Whether a look for damage is in progress, or the last one is so many seconds ago."""
+        if self._history is None or self._suspected or self.error is not None:
+            return False
+        return self._scrubbed > 0 or time.monotonic() - self._scrub_ended >= seconds
+
     def scrub(self, pages: int) -> bool:
-        """Compare the next pages on the disk with their checksums; whether there are more. Raises OSError."""
+        """Compare the next pages on the disk with their checksums; whether there are more."""
+        try:
+            return self._scrub(pages)
+        except (OSError, sqlite3.Error) as error:
+            # It is just being closed, or the disk cannot be read: opening it will say so.
+            log.warning("history_not_scrubbed", store=self.store.name, error=str(error))
+            self._scrubbed, self._scrub_ended = 0, time.monotonic()
+            return False
+
+    def _scrub(self, pages: int) -> bool:
         history = self._history
         if history is None or self._suspected:
             return False
@@ -134,8 +161,22 @@ class HistoryFollower(Follower):
         self._scrubbed += pages
         if self._scrubbed < count and not found:
             return True
-        self._scrubbed, self.scrubbed_at = 0, time.time_ns() // 1000
+        self._scrubbed, self.scrubbed_at, self._scrub_ended = 0, time.time_ns() // 1000, time.monotonic()
         return False
+
+    def status(self) -> HistoryStatus | None:
+        """What it knows, what is missing, and how far the look for damage has come; None while it is not open."""
+        history = self._history
+        if history is None:
+            return None
+        return HistoryStatus(
+            oldest=history.oldest,
+            bytes=history.bytes,
+            gaps=[HistoryGap(part=gap.table, first=gap.first, last=gap.last) for gap in history.gaps[:MAX_GAPS_SHOWN]],
+            scrubbed_bytes=self.scrubbed_bytes,
+            scrubbed_at=format_time(self.scrubbed_at) if self.scrubbed_at else None,
+            damage=self.damage,
+        )
 
     def require(self) -> None:
         """Raise Conflict while it is turned off for the store."""
@@ -228,8 +269,8 @@ class HistoryFollower(Follower):
 
     def _reopen(self) -> None:
         """Open it again, and check it. Who waits goes on waiting."""
-        self.close()
         self.sequence, self._pruned_to = -1, 0
+        self.close()
         self._wake_others()
 
     def _is_from_before(self, history: History) -> bool:
@@ -352,6 +393,13 @@ class Historian(Reminding[HistoryFollower]):
 
     def __init__(self, prune_seconds: float = PRUNE_SECONDS) -> None:
         super().__init__(FollowerThread("historian"), "pruner", prune_seconds)
+        self._scrubber = threading.Thread(target=self._scrub_all, name="history-scrubber", daemon=True)
+        self._scrubber.start()
+
+    def close(self) -> None:
+        """See `PerStore.close`."""
+        super().close()
+        self._scrubber.join()
 
     def of(self, store: Store) -> HistoryFollower:
         """The history of an open store. Raises Conflict when its settings turn it off, Unavailable when it closes."""
@@ -367,3 +415,11 @@ class Historian(Reminding[HistoryFollower]):
 
     def _remind(self, own: HistoryFollower) -> None:
         own.prune_soon()
+
+    def _scrub_all(self) -> None:
+        """Look for damage in one history after the other, slowly, and again an hour after the last look at it."""
+        lower_priority()
+        while not self._closed.wait(SCRUB_LOOK_SECONDS):
+            for own in self._every():
+                while own.is_scrub_due(SCRUB_SECONDS) and not self._closed.wait(SCRUB_PAUSE_SECONDS):
+                    own.scrub(SCRUB_PAGES)

@@ -12,15 +12,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kgserve.errors import Gone
+from kgserve.errors import BackupDamaged, Gone
 from kgserve.history.history import FOREVER, History
-from kgserve.history.pages import DatabasePages
+from kgserve.history.pages import DatabasePages, Unread
 from kgserve.history.recovery import find_fault
 from kgserve.history.seal import PAGE_BYTES
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.stores import HistoryStatus
+from kgserve.ops.doctor import doctor
+from kgserve.ops.stores import stats
+from kgserve.store.pool import StorePool
+from tests.backup.holding import back_up
 from tests.fuzzing import is_thorough
+from tests.graphs import graph_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
-from tests.store.writing import layout, until, write
+from tests.store.writing import NAME, flip, layout, settings, until, write
 
 NODES = 30
 COMMITS = 60
@@ -102,13 +108,13 @@ def harmed(filled: Path, target: Path, harm: Harm) -> Answers:
 
 
 def flip_in(page: int, source: random.Random) -> Harm:
-    def flip(path: Path) -> None:
+    def harm(path: Path) -> None:
         data = bytearray(path.read_bytes())
         used = [at for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES) if data[at]]
         data[source.choice(used or [page * PAGE_BYTES])] ^= 1 << source.randrange(8)
         path.write_bytes(data)
 
-    return flip
+    return harm
 
 
 def test_no_flipped_bit_in_any_page_goes_unnoticed(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
@@ -284,9 +290,46 @@ def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
 
 def test_pages_are_read_as_sqlite_reads_them(filled: tuple[Path, dict[Any, Any]]) -> None:
     path = layout(filled[0]).history
-    pages = DatabasePages(path, frozenset())
+    pages, unread = DatabasePages(path, frozenset()), list[Unread]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
         for table, root in pages.roots().items():
             if table in {"node", "edge"}:
                 rows = file.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
-                assert [(row.rowid, *row.values) for row in pages.tree(root, pytest.fail)] == rows
+                assert [(row.rowid, *row.values) for row in pages.tree(root, unread.append)] == rows
+    assert not unread
+
+
+def test_doctor_names_damage_and_saves_what_is_whole(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+    data = shutil.copytree(filled[0], tmp_path / "data")
+
+    def found(*, salvage: bool = False) -> tuple[bool, list[str]]:
+        [report] = doctor(settings(data), NAME, rebuild=False, salvage=salvage)
+        parts = [finding for finding in report.findings if finding.part in {"history", "salvage"}]
+        return all(finding.ok for finding in parts), [finding.detail for finding in parts]
+
+    assert found() == (True, [f"every page is as it was written; seen up to sequence {COMMITS}"])
+    flip(layout(data).history, layout(data).history.read_bytes().index(b" said 3"))
+    ok, [detail] = found()
+    assert not ok
+    assert "does not fit its checksum" in detail
+    with StorePool(settings(data)) as pool, pytest.raises(BackupDamaged, match="damaged"):
+        back_up(pool, tmp_path / "backup", live=False)
+    _, [saved, after] = found(salvage=True)
+    assert "are whole" in saved
+    assert "history.sqlite.damaged" in saved
+    assert "it has gaps" in after or "every page is as it was written" in after
+
+
+def test_stats_say_what_is_missing_and_how_far_the_scrub_is(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(filled[0], tmp_path, dirs_exist_ok=True)
+    halved(layout(tmp_path).history)
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        history = stats(graph_of(of.pool, NAME, historian=of.historian)).history
+        assert isinstance(history, HistoryStatus)
+        assert {gap.part for gap in history.gaps} <= {"node", "edge", "link"}
+        assert history.gaps
+        assert history.damage is not None
+        assert "pages that are not as they were written" in history.damage
