@@ -395,6 +395,9 @@ class StoreStats(msgspec.Struct, kw_only=True):
     digest: Annotated[str, Meta(description="Order-independent digest of all rows, 32 hex digits")]
     created_at: str
     history_lag: Annotated[int | None, Meta(description="Commits that it has not seen yet")] = None
+    future_stamp: Annotated[
+        str | None, Meta(description="Newest time of a commit where that lies in the future: the clock was ahead")
+    ] = None
     extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Only where a language model is set")] = UNSET
     syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where others are told of contents")] = (
         UNSET
