@@ -15,7 +15,7 @@ from bench.ledger import ABSENT, Ledger, Unit
 from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
 from kgserve.errors import KgserveError, NotFound, Unavailable
 from kgserve.library import Library, Store
-from kgserve.ops.doctor import doctor
+from kgserve.ops.doctor import Repairs, doctor
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 
@@ -111,7 +111,7 @@ def _consulted(data: Path) -> Iterator[str]:
     with StorePool(settings) as pool:
         names = pool.names()
     for name in names:
-        for report in doctor(settings, name, rebuild=False, salvage=False):
+        for report in doctor(settings, name, Repairs()):
             yield from (f"doctor: {each.part}: {each.detail}" for each in report.findings if not each.ok)
 
 

@@ -112,9 +112,14 @@ def prune_history(store: str, before: str | None) -> None:
     is_flag=True,
     help="Cut a damaged journal at its last whole record; what followed comes back as far as the history has it.",
 )
+@click.option(
+    "--repair-times",
+    is_flag=True,
+    help="Give rows that a clock which was ahead has stamped in the future the present time, in a commit.",
+)
 @settings_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
 @private_files()
-def doctor(store: str | None, *, rebuild: bool, salvage: bool, **values: Any) -> int:
+def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: bool, **values: Any) -> int:
     """Check journal, snapshot and engine file of STORE, or of every store, while no server is running.
 
     Files and folders of the data folder that other users of the machine may read are told, and closed to them.
@@ -126,13 +131,14 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, **values: Any) ->
     settings = load(values)
     require_data(settings)
     from kgserve import log
+    from kgserve.ops.doctor import Repairs, examine_folder
     from kgserve.ops.doctor import doctor as examine
-    from kgserve.ops.doctor import examine_folder
     from kgserve.store.lock import DataFolderLock
 
     log.configure(settings.log_format, "error")  # the table says the rest
     with DataFolderLock(settings.data_dir) as lock:
-        reports = [*examine_folder(settings, lock.mended), *examine(settings, store, rebuild=rebuild, salvage=salvage)]
+        repairs = Repairs(rebuild=rebuild, salvage=salvage, times=repair_times)
+        reports = [*examine_folder(settings, lock.mended), *examine(settings, store, repairs)]
     rows = [
         (report.store, finding.part, "ok" if finding.ok else "BAD", finding.detail)
         for report in reports

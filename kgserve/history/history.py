@@ -144,10 +144,19 @@ class History(WrittenBesideReading):
         [(empty, pages)] = self._outside(sql.EMPTY_PAGES)
         return (pages - empty) * sql.PAGE_BYTES
 
-    def sequence_at(self, time: int) -> int:
-        """The last commit up to a time in microseconds; 0 when there was none yet."""
-        found = self._read("SELECT max(sequence) FROM moment WHERE time <= :time", {"time": time})[0][0]
-        return found or 0
+    def sequence_at(self, time: int, now: int | None = None) -> int:
+        """Return the last commit up to a time in microseconds; 0 when there was none yet.
+
+        now: the present time in microseconds; commits stamped after it count as made right after the one before them.
+        """
+        found = self._read("SELECT max(sequence) FROM moment WHERE time <= :time", {"time": time})[0][0] or 0
+        if now is None:
+            return found
+        behind = self._read(sql.FIRST_BEHIND, {"after": found, "now": now})
+        if behind and not found:
+            return 0
+        [(last,)] = self._read(sql.LAST_BEFORE, {"until": behind[0][0] if behind else FOREVER})
+        return last or found
 
     def time_of(self, sequence: int) -> int:
         """When the last commit up to a sequence was made, in microseconds; 0 when there was none yet."""

@@ -73,7 +73,10 @@ SELECT coalesce(sum(held), 0), count(*) FROM (
 """
 # One each: of both together SQLite looks at every entry.
 TIMES = "SELECT (SELECT min(time) FROM moment), (SELECT max(time) FROM moment)"
-LAST_UP_TO = "SELECT sequence FROM moment WHERE time <= :time ORDER BY time DESC, sequence DESC LIMIT 1"
+LAST_UP_TO = "SELECT max(sequence) FROM moment WHERE time <= :time"
+# The unary plus keeps SQLite from the index by time: it reads commits in order, and mostly the first one already fits.
+FIRST_BEHIND = "SELECT sequence FROM moment WHERE sequence > :after AND +time <= :now ORDER BY sequence LIMIT 1"
+LAST_BEFORE = "SELECT max(sequence) FROM moment WHERE sequence < :until"
 NODE_AT = f"{NODE} WHERE id = :id AND first <= :at ORDER BY first DESC LIMIT 1"
 NODE_STATES = f"{NODE} WHERE id = :id AND first < :before ORDER BY first DESC LIMIT :limit"
 NODE_STATES_AFTER = f"{NODE} WHERE id = :id AND first > :after ORDER BY first LIMIT :limit"

@@ -494,11 +494,12 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 class Ready(msgspec.Struct, kw_only=True):
-    """Stores can be opened and written."""
+    """Stores can be opened and written. ``future_stamps`` counts open stores with commits stamped in the future."""
 
     ready: Literal[True] = True
     open_stores: int
     free_bytes: int
+    future_stamps: int = 0
 
 
 class Whoami(msgspec.Struct, kw_only=True):

@@ -43,6 +43,10 @@ from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow,
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import VERSION_OF, is_version_of
 
+FIRST_POSSIBLE_TIME = 1_767_225_600_000_000
+"""Start of 2026 in microseconds, before which no version of this program ran: an earlier clock is wrong."""
+MAX_DRIFT = 60_000_000
+"""Microseconds by which the clock may be behind the last commit and still be one that drifts or was adjusted."""
 MAX_NOTED = 100
 """Rows left out that a report lists one by one; beyond that it only counts them."""
 
@@ -488,15 +492,25 @@ def _is_more(row: NodeRow) -> bool:
     return row.extras is not None and row.extras.width is Width.MEMORY
 
 
+def commit_time(now: int, last: int) -> int:
+    """Return the time to stamp a commit with, from the clock and the last commit's stamp, all in microseconds.
+
+    Stamps rise with the sequence while the clock is at most `MAX_DRIFT` behind the last one. Beyond that the last
+    commit was stamped by a clock that was ahead, and the clock counts. A clock before `FIRST_POSSIBLE_TIME` never does.
+    """
+    is_last_wrong = last - now > MAX_DRIFT and now >= FIRST_POSSIBLE_TIME
+    return now if is_last_wrong else max(now, last + 1)
+
+
 def plan(
     batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = ANY
 ) -> tuple[ChangeSet | None, Report]:
-    """Decide one batch; ``None`` when it changes nothing. ``now`` is in microseconds and moves on with every commit.
+    """Decide one batch; ``None`` when it changes nothing. ``now``, in microseconds, is what `commit_time` takes.
 
     Raises InvalidInput, with the workspace spoilt, when a row is wrong and the batch is not ``partial``: batches that
     could be refused must be tried with `check` first.
     """
-    draft = _Draft(workspace, state.sequence + 1, max(now, state.time + 1), rules)
+    draft = _Draft(workspace, state.sequence + 1, commit_time(now, state.time), rules)
     draft.forgets = batch.forgets
     kept = {put.id for put in batch.nodes} if batch.delete_nodes else set[str]()
     for key in batch.delete_edges:

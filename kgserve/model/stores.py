@@ -430,6 +430,9 @@ class StoreStats(msgspec.Struct, kw_only=True):
     created_at: str
     history_lag: Annotated[int | None, Meta(description="Commits that it has not seen yet")] = None
     history: Annotated[HistoryStatus | UnsetType, Meta(description="Only where one is kept, once it is open")] = UNSET
+    future_stamp: Annotated[
+        str | None, Meta(description="Newest time of a commit where that lies in the future: the clock was ahead")
+    ] = None
     extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Only where a language model is set")] = UNSET
     syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where others are told of contents")] = (
         UNSET

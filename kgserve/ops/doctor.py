@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 
 from kgserve.engine import files
-from kgserve.errors import JournalDamaged, KgserveError, NoStore
+from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.history.recovery import describe_gap, find_fault, gaps_of, salvage_history
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments, segment_fault
 from kgserve.journal.tail import oldest_sequence
+from kgserve.ops.stamps import find_future_stamps, repair_stamps
 from kgserve.permissions import Mended, close_data_folder
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.layout import EngineMark, Layout, seen_by_history
@@ -56,8 +57,16 @@ def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
     yield StoreReport(DATA_FOLDER, ok=False, findings=[Finding("modes", ok=False, detail=detail)])
 
 
-def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: bool) -> Iterator[StoreReport]:
-    """Check one store or all. ``rebuild`` first makes the engine's file anew, ``salvage`` mends a damaged journal.
+class Repairs(msgspec.Struct, frozen=True, kw_only=True):
+    """What to repair: ``rebuild`` the engine's file, ``salvage`` a damaged journal, ``times`` of the future."""
+
+    rebuild: bool = False
+    salvage: bool = False
+    times: bool = False
+
+
+def doctor(settings: Settings, store: str | None, repairs: Repairs) -> Iterator[StoreReport]:
+    """Check one store or all, after the repairs that are asked for.
 
     The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
     """
@@ -67,23 +76,24 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
             layout = pool.layout(name)
             if not layout.exists:
                 raise NoStore(name)
-            findings = list(_examine(pool, layout, rebuild=rebuild, salvage=salvage))
+            findings = list(_examine(pool, layout, repairs))
             yield StoreReport(name, all(finding.ok for finding in findings), findings)
 
 
-def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
-    if salvage:
+def _examine(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[Finding]:
+    if repairs.salvage:
         yield from _salvage(pool, layout)
         yield from _salvage_history(layout)
     yield _attempt("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
     left, sizes = layout.engine_mark(), (files.size(layout.engine), files.size(files.wal_path(layout.engine)))
-    if rebuild:
+    if repairs.rebuild:
         layout.forget_views()
     yield _attempt("rows", lambda: _rows(pool, layout.name))
     yield _attempt("links", lambda: _links(pool, layout.name))
     yield _attempt("history", lambda: _history(layout))
+    yield _attempt("times", lambda: _times(pool, layout.name, repair=repairs.times))
     yield _attempt("numbering", lambda: _numbering(pool, layout.name))
     yield _attempt("engine file", lambda: _left(pool, layout.name, left, sizes))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
@@ -177,6 +187,17 @@ def _history(layout: Layout) -> str:
     if gaps:
         raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
     return f"every page is as it was written; seen up to sequence {seen_by_history(layout)}"
+
+
+def _times(pool: StorePool, name: str, *, repair: bool) -> str:
+    with pool.lease(name) as leased:
+        if repair and (repaired := repair_stamps(leased)):
+            return f"{repaired} rows and access counters stamped in the future have the present time now"
+        found = find_future_stamps(leased)
+    if found.count:
+        advice = f"`kgserve doctor {name} --repair-times` gives them the present time"
+        raise Conflict(f"{found}; {advice}, if the clock of this machine is right")
+    return "none is in the future"
 
 
 def _numbering(pool: StorePool, name: str) -> str:

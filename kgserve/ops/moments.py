@@ -67,7 +67,7 @@ class Past(msgspec.Struct, frozen=True):
         except ValueError as error:
             raise InvalidInput.at("as_of", f"is neither a sequence nor a time: {error}") from None
         _catch_up(follower, present)
-        return follower.look(lambda history: history.sequence_at(moment))
+        return follower.look(lambda history: history.sequence_at(moment, _now()))
 
 
 def whole_history(historian: Historian | None, store: Store) -> HistoryFollower:

@@ -229,6 +229,7 @@ def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
         last_check_ok=checked.ok if checked else None,
         digest=to_text(state.digest),
         created_at=format_time(store.description.created_at),
+        future_stamp=None if (ahead := store.clock.future_stamp) is None else format_time(ahead),
     )
 
 
@@ -389,7 +390,9 @@ def ready(graphs: Graphs) -> Ready:
         _write_probe(pool.data_dir / PROBE_FILE)
     except OSError as error:
         raise storage_error(error, "writing to the data folder") from error
-    return Ready(open_stores=len(pool.open_stores()), free_bytes=free)
+    opened = pool.open_stores().values()
+    ahead = sum(store.clock.future_stamp is not None for store in opened)
+    return Ready(open_stores=len(opened), free_bytes=free, future_stamps=ahead)
 
 
 def _write_probe(path: Path) -> None:

@@ -15,7 +15,7 @@ from kgserve.errors import TooLarge
 from kgserve.model.change import ChangeSet, Former, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.events import kind_of
-from kgserve.model.plan import Report
+from kgserve.model.plan import Report, commit_time
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import with_versions
@@ -75,7 +75,7 @@ class Removal:
         """The change set that follows a state, and what it comes to."""
         change = ChangeSet(
             sequence=state.sequence + 1,
-            time=max(now, state.time + 1),
+            time=commit_time(now, state.time),
             nodes_deleted=self._gone[0],
             last_versions=[self._nodes[node_id] for node_id in self._gone[0]],
             edges_deleted=self._gone[1],

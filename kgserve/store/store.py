@@ -43,6 +43,7 @@ from kgserve.settings import Settings
 from kgserve.sqlite_files import remove_files
 from kgserve.store.accesses import Accesses
 from kgserve.store.ahead import Ahead
+from kgserve.store.commit_clock import CommitClock, newest_file_time, wall_time
 from kgserve.store.compaction import Compactor, Folding
 from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.ended_view import EndedView
@@ -267,6 +268,7 @@ class Store:
         # Nodes that are being erased, of which a snapshot is to say nothing.
         self._forgotten: frozenset[str] = frozenset()
         self._committed_at = time.monotonic()
+        self.clock = CommitClock(layout.name, max(self.rows.state.time, newest_file_time(layout.journal)))
         self.rows_sequence = self.rows.state.sequence
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
@@ -414,7 +416,7 @@ class Store:
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
         ok = all([self.check_rows(), self.links.check(), self.ended.check(), self.check_engine()])
-        self.last_check = CheckResult(_now(), ok)
+        self.last_check = CheckResult(wall_time(), ok)
         self.observation.checks.add("agreed" if ok else "failed")
         if ok:
             log.info("check_agreed", store=self.name, sequence=self.state.sequence)
@@ -546,12 +548,13 @@ class Store:
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := prepared(write)) is not None]
             laps.lap("prepare")
-        changes, reports = self._plan(writes, _now())
+        changes, reports = self._plan(writes, self.clock.now())
         laps.lap("plan")
         size = sum(each.size for each in changes)
         if changes:
             require_room_to_write(self.layout.root, sum(write.batch.cost for write in writes))
             self.commits.append(changes)
+            self.clock.stamped(changes[-1].time)
             laps.lap("journal")
             planned = writes[0].plan
             show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
@@ -682,10 +685,6 @@ class Store:
         chosen = self.description
         keeps_history = self.settings.history and chosen.history != "none"
         return Rules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
 
 
 def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:

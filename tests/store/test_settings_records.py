@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.stores import StoreSettings
-from kgserve.ops.doctor import StoreReport, doctor
+from kgserve.ops.doctor import Repairs, StoreReport, doctor
 from kgserve.store.layout import FORMAT, PLAIN, Layout, StoreFile, read_records
 from tests.store.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
 
@@ -38,7 +38,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(files: Layout, 
     before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
     with pytest.raises(Conflict, match="newer version"), opened(tmp_path):
         pass
-    [report] = doctor(settings(tmp_path), NAME, rebuild=False, salvage=False)
+    [report] = doctor(settings(tmp_path), NAME, Repairs())
     assert not report.ok
     assert "newer version" in report.findings[0].detail
     assert before == {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
@@ -102,7 +102,7 @@ def test_with_both_damaged_the_settings_before_are_taken(files: Layout) -> None:
 
 
 def look(files: Layout) -> StoreReport:
-    return next(doctor(settings(files.root.parent), NAME, rebuild=False, salvage=False))
+    return next(doctor(settings(files.root.parent), NAME, Repairs()))
 
 
 @pytest.mark.parametrize(("damage", "said"), [(rubbish, "store.json is damaged"), (record_flipped, "in the journal")])
