@@ -16,7 +16,7 @@ import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # wha
 from kgserve import log
 from tests.access.keys import client, given
 from tests.http.serving import Served, serving
-from tests.patience import be_patient, wait_long_for_answers
+from tests.patience import REQUEST_SECONDS, be_patient, wait_long_for_answers
 from tests.scratch import move_to_memory
 
 move_to_memory()
@@ -64,14 +64,15 @@ def pytest_sessionfinish() -> None:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One HTTP server for all tests of a worker process; each test uses stores of its own."""
     log.configure("json", "info")
-    with serving(tmp_path_factory.mktemp("served") / "data") as running:
+    # A busy machine has not always carried out a statement in 10 s.
+    with serving(tmp_path_factory.mktemp("served") / "data", query_timeout=REQUEST_SECONDS) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def http(served: Served) -> Iterator[httpx.Client]:
     """A client of that server."""
-    with httpx.Client(base_url=served.url, timeout=30) as client:
+    with httpx.Client(base_url=served.url, timeout=REQUEST_SECONDS) as client:
         yield client
 
 

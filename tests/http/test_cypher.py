@@ -16,7 +16,8 @@ import pytest
 
 from bench.server import Server
 from tests.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
-from tests.http.serving import PATIENCE, Served, accepted, refusal
+from tests.http.serving import Served, accepted, refusal
+from tests.patience import REQUEST_SECONDS
 from tests.store.writing import until
 
 ENTITY_FIELDS = ["_label", "id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at"]
@@ -273,15 +274,16 @@ def test_a_long_stream_is_whole(http: httpx.Client, graph: str) -> None:
     assert sum(1 for _ in csv.reader(post(http, graph, MANY_ROWS, CSV).text.splitlines())) == MANY + 1
 
 
+@pytest.mark.timeout(300)
 def test_streams_take_no_memory_and_wait_for_nobody(tmp_path: Path) -> None:
     wide = MANY_ROWS.replace("'x'", "lpad('x', 500, 'y')")
-    options = {"embedding_provider": "hashing", "read_connections": 1}
-    with Server(tmp_path / "data", options) as server, httpx.Client(timeout=60) as http:
+    options = {"embedding_provider": "hashing", "read_connections": 1, "query_timeout": REQUEST_SECONDS}
+    with Server(tmp_path / "data", options) as server, httpx.Client(timeout=REQUEST_SECONDS) as http:
         api = f"http://127.0.0.1:{server.port}/api/memory/demo"
         accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
         sizes = [_length(http, api, wide)]
         before = server.mebibytes("VmRSS")
-        sizes += [_length(http, api, wide) for _ in range(2)]
+        sizes.append(_length(http, api, wide))
         assert max(sizes) - min(sizes) < 10  # the digits of took_ms
         assert sizes[0] > 500 * MANY
         assert server.mebibytes("VmRSS") < before + 60
@@ -302,17 +304,17 @@ def _length(http: httpx.Client, api: str, query: str) -> int:
 def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
     start = time.perf_counter()
     refusal(post(http, graph, ENDLESS, timeout_ms=100), 408)
-    assert time.perf_counter() - start < served.settings.query_timeout == 10
+    assert time.perf_counter() - start < served.settings.query_timeout
     assert values(http, graph, "RETURN 1", timeout_ms=2**40) == [1]
 
 
 @pytest.fixture
 def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
     """A client that asks for a long stream and does not read it."""
-    body = msgspec.json.encode({"query": MANY_ROWS.replace("'x'", "lpad('x', 500, 'y')")})
+    body = msgspec.json.encode({"query": MANY_ROWS.replace("'x'", "lpad('x', 200, 'y')")})
     head = f"POST {graph}/cypher HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", served.port), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), REQUEST_SECONDS) as connection:
         connection.sendall(head.encode() + body)
         yield connection
 
@@ -320,7 +322,7 @@ def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
 def test_a_store_can_be_dropped_under_a_reader_that_stalls(http: httpx.Client, quiet_reader: socket.socket) -> None:
     assert quiet_reader.recv(100).startswith(b"HTTP/1.1 200")
     accepted(http.post("/api/memory/brief/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
-    stalled = httpx.Client(base_url=http.base_url, timeout=30)
+    stalled = httpx.Client(base_url=http.base_url, timeout=REQUEST_SECONDS)
     with stalled.stream("POST", "/api/memory/brief/cypher", json={"query": MANY_ROWS}, headers=NDJSON) as answer:
         assert answer.status_code == 200
         assert http.delete("/api/memory/brief", params={"confirm": "brief"}).status_code == 200

@@ -16,6 +16,7 @@ from kgserve.store import rebuild
 from kgserve.store.copy_on_write import Trial, WarmCopies, WarmCopy
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.fuzzing import is_thorough
 from tests.ops.bare import Bare, Statements
 from tests.ops.stating import changed, fill, rows, write
 from tests.store.writing import NAME, PATIENCE, UNTOUCHED, assert_copy_right, assert_whole, batch, settings
@@ -62,7 +63,7 @@ def test_it_stays_what_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     statements, r = Statements(seed), random.Random(seed)
     with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
         fill(pool, [{"id": f"n{number}", "type": "t"} for number in range(4)], [])
-        for _ in range(24):
+        for _ in range(24 if is_thorough() else 12):
             refused = r.random() < 0.2
             said.append(r.choice(REFUSED) if refused else statements.next())
             bare = Bare()
