@@ -218,3 +218,7 @@ def test_an_interrupt_ends_a_script(server: Running, crowd: str) -> None:
     assert err.strip() == "kgserve: interrupted"
     assert time.monotonic() - begun < 8
     assert httpx.get(f"{server.url}/api/memory/{crowd}/stats").is_success
+
+
+def test_fences_of_markdown_are_taken_off(shell: Shell) -> None:
+    assert shell("-c", "```cypher\nRETURN 1 AS one\n```").lines() == [["one"], ["1"]]
