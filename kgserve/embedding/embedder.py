@@ -69,6 +69,7 @@ class LocalEmbedder:
         self._rest = rest
         self._lock = threading.Lock()
         self._model: TextEmbedding | None = None
+        self.is_loading = False
         self._closed = False
         self._at_work = 0
         self._used_at = 0.0
@@ -108,7 +109,11 @@ class LocalEmbedder:
             if self._closed:
                 raise Unavailable("the embedding model is closed")
             if self._model is None:
-                self._model = self._load()
+                self.is_loading = True
+                try:
+                    self._model = self._load()
+                finally:
+                    self.is_loading = False
             model = self._model
             self._at_work += 1
         try:
@@ -179,6 +184,11 @@ class PatientEmbedder:
         self.model_id = patient.model_id
         self.dimensions = patient.dimensions
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether either copy of the model is being loaded."""
+        return self._prompt.is_loading or self._patient.is_loading
+
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """See `LocalEmbedder.embed`."""
         few = sum(len(text) + TEXT_WORTH for text in texts) <= FEW
@@ -231,6 +241,7 @@ class OpenAIEmbedder:
     """Embeds over HTTP, in batches, with patience for a service that is busy. The key is never logged or shown."""
 
     degraded = False
+    is_loading = False
 
     def __init__(
         self,
@@ -391,6 +402,7 @@ class HashingEmbedder:
     model_id = f"hashing-words-3-4-grams-{DIMENSIONS}-v1"
     dimensions = DIMENSIONS
     degraded = True
+    is_loading = False
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of length 1, shape (len(texts), 384)."""
@@ -451,6 +463,11 @@ class Embedder(Protocol):
         ...
 
     @property
+    def is_loading(self) -> bool:
+        """Whether the model is being read into memory, which takes seconds; others wait for that."""
+        ...
+
+    @property
     def degraded(self) -> bool:
         """True when vectors stand for letters and words, not for meaning."""
         ...
@@ -483,6 +500,11 @@ class MeteredEmbedder:
     def dimensions(self) -> int:
         """See `Embedder`."""
         return self._embedder.dimensions
+
+    @property
+    def is_loading(self) -> bool:
+        """See `Embedder.is_loading`."""
+        return self._embedder.is_loading
 
     @property
     def degraded(self) -> bool:

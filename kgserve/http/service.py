@@ -318,7 +318,8 @@ def query_of(
     Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists, of one
     value each time. Those in ``passed`` are for somebody else.
     """
-    pairs = [(name, value) for name, value in _pairs(text) if name not in passed]
+    names = aliases_of(into)
+    pairs = [(names.get(name, name), value) for name, value in _pairs(text) if name not in passed]
     _once(name for name, _ in pairs if name not in lists | repeated)
     values: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -390,6 +391,8 @@ def decode(body: bytes, into: type[Into]) -> Into:
     try:
         return decode_json(body, into)
     except msgspec.ValidationError as error:
+        if renamed := _under_own_names(body, into):
+            return renamed
         fault = place_of(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except UnicodeDecodeError as error:
@@ -398,6 +401,31 @@ def decode(body: bytes, into: type[Into]) -> Into:
         raise InvalidInput(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise InvalidInput("the body is nested too deeply") from None
+
+
+def aliases_of(into: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Other names of a request's fields, that callers may use as well."""
+    return getattr(into, "aliases", {})
+
+
+def _under_own_names(body: bytes, into: type[Into]) -> Into | None:
+    """The request of a body that uses other names of fields; None where it uses none.
+
+    Raises InvalidInput for a value that does not fit, and for two names of one field with different values.
+    """
+    names, given = aliases_of(into), decode_json(body) if aliases_of(into) else None
+    if not isinstance(given, dict) or names.keys().isdisjoint(cast("dict[str, Any]", given)):
+        return None
+    values: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", given).items():
+        own = names.get(name, name)
+        if values.setdefault(own, value) != value:
+            raise InvalidInput.at(name, f"is another name of {own}, which says something else; send one of them")
+    try:
+        return convert(values, into)
+    except msgspec.ValidationError as error:
+        fault = place_of(error, into)
+        raise InvalidInput(f"{fault.path}: {fault.message}", (fault,)) from None
 
 
 def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:

@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -18,7 +17,7 @@ from msgspec import UNSET, UnsetType, inspect
 from kgserve.decoding import convert, decode_json, kind_of, place_of
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.model.fields import EDGE, NODE, TIME
-from kgserve.model.times import has_form, parse_time
+from kgserve.model.times import complete_time, has_form, has_zone, parse_time
 from kgserve.model.versioned import Unread
 
 _SHORT = 64
@@ -28,7 +27,9 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
     ("index", "store", "store_name", "graph_id"),
     ("id", "lineage_id", "name", "node_id", "entity_id", "entity_name"),
     ("type", "kind", "entity_type", "node_type"),
-    ("types", "kinds"),
+    ("types", "kinds", "memory_types"),
+    ("after", "after_date"),
+    ("before", "before_date"),
     ("relation_types", "edge_kinds"),
     ("from", "source", "from_id", "source_id"),
     ("to", "target", "to_id", "target_id"),
@@ -48,10 +49,13 @@ _FURTHER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("type", "kind", "label"), ("relation_type",)),
     **dict.fromkeys(("relation_type", "relation", "relationship", "relationship_type", "edge_type"), ("kind",)),
     **dict.fromkeys(
-        ("id", "name", "node_id", "entity_id", "lineage_id", "from_lineage", "start", "start_node", "from"),
+        ("id", "name", "node_id", "lineage_id", "from_lineage", "start", "start_node", "from"),
         ("start_id",),
     ),
+    "entity_id": ("start_id", "entity", "entity_name"),
     "limit": ("max_nodes", "max_rows"),
+    "entity": ("entity_name",),
+    "entity_name": ("entity",),
 }
 """Names that stand for another where a tool has none of their own group."""
 _ONLY_REQUIRED = {"relation_type", "start_id"}
@@ -117,7 +121,10 @@ def shown(value: object) -> str:
 
 
 MOMENTS = frozenset(
-    {"as_of", "valid_at", *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME)}
+    {
+        *("as_of", "valid_at", "after", "before", "after_date", "before_date", "created_at", "at"),
+        *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME),
+    }
 )
 """The fields that are times, wherever they are."""
 
@@ -127,10 +134,6 @@ _MOST_NOTES = 10
 _OWN_FIELDS = ("attributes", "metadata")
 _WORDS = {"as_of": re.compile(r"\d+"), "valid_at": re.compile(r"now|any")}
 _BRACKETS = re.compile(r"[\[\]{}]")
-_TIME = re.compile(
-    r"(?P<day>\d{4}-\d\d-\d\d)(?:[Tt ](?P<hour>\d\d:\d\d)(?P<second>:\d\d(?:\.\d{1,9})?)?"
-    r" ?(?P<zone>[Zz]|UTC|[+-]\d\d:?\d\d)?)?"
-)
 
 
 class _Enough(Exception):
@@ -244,9 +247,7 @@ class Mending:
 
     def _is_left_out(self, value: Any, kind: inspect.Type, path: str) -> bool:
         """Whether a value that need not be given says nothing: callers that must fill in every field send such."""
-        found = kind_of(kind)
-        is_choice = isinstance(found, inspect.LiteralType) and "" not in found.values
-        if value == "" and (is_choice or getattr(found, "min_length", None)):
+        if value == "" and not _takes_empty_text(kind_of(kind)):
             self._notes.add(path, "left out, for it is empty")
             return True
         return value is None
@@ -332,9 +333,10 @@ class Mending:
         if _name_of(path) == "as_of" and text.strip().lower() in {"now", "latest"}:
             self._notes.add(path, "left out, which is now")
             return UNSET
-        if whole := _whole_time(text.strip()):
+        if whole := complete_time(text):
             midnight = ", midnight in UTC" if len(text.strip()) == len("2025-07-15") else ""
-            self._notes.add(path, f"{shown(text)} was taken as {whole}{midnight}")
+            zone = "" if midnight or has_zone(text) else ", in UTC, because it names no zone"
+            self._notes.add(path, f"{shown(text)} was taken as {whole}{midnight or zone}")
             return whole
         self._fault(path, f"{shown(text)} is no RFC 3339 time; for example {json.dumps(self._now)}, which is now")
         return text
@@ -403,6 +405,19 @@ class Mending:
         return made
 
 
+def _takes_empty_text(kind: inspect.Type) -> bool:
+    """Whether an empty text is a value of a kind, such as a content that is cleared."""
+    match kind:
+        case inspect.LiteralType():
+            return "" in kind.values
+        case inspect.UnionType():
+            return any(_takes_empty_text(kind_of(each)) for each in kind.types)
+        case inspect.StrType():
+            return not kind.min_length
+        case _:
+            return isinstance(kind, inspect.AnyType)
+
+
 def is_moment(name: str, text: str) -> bool:
     """Whether a text is a moment as a field of times takes it; empty is none."""
     if not text or (name in _WORDS and _WORDS[name].fullmatch(text)):
@@ -412,21 +427,6 @@ def is_moment(name: str, text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _whole_time(text: str) -> str | None:
-    """A day, or a time without seconds or zone, whole and in UTC where it says nothing else."""
-    found = _TIME.fullmatch(text)
-    if found is None:
-        return None
-    zone = (found["zone"] or "Z").upper().replace("UTC", "Z")
-    zone = zone if zone == "Z" or ":" in zone else f"{zone[:3]}:{zone[3:]}"
-    whole = f"{found['day']}T{found['hour'] or '00:00'}{found['second'] or ':00'}{zone}"
-    try:
-        datetime.fromisoformat(whole)
-    except ValueError:
-        return None
-    return whole if is_moment("", whole) else None
 
 
 def _unknown(name: str, value: object, fields: Mapping[str, object], missing: set[str]) -> str:
@@ -632,9 +632,13 @@ def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[frozenset[str], li
     in_lists = [
         (name, moments)
         for name, item in items.items()
-        if isinstance(item, inspect.StructType) and (moments := MOMENTS & {field.encode_name for field in item.fields})
+        if isinstance(item, inspect.StructType) and (moments := _moments_of(item))
     ]
-    return MOMENTS & fields.keys(), in_lists
+    return _moments_of(kind_of(inspect.type_info(struct))), in_lists
+
+
+def _moments_of(kind: inspect.StructType) -> frozenset[str]:
+    return MOMENTS & {field.encode_name for field in kind.fields if isinstance(kind_of(field.type), inspect.StrType)}
 
 
 def explained(error: KgserveError, names: Names = tuple) -> str:

@@ -31,6 +31,11 @@ _REFERENCE = "#/$defs/"
 _KEPT = ("type", "description", "enum", "default", "required")
 _LARGEST_LIMIT = 100_000
 """A maximum above it is no word to a model."""
+_ANY_VALUE = {"description": "Any"}
+"""What an object with names of the caller's own may hold. Some models send an empty object where a schema does not say.
+
+As a schema and not as `true`: the converter of google-genai fails at `true`.
+"""
 _ITEMS: dict[str, str] = {
     **dict.fromkeys(("id", "type", "content", "attributes", "metadata", "tags", "relation_type", "weight"), ""),
     "summary": "Short form of the content",
@@ -82,6 +87,8 @@ def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
     if "properties" in found:
         shown = {name: field for name, field in found["properties"].items() if UNLISTED not in field}
         made["properties"] = {name: _plain(field, definitions) for name, field in shown.items()}
+    elif made.get("type") == "object":
+        made["additionalProperties"] = dict(_ANY_VALUE)
     return made
 
 

@@ -212,8 +212,8 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "traverse_knowledge_graph",
         "Walk the graph from an entity",
-        "When it matters what depends on an entity, or leads to it: follow relations up to `depth` hops. The entities "
-        "reached, nearest first, and the relations between them.",
+        "When it matters what depends on an entity, or leads to it: the entities within `depth` hops, nearest first, "
+        "and the relations between them.",
         schemas.Traverse,
         "walking the graph",
         lambda graph, given: as_struct(

@@ -6,7 +6,8 @@ attributes. Times are RFC 3339 in UTC with microseconds; confidence, importance 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
@@ -180,7 +181,9 @@ class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     """Which memories to delete: those that all filters let pass, of which there must be one that is not empty."""
 
     memory_ids: Annotated[list[Id], Meta(max_length=MAX_BATCH, description="Only these")] | None = None
-    before_date: Annotated[Time, Meta(description="Only those created before then (RFC 3339)")] | None = None
+    before_date: (
+        Annotated[Time, Meta(description="Only those created before then: an RFC 3339 time or a day, in UTC")] | None
+    ) = None
     min_confidence_below: (
         Annotated[Share, Meta(description="Only those whose confidence has faded below that")] | None
     ) = None
@@ -189,14 +192,26 @@ class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 
 
 class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which memories: those that all filters let pass."""
+    """Which memories: those that all filters let pass.
 
-    types: Annotated[_Labels, Meta(description="Of any of these types")] | None = None
+    ``aliases`` are the names that the entity memory's specification gives to filters; REST takes either.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {"memory_types": "types", "entity_id": "entity", "entity_name": "entity"}
+
+    types: Annotated[_Labels, Meta(description="Of any of these types; also `memory_types`")] | None = None
     tags: Annotated[_Labels, Meta(description="With all of these tags")] | None = None
     min_confidence: Annotated[Share, Meta(description="Whose confidence has not faded below that")] | None = None
-    after_date: Annotated[Time, Meta(description="Created then or later (RFC 3339)")] | None = None
-    before_date: Annotated[Time, Meta(description="Created before then (RFC 3339)")] | None = None
-    entity: Annotated[Label, Meta(description="About this entity: its id, name or alias")] | None = None
+    after_date: (
+        Annotated[Time, Meta(description="Created then or later: an RFC 3339 time, or a day, in UTC")] | None
+    ) = None
+    before_date: Annotated[Time, Meta(description="Created before then: an RFC 3339 time, or a day, in UTC")] | None = (
+        None
+    )
+    entity: (
+        Annotated[Label, Meta(description="About this entity: its id, name or alias; also `entity_id`, `entity_name`")]
+        | None
+    ) = None
     source: Annotated[Label, Meta(description="From this source")] | None = None
     layer: Annotated[int, Meta(ge=0, le=3, description="Of this layer")] | None = None
     under: Annotated[Id, Meta(description="Below this memory, at any depth: its id")] | None = None
@@ -307,6 +322,8 @@ class RecallingQuery(Recalling, kw_only=True):
 
 class RecallQuery(RecallingQuery, kw_only=True):
     """What to recall, as a query. Lists are given by repeating the parameter."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**WhichMemories.aliases, "query": "q", "search_mode": "mode"}
 
     query: _Query = field(name="q")
 

@@ -12,6 +12,12 @@ _FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
+_GIVEN = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)(?:[Tt ](?P<hour>\d\d:\d\d)(?P<second>:\d\d(?:\.\d{1,9})?)?"
+    r" ?(?P<zone>[Zz]|UTC|[+-]\d\d:?\d\d)?)?"
+)
+"""A day, or a time that may lack its seconds and its zone."""
+
 
 def format_time(microseconds: int) -> str:
     """RFC 3339 in UTC, always with six decimals, so that the text sorts as the time does."""
@@ -39,6 +45,30 @@ def parse_time(text: str) -> int:
     if not is_within(microseconds):
         raise ValueError("is outside the years 1 to 9999 in UTC")
     return microseconds
+
+
+def complete_time(text: str) -> str | None:
+    """Complete a day, or a time without seconds or zone, to RFC 3339, in UTC unless it names a zone.
+
+    None for what is neither.
+    """
+    found = _GIVEN.fullmatch(text.strip())
+    if found is None:
+        return None
+    zone = (found["zone"] or "Z").upper().replace("UTC", "Z")
+    zone = zone if zone == "Z" or ":" in zone else f"{zone[:3]}:{zone[3:]}"
+    whole = f"{found['day']}T{found['hour'] or '00:00'}{found['second'] or ':00'}{zone}"
+    try:
+        parse_time(whole)
+    except ValueError:
+        return None
+    return whole
+
+
+def has_zone(text: str) -> bool:
+    """Whether a day or a time names its zone."""
+    found = _GIVEN.fullmatch(text.strip())
+    return found is not None and found["zone"] is not None
 
 
 def has_form(text: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.cypher.fences import blank_fences
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.writes import SETTABLE, Assignment, Element, Ending, Footprint, Returned, ending, meets_any, reach
 from kgserve.decoding import decode_json
@@ -614,7 +615,7 @@ def run(graph: Graph, request: CypherRequest, control: Interruption | None = Non
     """
     started = time.perf_counter()
     control = control or Interruption()
-    statement = examine(request.query, request.params, writable=request.mode == "write")
+    statement = examine(blank_fences(request.query), request.params, writable=request.mode == "write")
     most = DEFAULT_ROWS if request.max_rows is None else request.max_rows
     seconds = seconds_of(graph, request)
     if statement.updates:

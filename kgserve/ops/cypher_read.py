@@ -15,6 +15,7 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from kgserve.cypher import offers
+from kgserve.cypher.fences import blank_fences
 from kgserve.cypher.guard import Statement, examine
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor, Session
@@ -172,7 +173,7 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
         raise InvalidInput("mode: only statements that read can be streamed; ask for application/json")
     started = time.perf_counter()
     control = control or Interruption()
-    statement = examine(request.query, request.params, writable=False)
+    statement = examine(blank_fences(request.query), request.params, writable=False)
     file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
 
     def written() -> None:

@@ -69,7 +69,7 @@ from kgserve.model.recall import (
 )
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
-from kgserve.model.times import format_time, parse_time
+from kgserve.model.times import complete_time, format_time, parse_time
 from kgserve.ops.about import About, Associations, Few, about
 from kgserve.ops.hierarchy import Both, Then, below, parents_of
 from kgserve.ops.search import PastSurroundings, Searched
@@ -107,9 +107,9 @@ def created(request: RecallRequest) -> tuple[int, int] | None:
 
 def _moment(text: str, field: str) -> int:
     try:
-        return parse_time(text)
+        return parse_time(complete_time(text) or text)
     except (ValueError, OverflowError):
-        message = "is not an RFC 3339 time with its zone, such as 2025-07-15T12:00:00Z"
+        message = "is neither a day such as 2025-07-15 nor an RFC 3339 time such as 2025-07-15T12:00:00Z"
         raise InvalidInput.at(field, message) from None
 
 

@@ -600,8 +600,7 @@ def await_sequence(
     if not words_alone and indexes.has_meaning:
         indexes.vector.require()
     if sequence is not None:
-        seen = indexes.seen(words_alone=words_alone)
-        raise Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
+        raise indexes.not_seen(sequence, words_alone=words_alone)
 
 
 def wait_for(graph: Graph, sequence: int, seconds: float) -> None:

@@ -33,7 +33,7 @@ from kgserve.model.fields import (
 )
 from kgserve.model.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
 from kgserve.model.rows import EMPTY_OBJECT
-from kgserve.model.times import parse_time
+from kgserve.model.times import complete_time, parse_time
 
 _INT64 = range(-(1 << 63), 1 << 63)
 # Characters that fit an id whatever they are: four bytes each at the most.
@@ -199,8 +199,11 @@ def moment(text: str | None, path: str, fault: Fault) -> Moment:
 
 
 def bound(text: str | None, path: str, fault: Fault) -> int | None:
-    """A time that something is looked for by, in microseconds: None when it was left out; an empty one is a fault."""
-    return None if text is None else _time(text, path, fault)
+    """Read a time that something is looked for by, in microseconds; None when it was left out. An empty one is a fault.
+
+    A day begins at midnight, and a time without a zone is in UTC.
+    """
+    return None if text is None else _time(complete_time(text) or text, path, fault)
 
 
 def check_author(name: str | None, fault: Fault) -> str:

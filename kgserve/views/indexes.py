@@ -210,6 +210,11 @@ class VectorFollower(IndexFollower[VectorIndex]):
         return self._embedder.degraded
 
     @property
+    def is_loading(self) -> bool:
+        """See `Embedder.is_loading`."""
+        return self._embedder.is_loading
+
+    @property
     def model(self) -> str:
         """The model of the vectors."""
         return self._remembered() or self._embedder.model_id
@@ -602,6 +607,14 @@ class Indexes:
     def seen(self, *, words_alone: bool = False) -> int:
         """The commit that both, or the keyword index alone, have seen."""
         return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
+
+    def not_seen(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
+        """Return the error for a commit that they have not seen in time."""
+        seen = self.seen(words_alone=words_alone)
+        if not words_alone and self.has_meaning and (self.vector.is_loading or self.queries.embedder.is_loading):
+            message = f"the embedding model is loading; until then meaning is not indexed beyond sequence {seen}"
+            return Unavailable(f"{message}. Ask again shortly, or search by keyword", retry_after=2)
+        return Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
 
     def wait(self, sequence: int, seconds: float, *, words_alone: bool = False) -> bool:
         """Block until both, or the keyword index alone, have seen a commit; whether they have."""

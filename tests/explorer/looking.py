@@ -57,6 +57,8 @@ class Looking:
         self.requests: list[str] = []
         self.refusals: set[int] = set()
         """Statuses that this test expects: browsers count each of them as an error."""
+        self.cut_off = False
+        """Whether this test cuts the connection to the server, which browsers count as an error, too."""
 
     def context(self, **options: Any) -> BrowserContext:
         """Another person's browser, so to say; axe is at hand in its pages."""
@@ -92,6 +94,8 @@ class Looking:
 
     def _heard(self, said: ConsoleMessage) -> None:
         refused = _REFUSED.match(said.text)
+        if self.cut_off and "net::ERR_" in said.text:
+            return
         if said.type in {"error", "warning"} and not (refused and int(refused[1]) in self.refusals):
             self.wrong.append(f"{said.type}: {said.text} {said.location}")
 

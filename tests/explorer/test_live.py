@@ -44,3 +44,40 @@ def test_seven_tabs_share_one_stream(looking: Looking, http: httpx.Client, books
     inject(http, api, node("emma", "book", "After the first has gone"))
     for page in pages[1:]:
         expect(page.get_by_role("heading", name="After the first has gone")).to_be_visible()
+
+
+def test_a_store_that_is_dropped_while_it_is_open_says_so(
+    looking: Looking, http: httpx.Client, books: str, api: str
+) -> None:
+    page = looking.graph(books, "?node=emma")
+    expect(page.get_by_text("● live")).to_be_visible()
+    expect(page.get_by_role("button", name="Delete", exact=True)).to_be_visible()
+    looking.refusals.add(404)
+    http.delete(api, params={"confirm": books}).raise_for_status()
+    expect(page.get_by_role("alert")).to_contain_text(f"The store {books} was deleted while it was open")
+    expect(page.get_by_role("button", name="Delete", exact=True)).to_have_count(0)
+    expect(page.get_by_text("● live")).to_have_count(0)
+    inject(http, api, node("emma", "book", "Made again"))
+    page.get_by_role("button", name="Look again").click()
+    expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
+    page.get_by_role("link", name="kgserve").click()
+    expect(page.get_by_role("heading", name="Stores")).to_be_visible()
+
+
+def test_a_search_without_a_server_fails_and_can_be_repeated(
+    looking: Looking, http: httpx.Client, books: str, api: str
+) -> None:
+    inject(http, api, node("persuasion", "book", "A novel about a second chance"))
+    page = looking.graph(books)
+    looking.cut_off = True
+    page.context.set_offline(True)
+    page.get_by_role("searchbox").fill("second chance")
+    page.get_by_role("button", name="Find", exact=True).click()
+    results = page.get_by_role("region", name="Results")
+    expect(results.get_by_role("heading", name="The search failed")).to_be_visible()
+    expect(results.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    expect(page.get_by_text("Nothing was found")).to_have_count(0)
+    page.context.set_offline(False)
+    results.get_by_role("button", name="Search again").click()
+    expect(results.get_by_role("heading", name="hit")).to_be_visible()
+    expect(results.get_by_role("alert")).to_have_count(0)

@@ -372,3 +372,13 @@ def test_rows_longer_than_what_is_sent_at_once(http: httpx.Client, graph: str) -
     assert cut["truncated"]
     assert 30 < cut["row_count"] == len(cut["rows"]) < 50
     assert all(row == [at, LONG] for at, row in enumerate(cut["rows"], 1))
+
+
+def test_fences_of_markdown_are_taken_off(http: httpx.Client, graph: str) -> None:
+    fenced = "```cypher\nMATCH (n {id: 'n1'})\nRETURN n.content\n```"
+    assert ask(http, graph, fenced)["rows"] == [["1"]]
+    assert post(http, graph, fenced, headers=CSV).text.split() == ["n.content", "1"]
+    changed = ask(http, graph, "```cypher\nMATCH (n {id: 'n1'}) SET n.content = '1'\n```", mode="write")
+    assert changed["changes"]["nodes_updated"] == 0
+    wrong = refusal(post(http, graph, "```cypher\nMATCH (n)\nRETURN 'x\n```"), 400)
+    assert "line 3, column 8" in wrong["detail"]

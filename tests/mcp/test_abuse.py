@@ -53,7 +53,7 @@ def test_64_an_unknown_tool(server: Running, mode: Mode) -> None:
         ("create_entities", {"entities": [{"name": "A"}]}, "entities[0].entity"),
         ("create_relations", {"relations": [{"source": "A", "target": "B"}]}, "relations[0].relation"),
         ("delete_memories", {"before_date": ""}, "before_date"),
-        ("delete_memories", {"before_date": "2025-01-01T00:00:00"}, "before_date"),
+        ("delete_memories", {"before_date": "2025-01-01T00:00:61"}, "before_date"),
         ("delete_entities", {"entity_names": []}, "entity_names"),
         ("get_entity_graph", {"entity_name": "A", "depth": 11}, "depth"),
         ("consolidate_memories", {"similarity_threshold": 2}, "similarity_threshold"),

@@ -13,6 +13,7 @@ from bench.mcp_mistakes import MISTAKES, RIGHT, made
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.mcp.arguments import explained, listed, read_arguments, store_named, store_of
 from kgserve.mcp.calls import TOOLS
+from kgserve.mcp.memory_tools import Recall
 from kgserve.mcp.present import Reply
 from kgserve.mcp.schemas import (
     Context,
@@ -52,6 +53,17 @@ def faults(into: type[msgspec.Struct], **given: Any) -> list[str]:
         (GetEntity, {"id": 42, "version": "3"}, {"id": "42", "version": 3}),
         (GetEntity, {"id": "a", "version": 3.0}, {"id": "a", "version": 3}),
         (GetEntity, {"id": "a", "as_of": "now"}, {"id": "a"}),
+        (GetEntity, {"id": "a", "version": "", "detail": "", "content_offset": "", "direction": ""}, {"id": "a"}),
+        (ListEntities, {"types": "", "attributes": "", "limit": "", "ids": "", "count": ""}, {}),
+        (Inject, {"nodes": [NODE | {"attributes": "", "tags": ""}], "edges": ""}, {"nodes": [NODE]}),
+        (Inject, {"edges": [EDGE | {"weight": "", "ordinal": ""}]}, {"edges": [EDGE]}),
+        (GetEntity, {"id": "a", "as_of": "2026-11-16T10:30:00"}, {"id": "a", "as_of": "2026-11-16T10:30:00Z"}),
+        (Recall, {"query": "q", "after": "2026-11-16"}, {"query": "q", "after": "2026-11-16T00:00:00Z"}),
+        (
+            Recall,
+            {"query": "q", "before_date": "2026-11-16T10:30:00", "memory_types": ["fact"], "entity_name": "Ann"},
+            {"query": "q", "before": "2026-11-16T10:30:00Z", "types": ["fact"], "entity": "Ann"},
+        ),
         (GetEntity, {"id": "a", "valid_at": "2026-11-16"}, {"id": "a", "valid_at": "2026-11-16T00:00:00Z"}),
         (
             GetEntity,
@@ -105,6 +117,8 @@ def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
 @pytest.mark.parametrize(
     ("into", "sent", "said"),
     [
+        (Recall, {"query": "q", "after": "last week"}, "after: "),
+        (Inject, {"nodes": [{"id": ""}]}, "nodes[0].id: must not be empty"),
         (
             GetEntity,
             {"id": "a", "name": "b"},

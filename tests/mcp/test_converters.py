@@ -53,8 +53,26 @@ def test_google_genai_takes_every_tool_of_a_session() -> None:
 
 
 def test_openai_strict_mode_takes_every_tool() -> None:
+    """The converter refuses objects with names of the caller's own; the SDK then offers the tool without strict mode.
+
+    Strict mode would close such an object: a model could send no attributes at all.
+    """
     strict = pytest.importorskip("agents.strict_schema", reason="openai-agents is not installed")
+    refused = pytest.importorskip("agents.exceptions").UserError
     for tool in map(listed, TOOLS):
+        if "additionalProperties" in str(tool.input_schema):
+            with pytest.raises(refused):
+                strict.ensure_strict_json_schema(deepcopy(tool.input_schema))
+            continue
         made = strict.ensure_strict_json_schema(deepcopy(tool.input_schema))
         assert dict(fields(made)) == dict(fields(tool.input_schema)), tool.name
         assert made["required"] == list(tool.input_schema["properties"]), tool.name
+
+
+def test_openai_agents_offer_every_tool_with_its_open_objects() -> None:
+    util = pytest.importorskip("agents.mcp.util", reason="openai-agents is not installed")
+    server = pytest.importorskip("agents.mcp").MCPServerStreamableHttp({"url": "http://localhost/mcp"})
+    for tool in map(listed, TOOLS):
+        made = util.MCPUtil.to_function_tool(tool, server, convert_schemas_to_strict=True)
+        assert dict(fields(made.params_json_schema)) == dict(fields(tool.input_schema)), tool.name
+        assert not (made.strict_json_schema and "additionalProperties" in str(tool.input_schema)), tool.name

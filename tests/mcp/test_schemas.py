@@ -43,11 +43,18 @@ def test_what_a_tool_does_not_say_is_as_in_the_request() -> None:
     assert made["properties"]["from"] == {"type": "string"}
 
 
+KEYWORDS = {
+    *("type", "description", "enum", "default", "required", "maximum", "items", "properties"),
+    "additionalProperties",
+}
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_schema_of_arguments_has_nothing_that_a_family_of_models_refuses(tool: str) -> None:
     made = input_schema(TOOLS[tool].arguments)
     for part in parts(made):
-        assert part.keys() <= {"type", "description", "enum", "default", "required", "maximum", "items", "properties"}
+        assert part.keys() <= KEYWORDS
+        assert part["type"] != "object" or "properties" in part or part["additionalProperties"]
         assert isinstance(part["type"], str)
         assert part.get("required", ["one"])
         assert ("items" in part) == (part["type"] == "array")

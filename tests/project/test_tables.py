@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from kgserve.client import Client, Store
+from kgserve.settings import Settings
 from scripts.pages import DOCS, PAPERS, TOP, anchors
 from tests.cli.running import Running
 from tests.project.pages import pages
@@ -54,3 +56,15 @@ def test_links_lead_somewhere(page: Path) -> None:
             linked = page.parent / path if path else page
             assert linked.exists(), target
             assert not fragment or fragment in anchors(linked.read_text()), target
+
+
+def test_the_variables_of_an_entity_memory_lead_to_settings_with_these_defaults() -> None:
+    table = (DOCS / "settings.md").read_text().partition("## Variables of an entity memory")[2]
+    rows = re.findall(r"^\| `\w+` \| [^|]* \| ([^|]*) \| `?([^|`]*)`? \|$", table, re.MULTILINE)
+    settings = msgspec.structs.asdict(Settings())
+    found = {name: default for cell, default in rows for name in re.findall(r"KGSERVE_(\w+)", cell)}
+    defaults = {name: settings[name.lower()] for name in found if not name.startswith("EMBEDDING_KEY")}
+    assert len(rows) == 15  # all but the key, which has no default
+    for name, default in defaults.items():
+        said = found[name]
+        assert said.strip() in {str(default), f"{default:g}" if isinstance(default, float) else ""}, name

@@ -216,3 +216,7 @@ def test_an_interrupt_ends_a_script(server: Running, crowd: str) -> None:
     assert (it.returncode, out) == (130, "")
     assert err.strip() == "kgserve: interrupted"
     assert httpx.get(f"{server.url}/api/memory/{crowd}/stats").is_success
+
+
+def test_fences_of_markdown_are_taken_off(shell: Shell) -> None:
+    assert shell("-c", "```cypher\nRETURN 1 AS one\n```").lines() == [["one"], ["1"]]

@@ -10,9 +10,9 @@ import { Legend } from "./panel/legend.js";
 import { Cypher, Help, KeyDialog, KeyForm, Live, Memories, NodePanel, Settings, Stats, Stores, Table } from "./panel/lazy.js";
 import { Found } from "./panel/search.js";
 import { TimeBar } from "./panel/time.js";
-import { refused } from "./server.js";
-import { enter, keepAddress, lost } from "./session.js";
-import { about, busy, helpOpen, keyOpen, me, message, say, sheet, store, view } from "./state.js";
+import { refused, Unreachable } from "./server.js";
+import { enter, keepAddress, reopen } from "./session.js";
+import { about, busy, helpOpen, keyOpen, lost, me, message, say, sheet, store, view } from "./state.js";
 import { W } from "./words.js";
 
 const VIEWS = /** @type {const} */ (["graph", "table", "memories", "live", "stats", "settings"]);
@@ -28,7 +28,7 @@ function Tabs() {
 }
 
 function Store() {
-  if (lost.value) return html`<main class="page"><p class="note" role="alert">${lost.value}</p><p><a href="#/">${W.toStores}</a></p></main>`;
+  if (lost.value) return html`<main class="page"><p class="note" role="alert">${lost.value}</p><p><button type="button" onClick=${reopen}>${W.lookAgain}</button> <a href="#/">${W.toStores}</a></p></main>`;
   if (!about.value) return html`<main class="page"><p role="status">${W.loading}</p></main>`;
   const Part = PARTS[view.value] ?? CanvasView;
   return html`<nav class="sheets" aria-label=${W.sheets}>${SHEETS.map((name) => html`<button key=${name} type="button" aria-current=${sheet.value === name ? "page" : undefined} onClick=${() => { sheet.value = name; }}>${W.sheetNames[name]}</button>`)}</nav>
@@ -61,7 +61,8 @@ async function start() {
   try {
     await enter();
   } catch (error) {
-    unreachable.value = W.unreachable(/** @type {Error} */ (error).message);
+    const why = /** @type {Error} */ (error).message;
+    unreachable.value = error instanceof Unreachable ? why : W.unreachable(why);
   }
 }
 
@@ -70,4 +71,4 @@ page.replaceChildren();
 render(html`<${Page} />`, page);
 document.addEventListener("keydown", onKey);
 keepAddress();
-void start();
+void start().then(() => import("./watch.js"));

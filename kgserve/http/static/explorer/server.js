@@ -20,6 +20,12 @@ export function useKey(value) {
   refused.value = false;
 }
 
+/** Goes up with each 404. */
+export const missing = signal(0);
+
+/** The server did not answer at all. */
+export class Unreachable extends Error {}
+
 export class Refused extends Error {
   /** @param {number} status @param {any} problem the problem document, or what came in its place */
   constructor(status, problem) {
@@ -56,7 +62,7 @@ export async function request(method, path, { body, query, signal: abort, accept
   if (accept) headers.Accept = accept;
   const sent = { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: abort };
   for (let attempt = 0; ; attempt++) {
-    const answer = await fetch(address(path, query), { ...sent, credentials: "omit", cache: "no-store" });
+    const answer = await reached(() => fetch(address(path, query), { ...sent, credentials: "omit", cache: "no-store" }));
     if (answer.ok) return answer;
     const wait = Number(answer.headers.get("Retry-After") ?? 1);
     if (method === "GET" && answer.status === 503 && attempt < RETRIES && wait <= LONGEST_WAIT) {
@@ -64,7 +70,18 @@ export async function request(method, path, { body, query, signal: abort, accept
       continue;
     }
     if (answer.status === 401) refused.value = true;
+    if (answer.status === 404) missing.value++;
     throw new Refused(answer.status, await answer.json().catch(() => null));
+  }
+}
+
+/** An answer, or Unreachable. @param {() => Promise<Response>} send */
+async function reached(send) {
+  try {
+    return await send();
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    throw new Unreachable(W.unreachable(error.message));
   }
 }
 

@@ -1,20 +1,17 @@
 // Coming in, going from store to store, and keeping the address what is shown.
 
-import { batch, effect, signal } from "./vendor/preact.js";
+import { batch, effect } from "./vendor/preact.js";
 import { format, keyIn, parse } from "./link.js";
 import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
 import { ask, Refused, refused, useKey } from "./server.js";
-import { about, asOf, busy, focus, graph, me, revision, searchText, store, stores, validAt, view } from "./state.js";
+import { about, asOf, busy, focus, graph, lost, me, revision, searchText, store, stores, validAt, view } from "./state.js";
 import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
 const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
 /** While a store is being opened the address is read, not written. */
 let opening = 0;
-/** What could not be opened, and why. */
-export const lost = signal("");
-
 export async function listStores() {
   stores.value = (await ask("GET", "/api/memory")).stores;
 }
@@ -80,6 +77,9 @@ async function go(link) {
     write();
   }
 }
+
+/** Show again what the address says. */
+export const reopen = () => go(parse(location.hash));
 
 async function countMemories() {
   const name = store.value;

@@ -15,6 +15,8 @@ export const me = signal(/** @type {any} */ (null));
 export const stores = signal(/** @type {any[] | null} */ (null));
 /** The store that is shown; the empty text: the list of stores. */
 export const store = signal("");
+/** Why the store cannot be shown, or not any more; empty: it can. */
+export const lost = signal("");
 /** Its `stats`, `settings`, and `timeline`. */
 export const about = signal(/** @type {{stats: any, settings: any} | null} */ (null));
 export const timeline = signal(/** @type {[number, number, string, string, number][]} */ ([]));

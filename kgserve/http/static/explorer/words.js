@@ -30,6 +30,9 @@ export const W = {
   byMcp: "Give an agent a memory: the configuration that an editor needs",
   byImport: "Import a file",
   lookAgain: "Look again",
+  dropped: (/** @type {string} */ store) => `The store ${store} was deleted while it was open.`,
+  searchFailed: "The search failed",
+  searchAgain: "Search again",
   newStore: "New store",
   create: "Create",
 

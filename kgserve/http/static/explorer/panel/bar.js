@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { live } from "../events.js";
-import { asOf, helpOpen, keyOpen, me, store, stores, timeline, validAt } from "../state.js";
+import { asOf, helpOpen, keyOpen, lost, me, store, stores, timeline, validAt } from "../state.js";
 import { W } from "../words.js";
 import { time } from "./parts.js";
 import { SearchBox } from "./search.js";
@@ -23,7 +23,7 @@ export function TopBar() {
   const who = me.value;
   return html`<header class="top">
     <a class="brand" href="#/">kgserve</a>
-    ${store.value
+    ${store.value && !lost.value
       ? html`<label class="quiet"><span class="hidden">${W.store}</span>
           <select value=${store.value} onChange=${choose} aria-label=${W.store}>
             ${(stores.value ?? [{ name: store.value }]).map((one) => html`<option key=${one.name} value=${one.name}>${one.name}</option>`)}

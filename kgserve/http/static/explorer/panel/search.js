@@ -12,7 +12,7 @@ const BY_ID = "MATCH (n:Entity) WHERE n.id STARTS WITH $start RETURN n.id, n.typ
 const MODES = /** @type {const} */ (["hybrid", "keyword", "semantic"]);
 const mode = signal(/** @type {string} */ ("hybrid"));
 /** What was found; null: nothing was asked. */
-export const found = signal(/** @type {{query: string, hits: any[], note: string} | null} */ (null));
+export const found = signal(/** @type {{query: string, hits: any[], note: string, failed?: boolean} | null} */ (null));
 /** @type {AbortController | null} */
 let under = null;
 
@@ -33,7 +33,8 @@ export async function runSearch() {
       say(W.hits(answer.hits.length));
     }
   } catch (error) {
-    if (!mine.signal.aborted) found.value = { query, hits: [], note: /** @type {Error} */ (error).message };
+    if (!mine.signal.aborted) found.value = { query, hits: [], note: /** @type {Error} */ (error).message, failed: true };
+    if (!mine.signal.aborted) sheet.value = "types";
   }
 }
 
@@ -89,10 +90,11 @@ export function Found() {
     });
   };
   return html`<section class="found" aria-label=${W.results}>
-    <header><h2>${W.hits(now.hits.length)}</h2>
+    <header><h2>${now.failed ? W.searchFailed : W.hits(now.hits.length)}</h2>
+      ${now.failed ? html`<button type="button" onClick=${runSearch}>${W.searchAgain}</button>` : null}
       ${now.hits.length ? html`<button type="button" onClick=${all}>${W.putAll}</button>` : null}
       <button type="button" class="plain" onClick=${close}>${W.close}</button></header>
-    ${now.note ? html`<p class="note">${now.note}</p>` : null}
+    ${now.note ? html`<p class="note" role=${now.failed ? "alert" : undefined}>${now.note}</p>` : null}
     <ol>${now.hits.map((hit) => html`<li key=${hit.node.id}>
       <button type="button" class="hit" onClick=${() => showNode(hit.node.id)}>
         <svg class="dot" data-colour=${looks.of(hit.node.type).colour} viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="4" /></svg>

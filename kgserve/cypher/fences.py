@@ -1,0 +1,25 @@
+"""Statements as language models send them: inside the fences of a Markdown code block."""
+
+from __future__ import annotations
+
+import re
+
+_OPENING = re.compile(r"(?P<fence>`{3,}|~{3,})[ \t]*(?:(?:opencypher|cypher|cql|kuzu|sql|text)(?!\S))?", re.IGNORECASE)
+
+
+def blank_fences(text: str) -> str:
+    """Replace the fences around a statement by blanks, so that lines and columns in errors stay those of the text.
+
+    Anything else, such as fences around only a part of the text, comes back unchanged.
+    """
+    inner = text.strip()
+    opening = _OPENING.match(inner)
+    if opening is None:
+        return text
+    fence, statement = opening["fence"], inner[opening.end() :]
+    if not statement.endswith(fence) or fence in statement[: -len(fence)]:
+        return text
+    start = text.index(fence)
+    end = start + len(inner)
+    kept = text[start + opening.end() : end - len(fence)]
+    return f"{text[:start]}{' ' * opening.end()}{kept}{' ' * len(fence)}{text[end:]}"

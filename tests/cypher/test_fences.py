@@ -1,0 +1,39 @@
+"""Statements inside the fences of Markdown, over every interface that takes statements."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgserve.cypher.fences import blank_fences
+
+FENCED = [
+    "```cypher\nRETURN 1 AS one\n```",
+    "```\nRETURN 1 AS one\n```\n",
+    "\n  ~~~ Cypher\r\nRETURN 1 AS one;\r\n~~~",
+    "```RETURN 1 AS one```",
+    "````cypher RETURN 1 AS one ````",
+]
+
+
+@pytest.mark.parametrize("text", FENCED)
+def test_fences_become_blanks(text: str) -> None:
+    found = blank_fences(text)
+    assert len(found) == len(text)
+    assert found.count("\n") == text.count("\n")
+    assert found.strip().rstrip(";") == "RETURN 1 AS one"
+    assert found.index("RETURN") == text.index("RETURN")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RETURN 1",
+        "RETURN '```'",
+        "```cypher\nRETURN 1",
+        "Try this:\n```cypher\nRETURN 1\n```",
+        "```\nRETURN 1\n```\n```\nRETURN 2\n```",
+        "MATCH (n) RETURN n.`a``b`",
+    ],
+)
+def test_anything_else_stays(text: str) -> None:
+    assert blank_fences(text) == text
