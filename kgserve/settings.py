@@ -73,6 +73,9 @@ PruneThreshold = Annotated[float, _doc("Confidence below which a memory has fade
 PruneHours = Annotated[float, _doc("Hours after which faded memories are looked for", gt=0, le=876_000)]
 Alpha = Annotated[float, _doc("Weight of words against meaning in recall", ge=0, le=1)]
 MinSimilarity = Annotated[float, _doc("Cosine that recall by meaning alone asks for", ge=-1, le=1)]
+MinRelevance = Annotated[
+    float, _doc("Cosine below which hybrid recall drops a memory that shares no word with the query", ge=-1, le=1)
+]
 DefaultLimit = Annotated[int, _doc("Memories that recall answers with", ge=1, le=100)]
 Extract = Annotated[
     bool, _doc("Have a language model, where one is set, take facts, entities and relations out of new memories")
@@ -276,6 +279,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_prune_hours: PruneHours = 24.0
     memory_alpha: Alpha = 0.4
     memory_min_similarity: MinSimilarity = 0.5
+    memory_min_relevance: MinRelevance = 0.3
     memory_default_limit: DefaultLimit = 20
     memory_extract: Extract = False
     shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0

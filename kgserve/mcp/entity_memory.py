@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.mcp.memory_tools import left_out, listing, recollection, values_of, without_meaning
+from kgserve.mcp.memory_tools import left_out, listing, naming_arguments, recollection, values_of, without_meaning
 from kgserve.mcp.present import Reply, counted, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.mcp.tools import Tool
@@ -201,7 +201,8 @@ def _sent(given: msgspec.Struct, **others: str) -> dict[str, Any]:
 
 def _recalled(graph: Any, given: RecallMemories) -> RecallAnswer:
     names = {"search_mode": "mode", "memory_types": "types", "entity_name": "entity"}
-    return recall.recall(graph, RecallRequest(**_sent(given, **names)))
+    with naming_arguments({field: argument for argument, field in names.items()}):
+        return recall.recall(graph, RecallRequest(**_sent(given, **names)))
 
 
 def _entities(graph: Any, given: CreateEntities) -> Any:

@@ -7,13 +7,14 @@ ten memories of at most 2,000 tokens, with what stands beside them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.errors import InvalidInput
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.present import Reply, counted, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
 from kgserve.mcp.tools import Tool
@@ -117,7 +118,7 @@ class Retain(Arguments, kw_only=True):
 
 @with_fields_of(
     RecallRequest,
-    *("offset", "min_similarity", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
+    *("offset", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
 )
 class Recall(Arguments, kw_only=True):
     """What to recall."""
@@ -134,6 +135,7 @@ class Recall(Arguments, kw_only=True):
     after: _Moment | UnsetType = UNSET
     before: _Moment | UnsetType = UNSET
     min_confidence: Annotated[float, Meta(ge=0, le=1, description="Leave out what is less sure")] | UnsetType = UNSET
+    min_similarity: Annotated[float | UnsetType, UNLISTED_FIELD] = UNSET
     expand: Annotated[bool, Meta(description="Also what stands beside the best")] = True
     touch: Annotated[bool, Meta(description="Count as used, which keeps from fading")] = True
 
@@ -184,7 +186,21 @@ def _retained(graph: Graph, given: Retain) -> Any:
 def _recalled(graph: Graph, given: Recall) -> Recollection:
     asked = as_request(RecallRequest, given)
     asked.after_date, asked.before_date = given.after or None, given.before or None
-    return Recollection(**msgspec.structs.asdict(recall(graph, asked)))
+    with naming_arguments({"after_date": "after", "before_date": "before"}):
+        return Recollection(**msgspec.structs.asdict(recall(graph, asked)))
+
+
+@contextmanager
+def naming_arguments(names: Mapping[str, str]) -> Generator[None]:
+    """Have refusals name the arguments of a tool, given by the names of the request's fields."""
+    try:
+        yield
+    except InvalidInput as error:
+        for field, argument in names.items():
+            if error.message.startswith(f"{field}:"):
+                error.reword(argument + error.message.removeprefix(field))
+        error.errors = tuple(FieldError(names.get(each.path, each.path), each.message) for each in error.errors)
+        raise
 
 
 def _whole(graph: Graph, given: GetMemory) -> WholeMemory:
@@ -244,6 +260,7 @@ def recollection(
     each_values, each_line = [*zip(*told, strict=True)] or ((), ())
     shown, lines = first_fitting(each_values, _ROOM), lines_within(each_line, _ROOM)
     count = min(len(shown), len(lines))
+    hints = [*hints] if found.hits else ["nothing that is remembered is relevant to this query", *hints]
     head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, EXCERPT)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     beyond = len(found.hits) - count

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kgserve.memories import closure
 
-FORMAT = 3
+FORMAT = 4
 MOST_PINNED = 1_000
 """So many pinned memories are looked at, the newest."""
 # A power loss may take the end of what was taken in, but nothing out of the middle.

@@ -310,6 +310,12 @@ def word_weights(query: str) -> dict[str, float]:
     return weights
 
 
+def content_words(query: str) -> list[str]:
+    """Return the distinct words of a query that are no function words, in order, at most 256."""
+    found = dict.fromkeys(word for word, weight in _weighed(query) if weight >= 1.0)
+    return [*found][:MAX_WORDS]
+
+
 def with_forms(weights: Mapping[str, float]) -> dict[str, float]:
     """The same words, and behind them at half their weight what else they may be: went for go."""
     found, known = dict(weights), forms()

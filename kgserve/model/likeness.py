@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
+from kgserve.model.fusion import FUNCTION_WORDS
 from kgserve.model.vocabulary import lines, listed, opposites, pairs, synonyms
 
 LONGEST = 10_000
@@ -78,6 +79,43 @@ def normalised(text: str) -> str:
     """A text without regard to case, blanks and the punctuation at its end."""
     found = " ".join(folded(text).split())
     return found.rstrip(_FINAL) or found
+
+
+_TOKEN = re.compile(r"\w+")
+_CAPITALISED = re.compile(r"\b[^A-Z\W]*+[A-Z]\w*+")
+_CLOCK = frozenset({"AM", "PM", "OK"})
+"""Capitals that say nothing: 3 PM is 3 pm."""
+_MEASURED = re.compile(r"\d+([^\W\d_]+)")
+_PLURAL = re.compile(r"([A-Z]{2,})s")
+
+
+def identifiers(text: str) -> list[str]:
+    """Return the tokens of a text in which case matters, in order: those that hold a capital and name something.
+
+    These are tokens with an underscore, with a digit, with a capital behind another letter, and those of capitals
+    alone, but for English words that are stressed so. 5MB counts as MB does in 5 MB, and APIs as API.
+    """
+    return [found for found in map(_cased, _CAPITALISED.findall(text)) if found]
+
+
+def _cased(token: str) -> str:
+    """Return a token without what inflects it, if its case matters; else nothing."""
+    if found := _MEASURED.fullmatch(token) or _PLURAL.fullmatch(token):
+        token = found[1]
+    if token.isalpha() and token.isupper():
+        return "" if len(token) == 1 or token in _CLOCK or _is_english(token.lower()) else token
+    named = not token.isalpha() or any(letter.isupper() for letter in token[1:])
+    return token if named else ""
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_english(word: str) -> bool:
+    return word in synonyms() or word in opposites() or any(word in known for known in _english())
+
+
+@lru_cache(maxsize=1)
+def _english() -> tuple[frozenset[str], ...]:
+    return FUNCTION_WORDS, frozenset(listed("stressed")), frozenset(_OF_VERBS), frozenset(_PAST), frozenset(NUMBERS)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -330,6 +368,8 @@ _NAME = re.compile(r"[^\W\d_]+")
 def contrast(first: str, second: str) -> Difference:
     """What keeps two texts apart, however near they are: "not", "numbers", "names" or "words"; "" if nothing does."""
     one, other = words(first), words(second)
+    if _other_case(first, second):
+        return "names"
     if _counts(one, _NEGATIONS) != _counts(other, _NEGATIONS):
         return "not"
     if Counter(values(one)) != Counter(values(other)):
@@ -365,6 +405,18 @@ def names(text: str) -> list[str]:
 def _inside(text: str, found: re.Match[str]) -> bool:
     before = text[: found.start()].rstrip()
     return bool(before) and before[-1] not in ".!?\n"
+
+
+def _other_case(first: str, second: str) -> bool:
+    """Whether two texts hold one identifier in different cases, such as API_KEY and Api_Key, or apiKey and apikey."""
+    mine, yours = ({*identifiers(text)} for text in (first, second))
+    if mine == yours:
+        return False
+    return _recased(mine - yours, second) or _recased(yours - mine, first)
+
+
+def _recased(cased: set[str], text: str) -> bool:
+    return bool(cased) and not {each.casefold() for each in cased}.isdisjoint(_TOKEN.findall(text.casefold()))
 
 
 def _counts(found: Sequence[str], among: frozenset[str]) -> Counter[str]:
@@ -520,7 +572,7 @@ SHORT = 1_000
 
 
 def text_hash(text: str) -> bytes:
-    """16 bytes, equal for texts that differ in case, blanks and final punctuation alone."""
+    """16 bytes, equal for texts that differ in case but for that of `identifiers`, blanks and final punctuation."""
     return _short_hash(text) if len(text) <= SHORT else _hash(text)
 
 
@@ -532,12 +584,12 @@ def fingerprint(text: str) -> bytes:
 
 
 def _hash(text: str) -> bytes:
-    return _digest("text", normalised(text))
+    return _digest("text", "\0".join((normalised(text), *identifiers(text))))
 
 
 def _print(text: str) -> bytes:
     found = words(text)
-    return _digest("words", "\x1f".join(found)) if found else text_hash(text)
+    return _digest("words", "\x1f".join((*found, *identifiers(text)))) if found else text_hash(text)
 
 
 # Kept for a while: they are asked for five times while a memory is stored, and once more by the memory view, which may

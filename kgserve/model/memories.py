@@ -274,7 +274,8 @@ class Recalling(WhichMemories, kw_only=True):
             Meta(
                 ge=-1,
                 le=1,
-                description="By meaning, only what has this cosine; left out: in semantic mode 0.5, or as set",
+                description="Least cosine with the query, which in hybrid mode memories that share a word with it need "
+                "not have; left out: 0.3 in hybrid and 0.5 in semantic mode, or as set",
             ),
         ]
         | None

@@ -27,6 +27,7 @@ from kgserve.settings import (
     Extract,
     HalfLife,
     MinConfidence,
+    MinRelevance,
     MinSimilarity,
     PruneHours,
     PrunePolicy,
@@ -124,6 +125,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     prune_hours: PruneHours = _USUAL.memory_prune_hours
     alpha: Alpha = _USUAL.memory_alpha
     min_similarity: MinSimilarity = _USUAL.memory_min_similarity
+    min_relevance: MinRelevance = _USUAL.memory_min_relevance
     default_limit: DefaultLimit = _USUAL.memory_default_limit
     extract: Extract = _USUAL.memory_extract
 
@@ -159,6 +161,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     prune_hours: PruneHours | None = None
     alpha: Alpha | None = None
     min_similarity: MinSimilarity | None = None
+    min_relevance: MinRelevance | None = None
     default_limit: DefaultLimit | None = None
     extract: Extract | None = None
 

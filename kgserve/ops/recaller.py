@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -85,6 +85,8 @@ MOST_JUDGED = 3_200
 HUB = 2_000
 """Of the memories of one entity that pass so many are taken, at most, the most relevant."""
 STARTS = 5
+MIN_LETTERS_SIMILARITY = 0.5
+"""Least cosine of hits without a common word where no model is: vectors of letters are alike by function words."""
 _JUDGED_AT_ONCE = 250
 _SPARE, _FEW = 1.3, 10
 _FEW_PASS = 0.2
@@ -370,7 +372,9 @@ class Recaller:
     def _ranked(self, wanted: int) -> list[Recalled]:
         match self._request.mode:
             case "keyword":
-                return plain(self._words(wanted), by_words=True)
+                words = self._words(wanted)
+                sharing = self._sharing_words(words) if self._has_content_words else words
+                return plain({key: words[key] for key in words if key in sharing}, by_words=True)
             case "semantic":
                 self.searched.present.require(meaning=True)
                 return plain(self._meaning(wanted), by_words=False)
@@ -411,7 +415,9 @@ class Recaller:
     @property
     def _least_similarity(self) -> float | None:
         given = self._request.min_similarity
-        return self._settings.min_similarity if given is None and self._request.mode == "semantic" else given
+        if given is None:
+            return self._settings.min_similarity if self._request.mode == "semantic" else self._floor
+        return given
 
     @cached_property
     def _vector(self) -> Vector:
@@ -424,7 +430,9 @@ class Recaller:
             words, meaning = self._words(pool), self._meaning(pool)
             for each in self._in_context(words, meaning):
                 found.setdefault(each.id, each)
-            if len(found) >= wanted or max(len(words), len(meaning)) < pool:
+            # Function words count little: a hit by these alone comes behind those that share other words.
+            is_all = max(len(words), len(meaning)) < pool or any(key not in found for key in words)
+            if len(found) >= wanted or is_all:
                 break
         return list(found.values())
 
@@ -439,7 +447,7 @@ class Recaller:
         depths = (SEEDS, REACHED) if self._request.expand else (fusion.SEEDS, fusion.REACHED)
         turns = fusion.look_around({each.id: each.score for each in found}, self._turns, *depths)
         if not turns:
-            return found
+            return self._relevant(found, words, {})
         ids = {*turns, *(other for around in turns.values() for other, _ in around)}
         meaning |= self._similarities(key for key in ids if key not in meaning)
         texts = {key: row.content for key, row in self._judge.rows(ids).items()} if self._request.expand else {}
@@ -447,7 +455,45 @@ class Recaller:
         matches = fusion.weighted(heard, meaning, self._alpha, self._top)
         asking = {key for key, text in texts.items() if text.rstrip().endswith("?")}
         standing = self._judge.standing
-        return in_conversation(joined(matches, words, meaning, standing), turns, standing, asking)
+        found = in_conversation(joined(matches, words, meaning, standing), turns, standing, asking)
+        return self._relevant(found, words, fusion.both_ways(turns))
+
+    def _relevant(
+        self, found: Sequence[Recalled], words: Hits, turns: Mapping[str, Mapping[str, float]]
+    ) -> list[Recalled]:
+        """Keep what is near enough to the query, shares a content word with it, or is a turn next to such a one."""
+        floor = self._floor
+        if floor is None:
+            return [*found]
+        near = {each.id for each in found if each.semantic is not None and each.semantic >= floor}
+        near |= self._sharing_words([each.id for each in found if each.id in words and each.id not in near])
+        for _ in range(fusion.HOPS):
+            near |= {other for key in near for other in turns.get(key, ())}
+        return [each for each in found if each.id in near]
+
+    @property
+    def _floor(self) -> float | None:
+        """The least cosine of hits that share no word with the query; None where an entity says what is relevant."""
+        if self._request.entity is not None:
+            return None
+        if self._request.min_similarity is not None:
+            return self._request.min_similarity
+        floor = self._settings.min_relevance
+        return max(floor, MIN_LETTERS_SIMILARITY) if self.searched.degraded else floor
+
+    @cached_property
+    def _has_content_words(self) -> bool:
+        return bool(fusion.content_words(self._request.query))
+
+    def _sharing_words(self, ids: Iterable[str]) -> set[str]:
+        """Those of some memories that share a word with the query that is no function word."""
+        among = frozenset(ids)
+        if not among:
+            return set()
+        if not self._has_content_words:
+            return set() if self.searched.present.understands else {*among}
+        only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
+        return {*self._indexes.words(self._request.query, len(among), only, "content")}
 
     def _turns(self, ids: Sequence[str]) -> fusion.Neighbours:
         """What is said before and behind some memories, as far as it passes."""
@@ -589,7 +635,8 @@ class Recaller:
         possible = possible_names(self._request.query)
         if named := named_in(possible, self._about.known(possible)):
             return dict.fromkeys(named, 1.0)
-        best = list(islice(self._joined(self._words(fusion.POOL), self._meaning(fusion.POOL)), STARTS))
+        words = self._words(fusion.POOL)
+        best = self._relevant(self._joined(words, self._meaning(fusion.POOL)), words, {})[:STARTS]
         starts: dict[str, float] = {}
         entities = self._about.entities([each.id for each in best])
         for each in best:

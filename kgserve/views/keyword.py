@@ -20,7 +20,7 @@ import tantivy
 
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
-from kgserve.model.fusion import with_forms, word_weights
+from kgserve.model.fusion import content_words, with_forms, word_weights
 from kgserve.pacing import paced
 from kgserve.views import manifest
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
@@ -75,8 +75,9 @@ class _Meta(msgspec.Struct):
     segments: list[_Segment]
 
 
-Reading = Literal["plain", "forms", "syntax"]
-"""How a query is read: as words, as words and their other forms, or in tantivy's query language."""
+Reading = Literal["plain", "forms", "content", "syntax"]
+"""How a query is read: as words; as words and their other forms; as these without function words; or in tantivy's
+query language."""
 
 _Part = tuple[tantivy.Occur, tantivy.Query]
 _Scored = tuple[float, tantivy.DocAddress]
@@ -162,8 +163,8 @@ class KeywordIndex:
 
     def terms(self, text: str, reading: Reading = "plain") -> dict[str, float]:
         """The distinct terms of a text as the index holds them, each with its weight."""
-        words = word_weights(text)
-        if reading == "forms":
+        words = dict.fromkeys(content_words(text), 1.0) if reading == "content" else word_weights(text)
+        if reading in {"forms", "content"}:
             words = with_forms(words)
         weights: dict[str, float] = {}
         with self._lock:

@@ -92,6 +92,10 @@ def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) 
     assert line.startswith(f"[{memory}] (decision, conf 0.")
     assert line.endswith("3 d ago) The web shop ships with Postgres 16. — about Alice")
     assert agent("recall", query="Postgres", after="2199-01-01T00:00:00Z")["memories"] == []
+    for name in ("after", "before"):
+        refused = agent.refused("recall", query="Postgres", **{name: "last week"})
+        assert name in refused
+        assert f"{name}_date" not in refused
 
     changed = agent("retain", content="The web shop ships with Postgres 17.", supersedes=memory)
     assert [each["type"] for each in changed["operations"]][:1] == ["update"]
@@ -178,3 +182,15 @@ def test_a_text_is_one_memory_whether_stored_or_retained(
     assert first == second
     listed = bare.get("/api/memories", params={"store": store}).json()["memories"]
     assert [(each["id"], each["layer"]) for each in listed] == [(first, 2)]
+
+
+def test_recall_of_what_nothing_is_relevant_to_says_so_and_is_no_access(agent: Agent) -> None:
+    memory = agent("retain", content="The cafeteria closes at 3 pm.")["operations"][0]["memory_id"]
+    for _ in range(3):
+        found = agent("recall", query="quantum chromodynamics")
+        assert found["memories"] == []
+        assert "nothing that is remembered is relevant" in found["hint"]
+    assert agent("forget", query="quantum chromodynamics")["matches"] == []
+    assert [each["id"] for each in agent("recall", query="cafeteria", touch=False)["memories"]] == [memory]
+    far = agent("recall", query="quantum chromodynamics", min_similarity=-1, touch=False)
+    assert [each["id"] for each in far["memories"]] == [memory]

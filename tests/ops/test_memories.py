@@ -136,7 +136,8 @@ def test_the_policy_says_what_is_merged(store: World, policy: Any, outcome: str)
 
 def test_what_only_sounds_alike_is_kept_apart(store: World) -> None:
     texts = ["The port is 5432", "The port is 5433", "The port is not 5432", "React over Vue", "Vue over React"]
-    assert [put(store, text).outcome for text in texts] == ["created"] * 5
+    texts += ["Api_Key", "API_KEY", "userID", "userId"]
+    assert [put(store, text).outcome for text in texts] == ["created"] * 9
 
 
 def test_other_layers_episodes_and_namesakes_are_kept_apart(store: World) -> None:

@@ -206,7 +206,8 @@ def test_random_recalls_find_what_a_look_at_every_memory_finds(whole: Whole, see
         query, limit = " ".join(chance.sample(WORDS, 2)), chance.choice([1, 5, 20, 100])
         if mode == "graph":
             filters.setdefault("entity", "e0")
-        hits = whole.world.recall(query, mode=mode, limit=limit, **filters).hits
+        least = {"min_similarity": -1.0} if mode == "hybrid" else {}
+        hits = whole.world.recall(query, mode=mode, limit=limit, **least, **filters).hits
         there = {each.id: each for each in whole.known if passes(each, filters, whole.now, graph=mode == "graph")}
         assert {hit.id for hit in hits} <= set(there), (mode, filters)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -282,7 +283,7 @@ def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> No
     assert [hit.access_count for hit in hits] == [1, 1]
     for hit in hits:
         assert hit.effective_confidence == pytest.approx(0.5**0.5, abs=1e-3)
-        assert hit.confidence == pytest.approx(0.5**0.5 + 0.1, abs=1e-3)
+        assert hit.confidence == 1.0
     counts = {key: counted(world, key) for key in ("m0", "m1", "m2", "m3", "m4")}
     assert counts == {key: int(key in {hit.id for hit in hits}) for key in counts}
     sequence = world.store.state.sequence
@@ -303,7 +304,7 @@ def test_a_use_is_seen_by_the_next_recall_and_by_its_filters(world: World) -> No
     assert set(world.found(min_confidence=0.12)) == {"m1"}
     world.recall(min_confidence=0.12, touch=True)
     assert world.found(min_confidence=0.2) == ["m1"]
-    assert world.recall(min_confidence=0.5).withheld == {"below_confidence": 2}
+    assert world.recall(min_confidence=0.5).withheld == {"below_confidence": 1}
 
 
 def test_a_few_confident_ones_among_many_faded_are_all_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +427,19 @@ def test_only_what_is_near_is_found_by_meaning(world: World) -> None:
     assert world.found("fox", mode="semantic") == ["m1"]
     assert world.found("fox", mode="semantic", min_similarity=-1.0)[0] == "m1"
     assert len(world.found("fox", mode="semantic", min_similarity=-1.0)) == 3
-    assert set(world.found("fox", mode="hybrid")) == {"m1", "m2", "m3"}
+    assert set(world.found("fox", mode="hybrid")) == {"m1", "m2"}
+    assert set(world.found("fox", mode="hybrid", min_similarity=-1.0)) == {"m1", "m2", "m3"}
+
+
+def test_hits_without_a_content_word_and_below_the_floor_are_no_hits(world: World) -> None:
+    world.write(WriteBatch(nodes=[memory("m1", "The cafeteria closes at 3 pm"), memory("m2", "Quantum leap")]))
+    assert world.found("what is quantum chromodynamics at the moment?") == ["m2"]
+    assert world.found("at the", mode="keyword") == ["m1"]
+    assert world.found("at the leap", mode="keyword") == ["m2"]
+    for _ in range(5):
+        world.recall("the zebra at dawn", touch=True)
+    assert [counted(world, each) for each in ("m1", "m2")] == [0, 0]
+    assert set(world.found("the zebra at dawn", min_similarity=-1.0)) == {"m1", "m2"}
 
 
 def test_nothing_there_is_nothing_found(world: World) -> None:
