@@ -5,7 +5,8 @@ FROM python:${PYTHON_VERSION}-slim-bookworm AS python
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    HNSWLIB_NO_NATIVE=1
 
 # A compiler, for hnswlib alone; it stays in this stage, and any version of it will do.
 FROM python AS build

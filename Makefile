@@ -32,6 +32,8 @@ model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
 # Without bytecode on the disk each process would compile the program anew: half of a start.
 export PYTHONDONTWRITEBYTECODE :=
+# hnswlib is compiled for any x86-64 processor and not for this machine's own: docs/adr/0001-portable-hnswlib.md.
+export HNSWLIB_NO_NATIVE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check fmt bench demo crash soak cluster-test abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean
@@ -133,14 +135,16 @@ $(bin)/python:
 	@sh scripts/preflight.sh $(PYTHON)
 	@$(PYTHON) -m venv $(venv) || { rm -rf $(venv); exit 1; }
 
-$(run): pyproject.toml constraints.txt | $(bin)/python
+$(run): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
 	@echo "Installing into $(venv) …" >&2
 	@$(pip) install --constraint constraints.txt --editable '.[prepare]'
+	@sh scripts/portable.sh $(bin)/python
 	@touch $@
 
-$(dev): pyproject.toml constraints.txt | $(bin)/python
+$(dev): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
 	@echo "Installing into $(venv) …" >&2
 	@$(pip) install --constraint constraints.txt --editable '.[dev,prepare]'
+	@sh scripts/portable.sh $(bin)/python
 	@touch $(run) $@
 
 # Without it search goes by words alone, so nothing else has to wait for it.

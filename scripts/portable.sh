@@ -1,0 +1,12 @@
+#!/bin/sh
+# Has the extension of hnswlib in an environment run on any x86-64 processor: builds it again if it was compiled for the
+# machine's own processor, as by an earlier set-up or a wheel in pip's cache. Usage: portable.sh PYTHON
+set -eu
+python=$1
+extension=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("hnswlib").origin)')
+command -v objdump >/dev/null || exit 0
+# Vector registers of AVX, which SSE does not have.
+objdump --disassemble --no-show-raw-insn "$extension" | grep -q '%[yz]mm' || exit 0
+echo "Building hnswlib for any processor …" >&2
+HNSWLIB_NO_NATIVE=1 "$python" -m pip --quiet --disable-pip-version-check install --no-cache-dir --no-deps \
+    --force-reinstall --no-binary hnswlib --constraint constraints.txt hnswlib
