@@ -57,7 +57,7 @@ READS = (
         "concat(n.id, '-', n.type)"
     ),
     "MATCH (n:Entity) WHERE n.content =~ '.*node 1.*' OR n.id STARTS WITH 'n2' RETURN regexp_replace(n.id, 'n', 'm')",
-    "MATCH (n:Entity) RETURN DISTINCT n.type UNION ALL MATCH (n:Entity {id: 'n1'}) RETURN n.id AS type",
+    "MATCH (n:Entity) RETURN DISTINCT n.type AS type UNION ALL MATCH (n:Entity {id: 'n1'}) RETURN n.id AS type",
     "RETURN {a: 1, b: [1, 2], c: {d: 'x'}} AS m, [1, 2, 3][1:2], map(['a'], [1]), $map.id, typeof($n)",
     "RETURN CAST('5' AS INT64) + 1, CAST([1, 2] AS STRING), CAST(NULL AS DOUBLE), abs(-5.5), 7 % 3, 2 ^ 10, 1 << 3",
     (

@@ -15,8 +15,12 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher import limits
+from kgserve.cypher.analysis import analyse
+from kgserve.cypher.edits import Anchor, Edits, place
 from kgserve.cypher.lexer import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES, Outline, Token, invalid, scan
 from kgserve.cypher.limits import Calls
+from kgserve.cypher.strings import decode_string, encode_string
+from kgserve.cypher.types import MAX_EXACT_FLOAT
 from kgserve.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10
@@ -40,17 +44,18 @@ _INT64 = 1 << 63
 class Statement(msgspec.Struct, frozen=True):
     """A statement that may be run: ``text`` for the engine, and the values of just the parameters that it names.
 
-    ``text`` has no comments and no final ``;``, and each character that is left is where it was, so that the engine's
-    line and offset hold for the caller's text. ``updates`` says whether it writes, ``explains`` whether it only asks
-    for a plan. ``added`` says where a label was added and how long it is; ``names_links``, whether it asks for links.
+    ``text`` has no comments and no final ``;``, and says what `analysis.analyse` makes of what was typed; ``anchors``
+    lead back to that. ``updates`` says whether it writes, ``explains`` whether it only asks for a plan,
+    ``names_links`` whether it asks for links. ``assumptions`` must hold of the store for the answer to be right.
     """
 
     text: str
     updates: bool
     explains: bool
     parameters: dict[str, Any]
-    added: tuple[tuple[int, int], ...] = ()
+    anchors: tuple[Anchor, ...] = ()
     names_links: bool = False
+    assumptions: frozenset[str] = frozenset()
 
     @property
     def words(self) -> frozenset[str]:
@@ -69,15 +74,10 @@ class Statement(msgspec.Struct, frozen=True):
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, from 1, in the caller's text, of a character of ``text``."""
-        newline = self.text.rfind("\n", 0, offset)
-        column = offset - newline
-        for at, length in self.added:
-            if newline < at < offset:
-                column -= min(length, offset - at)
-        return self.text.count("\n", 0, offset) + 1, column
+        return place(self.text, self.anchors, offset)
 
 
-_Key = tuple[str, bool, tuple[tuple[str, type], ...]]
+_Key = tuple[str, bool, tuple[tuple[str, object], ...]]
 _remembered: dict[_Key, Statement] = {}
 
 
@@ -102,9 +102,19 @@ def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Stat
 
 def _key(text: str, parameters: Mapping[str, Any], *, writable: bool) -> _Key | None:
     """By what a text may be remembered: a single value counts for its type alone. None for what is not remembered."""
-    kinds = tuple((name, type(parameters[name])) for name in sorted(parameters))
+    kinds = tuple((name, _shape(parameters[name])) for name in sorted(parameters))
     small = len(text) <= MAX_REMEMBERED_TEXT and len(kinds) <= MAX_REMEMBERED
-    return (text, writable, kinds) if small and all(kind in _SCALARS for _, kind in kinds) else None
+    return (text, writable, kinds) if small and all(kind is not None for _, kind in kinds) else None
+
+
+def _shape(value: Any) -> object:
+    """What of a single value matters to the analysis; None for what may not be remembered."""
+    kind = type(value)
+    if kind is str:
+        return (kind, value == "")
+    if kind is int:
+        return (kind, -MAX_EXACT_FLOAT <= value <= MAX_EXACT_FLOAT)
+    return kind if kind in _SCALARS else None
 
 
 def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[Statement, bool]:
@@ -125,10 +135,12 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     calls.check()
     limits.check_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)
-    rendered, added = _render(outline, given)
+    analysed = analyse(outline, given, _prepared(outline, given))
+    rendered = analysed.edits.render()
     kept = {name: value for name, value in given.items() if value != []}
     links = bool(_labels(outline, ELSEWHERE, LINKS))
-    return Statement(rendered, updates, explains, kept, added, links), calls.met_values
+    statement = Statement(rendered.text, updates, explains, kept, rendered.anchors, links, analysed.assumptions)
+    return statement, calls.met_values
 
 
 @lru_cache(MAX_REMEMBERED)
@@ -263,24 +275,17 @@ def _labels(outline: Outline, *wanted: str) -> list[int]:
     return sorted(index for index in found if outline.name(index) in wanted)
 
 
-def _render(outline: Outline, given: Mapping[str, Any]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The text without what the lexer skipped, empty lists written out and labels added; where those were added."""
-    parts: list[str] = []
-    added: list[tuple[int, int]] = []
-    missing = unlabelled(outline)
-    position = length = 0
+def _prepared(outline: Outline, given: Mapping[str, Any]) -> Edits:
+    """Labels added, texts written as the engine takes them, and empty lists written out."""
+    edits = Edits(outline)
+    for index, label in unlabelled(outline).items():
+        edits.behind(index, label)
     for index, token in enumerate(outline.tokens):
-        between = "".join("\n" if c == "\n" else " " for c in outline.text[position : token.start])
-        is_empty_list = token.kind == "parameter" and given.get(token.text[1:]) == []
-        written = "[]".ljust(len(token.text)) if is_empty_list else token.text
-        parts += [between, written]
-        length += len(between) + len(written)
-        if label := missing.get(index):
-            added.append((length, len(label)))
-            parts.append(label)
-            length += len(label)
-        position = token.end
-    return "".join(parts), tuple(added)
+        if token.kind == "string" and "\\" in token.text:
+            edits.replace(index, index + 1, encode_string(decode_string(outline.text, token), token.text[0]))
+        elif token.kind == "parameter" and given.get(token.text[1:]) == []:
+            edits.replace(index, index + 1, "[]".ljust(len(token.text)))
+    return edits
 
 
 def unlabelled(outline: Outline) -> dict[int, str]:

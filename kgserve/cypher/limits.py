@@ -523,8 +523,20 @@ def _is_safe(outline: Outline, index: int) -> bool:
         return after in {"WHEN", "ELSE", "END"}
     if outline.symbol(index - 1) in _COMPARISONS:
         return _ends(outline, index + 1)
+    if _is_column(outline, index):
+        return True
     begins = before in _BEFORE_NULL or (outline.symbol(index - 1) == "(" and not outline.calls(index - 1))
     return begins and (after == "IS" or (outline.symbol(index + 1) in _COMPARISONS and before != "CASE"))
+
+
+def _is_column(outline: Outline, index: int) -> bool:
+    """Whether a null is all there is to a column of WITH or RETURN: the analysis gives it a type."""
+    if outline.opener[index] != -1 or outline.tokens[index].kind == "parameter":
+        return False
+    begins = outline.word(index - 1) in {"RETURN", "WITH", "DISTINCT"} or outline.symbol(index - 1) == ","
+    after = outline.word(index + 1)
+    ends = index + 1 >= len(outline) or after in ENDS | {"AS"} or outline.symbol(index + 1) == ","
+    return begins and ends and clause_of(outline, index) in {"RETURN", "WITH"}
 
 
 def _ends(outline: Outline, index: int) -> bool:

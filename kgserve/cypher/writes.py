@@ -381,7 +381,7 @@ def _rendered(
     if not body or not _is_value(outline, body, {"AS", "DISTINCT", "COUNT"}):
         return None
     text = _text(outline, body)
-    name = outline.tokens[item[-1]].text if is_named else text
+    name = outline.tokens[item[-1]].text.strip("`") if is_named else text
     if len(body) == 1 and text in elements:
         return name, text, elements[text]
     is_property = [outline.symbol(index) for index in body] == ["", ".", ""]

@@ -31,8 +31,7 @@ MAX_ANSWER_BYTES = 64 << 20
 
 _Answer = TypeVar("_Answer")
 _EXTRAS = frozenset(names(NODE.extras + EDGE.extras))
-# Many statements ask for a name where there is none, and are told what there is.
-_MEMORY = frozenset(names(NODE.memory + EDGE.memory)) - {"name"}
+_MEMORY = frozenset(names(NODE.memory + EDGE.memory))
 """Properties whose columns a store's engine file may not have yet."""
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 import numpy as np
 
 from kgserve.arrow import pa
+from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS
 from kgserve.cypher.guard import Statement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.fields import Width
@@ -243,12 +244,37 @@ class Cursor:
 _INTERNAL_ID = {"offset", "table"}
 
 
+_LOOPS = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
+_RELATIONS_THERE = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
+MAX_HOPS = 30
+"""Relationships in a path without an upper bound, for the engines."""
+
+
+def _check_assumptions(session: Session, statement: Statement) -> None:
+    """Raise InvalidInput where the engine would answer wrongly because of what the store holds."""
+    message = ""
+    if NO_LOOPS in statement.assumptions and session.rows(_LOOPS)[0][0]:
+        message = (
+            "this store has relationships from a node to itself, and the engine follows each twice where a pattern has no"
+            " direction: give it one, as in -[]->, or leave them out with WHERE a.id <> b.id"
+        )
+    elif FEW_RELATIONS in statement.assumptions and session.rows(_RELATIONS_THERE)[0][0] > MAX_HOPS:
+        message = (
+            f"the engine follows at most {MAX_HOPS} relationships in a path, which may be too few here: write an upper"
+            f" bound, such as -[*1..5]->"
+        )
+    if message:
+        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+
+
 @contextmanager
 def reading(session: Session, statement: Statement) -> Generator[Cursor]:
     """The rows of a statement that may only read. Raises errors of `kgserve.errors`, made for who wrote it.
 
     A transaction that only reads takes as long as a point query. What has run in one is known to read.
     """
+    if statement.assumptions:
+        _check_assumptions(session, statement)
     known = session.again(statement)
     if known is not None:
         with known:
@@ -266,6 +292,8 @@ def reading(session: Session, statement: Statement) -> Generator[Cursor]:
 @contextmanager
 def writing(session: Session, statement: Statement) -> Generator[Cursor]:
     """The rows of a statement that may change the file of this session, which must be one that nobody serves."""
+    if statement.assumptions:
+        _check_assumptions(session, statement)
     with session.foreign(statement) as result:
         yield Cursor(session, statement, result, through_arrow=True)
 

@@ -21,7 +21,6 @@ WITH_ENDING = {
     "MATCH ()-[r]->(m) DELETE r": "RETURN DISTINCT r AS column_0",
     "MATCH (n)-[r]-(m) DELETE r": "RETURN DISTINCT r AS column_0",
     "MATCH (n)-[r]->(m) WITH r MATCH (n {id: 'a'}), (m) DELETE r": "RETURN DISTINCT r AS column_0",
-    "UNWIND ['a'] AS N MATCH (n)-[r]->(m) DELETE r": "RETURN DISTINCT r AS column_0",
     "MATCH (n) SET n.content = n.content + $text": "RETURN  n.id AS column_0, (n.content + $text) AS column_1",
     "MATCH (n) SET n.type = 'a', n.content = cast(n.version AS STRING)": (
         "RETURN  n.id AS column_0, ('a') AS column_1, (cast(n.version AS STRING)) AS column_2"
@@ -40,7 +39,6 @@ WITHOUT = [
     "MATCH (n) SET n.content = 'x' RETURN DISTINCT n.type",
     "MATCH (n) SET n.content = 'x' RETURN n.id ORDER BY n.id",
     "MATCH (n) SET n.content = 'x' RETURN [n] AS l",
-    "MATCH (n) SET n.content = 'x' RETURN n.Content",
     "MATCH (n)-[r]->(m) SET n.content = 'x' RETURN m.content",
     "MATCH (n)-[r]->(m) SET n.content = 'x' RETURN m",
     "MATCH (n) SET n.content = 'x', n.content = 'y'",
@@ -48,7 +46,6 @@ WITHOUT = [
     "MATCH (n) DELETE n CREATE (:Entity {id: 'x', type: 't'})",
     "MATCH (n) WITH n AS m DELETE m",
     "MATCH (n) WITH collect(n) AS found UNWIND found AS n DELETE n",
-    "MATCH (n) WITH n.id AS N MATCH (n:Entity {id: N}) SET n.content = 'x'",
     "MATCH p = (n)-[]->(m) DELETE p",
     "MATCH (n)-[r*1..2]->(m) DELETE r",
     "MATCH (`n`) DELETE `n`",
@@ -59,7 +56,6 @@ WITHOUT = [
     "MATCH (n) SET n.content = cast(count_if(true) AS STRING)",
     "MATCH (n) SET n.content = cast(COUNT { MATCH (n)-[]->() } AS STRING)",
     "MATCH (n) SET n.type = upper(n.type), n.content = 'x'",
-    "MATCH (n) SET n.type = 'a', n.content = n.TYPE",
     "MATCH (n) SET n.type = 'a', n.content = n.`type`",
     "MATCH (n) SET n.type = 'a', n.content = cast(n AS STRING)",
     "MATCH (n), (m) SET n.type = 'a', n.content = m.type",

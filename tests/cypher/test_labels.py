@@ -11,13 +11,13 @@ PATTERNS = {
     "MATCH (n:Entity:StoreCommit) RETURN n": "MATCH (n:Entity:StoreCommit) RETURN n",
     "MATCH (n {id: 'a'}) RETURN n": "MATCH (n:Entity {id: 'a'}) RETURN n",
     "MATCH ({id: 'a'}) RETURN 1": "MATCH (:Entity{id: 'a'}) RETURN 1",
-    "MATCH (a)-[r]->(b)<--(c) RETURN a": "MATCH (a:Entity)-[r]->(b:Entity)<--(c:Entity) RETURN a",
+    "MATCH (a)-[r]->(b)<--(c) RETURN a": "MATCH (a:Entity)-[r]->(b:Entity)<-[_r1]-(c:Entity) WHERE id(`r`) <> id(`_r1`) RETURN a",
     "MATCH (`odd name`) RETURN 1": "MATCH (`odd name`:Entity) RETURN 1",
     "match (n), (m {id: $p}) return n": "match (n:Entity), (m:Entity {id: $p}) return n",
     "MATCH (n) WHERE (n.version + 1) > (2) RETURN (n.id)": "MATCH (n:Entity) WHERE (n.version + 1) > (2) RETURN (n.id)",
     "MATCH (n) WITH (n) MATCH (m) RETURN (m)": "MATCH (n:Entity) WITH (n) MATCH (m:Entity) RETURN (m)",
     "OPTIONAL MATCH (n) RETURN n": "OPTIONAL MATCH (n:Entity) RETURN n",
-    "MATCH p = (a)-[e*1..2]->(b) RETURN p": "MATCH p = (a:Entity)-[e:RELATES_TO*1..2]->(b:Entity) RETURN p",
+    "MATCH p = (a)-[e*1..2]->(b) RETURN p": "MATCH p = (a:Entity)-[e:RELATES_TO* TRAIL 1..2]->(b:Entity) RETURN p",
     "MATCH (a)-[* SHORTEST 1..3]-(b) RETURN a": "MATCH (a:Entity)-[:RELATES_TO* SHORTEST 1..3]-(b:Entity) RETURN a",
     "MATCH (a) WHERE (a)-[]->() AND 1 - (2) < 3 RETURN a": (
         "MATCH (a:Entity) WHERE (a:Entity)-[]->(:Entity) AND 1 - (2) < 3 RETURN a"
@@ -29,18 +29,20 @@ PATTERNS = {
         "MATCH (a:Entity)-[e:RELATES_TO* SHORTEST 1..3]->(b:Entity) RETURN length(e)"
     ),
     "MATCH (a)-[e:RELATES_TO*1..2 (r, n | WHERE r.weight > (0))]->(b) RETURN a": (
-        "MATCH (a:Entity)-[e:RELATES_TO*1..2 (r, n | WHERE r.weight > (0))]->(b:Entity) RETURN a"
+        "MATCH (a:Entity)-[e:RELATES_TO* TRAIL 1..2 (r, n | WHERE r.weight > (0))]->(b:Entity) RETURN a"
     ),
     "MATCH (n {id: lower('A')}) RETURN lower(n.id)": "MATCH (n:Entity {id: lower('A')}) RETURN lower(n.id)",
     "MATCH (n) WHERE EXISTS { MATCH (n)-[]->(m) WHERE (m.id) = 'x' } RETURN (n.id)": (
         "MATCH (n:Entity) WHERE EXISTS { MATCH (n:Entity)-[]->(m:Entity) WHERE (m.id) = 'x' } RETURN (n.id)"
     ),
-    "MATCH (n) RETURN COUNT { MATCH (x) }, (n.id)": "MATCH (n:Entity) RETURN COUNT { MATCH (x:Entity) }, (n.id)",
+    "MATCH (n) RETURN COUNT { MATCH (x) }, (n.id)": "MATCH (n:Entity) RETURN COUNT { MATCH (x:Entity) } AS `COUNT { MATCH (x) }`, (n.id)",
     "MATCH (n) DELETE (n)": "MATCH (n:Entity) DELETE (n)",
     "MATCH (a) CREATE (a)-[:RELATES_TO {relation_type: 'x'}]->(a)": (
         "MATCH (a:Entity) CREATE (a)-[:RELATES_TO {relation_type: 'x'}]->(a)"
     ),
-    "MATCH (n) RETURN n UNION MATCH (m) RETURN m": "MATCH (n:Entity) RETURN n UNION MATCH (m:Entity) RETURN m",
+    "MATCH (n) RETURN n UNION MATCH (m) RETURN m AS n": (
+        "MATCH (n:Entity) RETURN n UNION MATCH (m:Entity) RETURN m AS n"
+    ),
     "RETURN '(n)' AS x": "RETURN '(n)' AS x",
     "MATCH (n) WHERE n.content = 'MATCH (m)' RETURN n": "MATCH (n:Entity) WHERE n.content = 'MATCH (m)' RETURN n",
     "EXPLAIN MATCH (n) RETURN n": "EXPLAIN MATCH (n:Entity) RETURN n",

@@ -25,7 +25,7 @@ def test_what_a_statement_may_do(text: str) -> None:
 
 
 def test_properties_are_set_by_name_alone() -> None:
-    query = "MATCH (n {valid_to: $t}) WHERE n.type = 't' SET n.Content = n.summary, n.`tags`=['x']"
+    query = "MATCH (n {valid_to: timestamp($t)}) WHERE n.type = 't' SET n.content = n.summary, n.`tags`=['x']"
     found = reach(examine(query, {"t": "2020-01-01"}, writable=True))
     names = ("type", "content", "tags", "summary", "valid_to", "version")
     assert [name for name in names if found.may_set(name)] == ["type", "content", "tags"]

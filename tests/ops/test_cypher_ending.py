@@ -25,7 +25,7 @@ PARAMETERS: dict[str, Any] = {"id": "a", "ids": ["a", "c"], "text": "it's", "thr
 ASKED = [
     "MATCH (a)-[r:RELATES_TO]->(b) WHERE a.id = $id DELETE r",
     "MATCH (a)<-[r:RELATES_TO]-(b {id: 'a'}) DELETE r",
-    "MATCH (a)-[r:RELATES_TO]->(b), (b)-[s:RELATES_TO]->(a) DELETE r, s",
+    "MATCH (a)-[r:RELATES_TO]->(b), (b)-[s:RELATES_TO]->(a) WHERE id(r) <> id(s) DELETE r, s",
     "MATCH (a)-[r:RELATES_TO]->(b) WITH r MATCH (a {id: 'a'}), (b {id: 'b'}) DELETE r",
     "MATCH (a)-[r:RELATES_TO]->(b) WITH r ORDER BY r.weight LIMIT 2 DELETE r",
     "MATCH (a) OPTIONAL MATCH (a)-[r:RELATES_TO]->(b) DELETE r",
@@ -47,18 +47,15 @@ ASKED = [
 ON_A_COPY = [
     "MATCH (n {id: 'a'}) SET n.content = 'x', n.content = 'x'",
     # Values of another type, several for one element, and what one item sets and another reads.
-    "MATCH (n {id: 'a'}) SET n.content = 2",
     "MATCH (n {id: 'a'})-[]->(b) SET n.content = b.id",
     "MATCH (n {id: 'a'}) SET n.content = 'x', n.content = 'y'",
     "MATCH (n {id: 'a'}), (b {id: 'a'}) SET n.content = 'x', b.type = 'y'",
-    "MATCH (n {id: 'a'}) SET n.content = 'x', n.type = n.CONTENT",
     "MATCH (n {id: 'a'}) WITH n, n AS m SET n.content = 'x', n.type = m.content",
     "MATCH (n {id: 'd'}) DELETE n CREATE (m:Entity {id: 'd', type: 'again'})",
     # What fails there, fails with what the engine says.
     "MATCH (n {id: 'b'}) DELETE n",
     "MATCH (n {id: 'a'}) SET n.weight = 2",
     "MATCH (a)-[r:RELATES_TO]->(b) SET r.content = 'x'",
-    "MATCH (a)-[r:RELATES_TO]->(b) SET r.weight = '2'",
     "MATCH (a)-[r:RELATES_TO*1..2]->(b) DELETE r",
 ]
 

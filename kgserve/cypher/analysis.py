@@ -1,0 +1,302 @@
+"""Analysis of a whole statement: which variables each clause has, and what the engine gets in its place.
+
+A statement that passes here is answered as openCypher has it, as far as its types tell; anything else is refused with
+its place and what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.context import Binding, Context, Scope, ungroup
+from kgserve.cypher.edits import Edits
+from kgserve.cypher.lexer import AGGREGATES, Outline
+from kgserve.cypher.matching import PatternAnalysis, check_condition
+from kgserve.cypher.parser import parse
+from kgserve.cypher.syntax import (
+    Access,
+    Clause,
+    Creation,
+    Deletion,
+    Expression,
+    Item,
+    Literal,
+    Match,
+    PatternTest,
+    Procedure,
+    Projection,
+    Property,
+    Setting,
+    Span,
+    Unwind,
+    Variable,
+)
+from kgserve.cypher.types import Type
+
+_MANY_ROWS = 1_000_000_000
+
+
+class Analysed(msgspec.Struct, frozen=True):
+    """Changes to a statement, and what must hold of a store for the answer to be right (`context`)."""
+
+    edits: Edits
+    assumptions: frozenset[str]
+
+
+def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysed:
+    """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for what it would answer wrongly."""
+    query = parse(outline)
+    context = Context(outline, parameters, edits)
+    columns: list[list[str] | None] = []
+    for part in query.parts:
+        columns.append(_Part(context, part).read())
+        if columns[0] is not None and columns[-1] is not None and columns[-1] != columns[0]:
+            what = f"UNION joins columns of the same names: {', '.join(columns[0])} and {', '.join(columns[-1])};"
+            raise context.refuse(part[-1].start, f"{what} the second RETURN stands")
+    return Analysed(context.edits, frozenset(context.assumptions))
+
+
+def _spans(value: object) -> Iterator[Span]:
+    """Yield all parts of a tree."""
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _spans(each)
+    elif isinstance(value, Span):
+        yield value
+        for name in value.__struct_fields__:
+            yield from _spans(getattr(value, name))
+
+
+class _Part:
+    """One of the queries that UNION joins."""
+
+    def __init__(self, context: Context, clauses: tuple[Clause, ...]) -> None:
+        self._context = context
+        self._clauses = clauses
+        self._patterns = PatternAnalysis(context)
+        self._typer = self._patterns.typer
+        self._scope = Scope()
+        self._hidden = len(context.hidden)
+        # Where the columns begin that were given a name.
+        self._named = set[int]()
+        self._kinds = dict[int, Type]()
+
+    def read(self) -> list[str] | None:
+        """Read all clauses; return the names of the columns, None where only the engine knows them."""
+        columns: list[str] | None = []
+        for number, clause in enumerate(self._clauses):
+            if isinstance(clause, Projection):
+                columns = self._project(clause, self._clauses[number + 1 :])
+            else:
+                self._read(clause)
+        return columns
+
+    def _read(self, clause: Clause) -> None:
+        match clause:
+            case Match():
+                self._patterns.start(self._scope)
+                self._patterns.read_match(clause, self._scope, counts_rows=self._counts_rows(clause))
+            case Unwind():
+                self._unwind(clause)
+            case Procedure():
+                self._procedure(clause)
+            case Creation():
+                self._patterns.read_creation(clause.paths, clause.word, self._scope)
+            case Setting():
+                self._set(clause)
+            case Deletion():
+                for item in clause.items:
+                    self._typer.type_of(item, self._scope)
+            case Projection():
+                pass
+
+    def _counts_rows(self, clause: Match) -> bool:
+        """Tell whether it matters how often the same row comes of a pattern."""
+        later = self._clauses[self._clauses.index(clause) :]
+        first = next((each for each in later if isinstance(each, Projection | Creation)), None)
+        if not isinstance(first, Projection):
+            return first is not None
+        return not first.is_distinct or self._has_aggregate(first.start, first.items_end)
+
+    def _unwind(self, clause: Unwind) -> None:
+        kind = self._typer.type_of(clause.source, self._scope)
+        if kind.kind not in {"list", "engine", "null"}:
+            raise self._context.refuse(clause.source.start, f"UNWIND needs a list, and gets {kind.name}; it stands")
+        self._bind(clause.name, kind.element if kind.kind == "list" else Type("engine"), clause.start)
+
+    def _bind(self, name: str, kind: Type, index: int) -> None:
+        if other := self._scope.similar(name):
+            what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
+            raise self._context.refuse(index, what)
+        self._scope.bindings[name] = Binding(kind.derived())
+
+    def _procedure(self, clause: Procedure) -> None:
+        for argument in clause.arguments:
+            self._typer.type_of(argument, self._scope)
+        self._scope.is_open = True
+        for name in clause.yields:
+            self._scope.bindings[name] = Binding(Type("engine", is_nullable=True))
+        if clause.where is not None:
+            self._typer.type_of(clause.where, self._scope)
+
+    def _set(self, clause: Setting) -> None:
+        for item in clause.items:
+            column = self._typer.type_of(item.target, self._scope)
+            kind = self._typer.type_of(item.value, self._scope)
+            known = column if column.is_column else None
+            self._patterns.check_assignment(item.start, self._context.typed(item.target), known, kind)
+
+    def _project(self, clause: Projection, later: tuple[Clause, ...]) -> list[str] | None:
+        before = self._scope
+        bindings: dict[str, Binding] = {}
+        is_open = before.is_open and clause.star >= 0
+        names = self._star(clause, bindings)
+        for item in clause.items:
+            names.append(self._item(clause, item, bindings))
+        self._check_names(clause, names)
+        after = Scope(bindings, is_open=is_open)
+        puts_together = clause.is_distinct or self._has_aggregate(clause.start, clause.items_end)
+        if puts_together:
+            self._check_keys(clause)
+        self._order(clause, before, after, keeps_rows=not puts_together)
+        self._scope = after
+        if clause.where is not None:
+            self._filter(clause, clause.where, before, after, keeps_rows=not puts_together)
+        self._keep_order(clause, later)
+        self._hidden = len(self._context.hidden)
+        return None if is_open else names
+
+    def _star(self, clause: Projection, bindings: dict[str, Binding]) -> list[str]:
+        if clause.star < 0:
+            return []
+        hidden = set(self._context.hidden)
+        visible = [name for name in self._scope.bindings if name not in hidden]
+        if len(self._context.hidden) > self._hidden:
+            if not visible or self._scope.is_open:
+                raise self._context.refuse(
+                    clause.star, "write the names of the variables in the place of this; it stands"
+                )
+            written = ", ".join(f"`{name}`" for name in visible)
+            self._context.edits.replace(clause.star, clause.star + 1, written)
+        bindings |= {name: self._scope.bindings[name] for name in visible}
+        return visible
+
+    def _item(self, clause: Projection, item: Item, bindings: dict[str, Binding]) -> str:
+        value, edits = ungroup(item.value), self._context.edits
+        if isinstance(value, PatternTest):
+            what = "a pattern is a condition, and no value; write EXISTS { MATCH … } or COUNT { MATCH … }. It stands"
+            raise self._context.refuse(item.start, what)
+        kind = self._kinds[item.start] = self._typer.type_of(value, self._scope)
+        if isinstance(value, Literal) and value.kind == "null":
+            edits.replace(value.start, value.end, "CAST(NULL AS STRING)")
+        name = item.alias or (value.name if isinstance(value, Variable) else self._context.typed(item))
+        if not item.alias and clause.word == "WITH" and not isinstance(value, Variable):
+            if not (clause.star < 0 and isinstance(value, Access) and _ends_in_star(value)):
+                raise self._context.refuse(item.start, "what WITH passes on needs a name, as in WITH … AS x; it stands")
+        if not item.alias and edits.rewritten(item.start, item.end):
+            self._name(item)
+        if item.alias or isinstance(value, Variable):
+            self._check_alias(item, name, bindings)
+            bindings[name] = Binding(kind.derived())
+        return name
+
+    def _name(self, item: Item) -> str:
+        """Have a column named as it was typed; return that name."""
+        name = self._context.typed(item).replace("`", "")
+        if item.start not in self._named:
+            self._named.add(item.start)
+            self._context.edits.behind(item.end - 1, f" AS `{name}`")
+        return name
+
+    def _check_alias(self, item: Item, name: str, bindings: dict[str, Binding]) -> None:
+        if other := Scope(bindings).similar(name):
+            what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
+            raise self._context.refuse(item.start, what)
+
+    def _check_names(self, clause: Projection, names: list[str]) -> None:
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise self._context.refuse(
+                    clause.start, f"two columns have the name {name}; rename one with AS. They stand"
+                )
+
+    def _check_keys(self, clause: Projection) -> None:
+        """To the engines each NaN is another value."""
+        for item in clause.items:
+            kind = self._kinds.get(item.start)
+            if kind is not None and kind.kind == "float" and kind.may_be_nan:
+                if not self._has_aggregate(item.start, item.end):
+                    what = "this may be NaN, and the engine would not take two of them for one value; it stands"
+                    raise self._context.refuse(item.start, what)
+
+    def _has_aggregate(self, start: int, end: int) -> bool:
+        return any(self._context.outline.calls(at) in AGGREGATES for at in range(start, end))
+
+    def _order(self, clause: Projection, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
+        both = Scope(before.bindings | after.bindings, is_open=before.is_open)
+        for item in clause.order:
+            alias = self._alias_of(clause, item.value)
+            if alias is not None and not keeps_rows:
+                self._context.edits.replace(item.value.start, item.value.end, f"`{alias}`")
+                continue
+            kind = self._typer.type_of(item.value, both)
+            if keeps_rows:
+                self._see_through(clause, item.value, before)
+            if kind.kind == "float" and kind.may_be_nan:
+                text = self._context.text(item.value)
+                self._context.edits.before(item.start, f"({text}) <> ({text}) {item.alias}, ")
+        if clause.order and clause.word == "WITH" and not clause.bounds:
+            self._context.edits.behind(clause.order_end - 1, f" LIMIT {_MANY_ROWS}")
+
+    def _alias_of(self, clause: Projection, value: Expression) -> str | None:
+        """Return the column that is the same expression, and not just a name."""
+        if isinstance(value, Variable):
+            return None
+        typed = self._context.typed(value)
+        for item in clause.items:
+            if self._context.typed(item.value) == typed and not self._is_plain(item):
+                return item.alias or self._name(item)
+        return None
+
+    def _is_plain(self, item: Item) -> bool:
+        return not item.alias and isinstance(item.value, Variable | Access)
+
+    def _see_through(self, clause: Projection, value: Expression, before: Scope) -> None:
+        """Kùzu sorts by the old variable where a column has its name: put the column's expression there."""
+        made = {item.alias: item.value for item in clause.items if item.alias in before.bindings}
+        for part in list(_spans(value)):
+            shadowing = made.get(part.name) if isinstance(part, Variable) else None
+            if shadowing is not None and not (isinstance(shadowing, Variable) and shadowing.name == part.name):  # pyright: ignore[reportAttributeAccessIssue]
+                self._context.edits.replace(part.start, part.end, f"({self._text_of(shadowing)})")
+
+    def _text_of(self, expression: Expression) -> str:
+        text = self._context.text(expression)
+        return text.partition(" AS `")[0] if text.endswith("`") else text
+
+    def _filter(self, clause: Projection, where: Expression, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
+        names = {part.name for part in _spans(where) if isinstance(part, Variable)}
+        dropped = [name for name in before.bindings if name in names and name not in after.bindings]
+        if dropped and not keeps_rows:
+            what = f"{dropped[0]} is not passed on by this WITH, and its WHERE cannot see it; add it. The WHERE stands"
+            raise self._context.refuse(clause.where_start, what)
+        scope = Scope({name: before.bindings[name] for name in dropped} | after.bindings, is_open=after.is_open)
+        kind = self._typer.type_of(where, scope)
+        check_condition(self._context, where, kind)
+        if dropped:
+            self._context.edits.behind(clause.items_end - 1, "".join(f", `{name}`" for name in dropped))
+            kept = ", ".join(f"`{name}`" for name in after.bindings)
+            self._context.edits.behind(clause.end - 1, f" WITH {kept}")
+
+    def _keep_order(self, clause: Projection, later: tuple[Clause, ...]) -> None:
+        """Ladybug forgets the order, and takes other rows, where an aggregate follows; not past an UNWIND."""
+        if clause.word == "WITH" and clause.order and later and self._has_aggregate(clause.end, later[-1].end):
+            self._context.edits.behind(clause.end - 1, f" UNWIND [1] AS {self._context.hide('u')}")
+            # The hidden variable is in scope from here on.
+
+
+def _ends_in_star(access: Access) -> bool:
+    last = access.steps[-1]
+    return isinstance(last, Property) and last.name == "*"

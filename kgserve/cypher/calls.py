@@ -1,0 +1,218 @@
+"""Calls of functions: the types of their arguments, what they return, and openCypher's functions of another name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kgserve.cypher.context import Context, ungroup
+from kgserve.cypher.functions import KINDS_OF_CASTS, SIGNATURES, Signature
+from kgserve.cypher.operators import comparable
+from kgserve.cypher.syntax import Call, Cast, Expression, Literal, Negation, Parameter
+from kgserve.cypher.types import ANY, FLOAT, INTEGER, MAX_INTEGER, NUMBERS, Type, join, list_of
+
+_ENGINE = Type("engine", is_nullable=True)
+_WHOLE_TEXT = 2_000_000
+"""More characters than a text of a store can have."""
+_AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "max"})
+_NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
+_MADE_DIFFERENTLY = frozenset({"coalesce", "ifnull"})
+_COUNTED = frozenset({"left", "right"})
+
+
+class CallRules:
+    """Checks one call after the other, whose arguments have been checked."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def check(self, call: Call, kinds: list[Type]) -> Type:
+        """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
+        signature = SIGNATURES.get(call.name)
+        if signature is None:
+            return _ENGINE
+        if call.name == "size" and len(kinds) == 1 and kinds[0].kind == "relations":
+            self._context.edits.replace(call.start, call.start + 1, "length")
+            return INTEGER
+        if call.name == "reverse" and len(kinds) == 1 and kinds[0].kind == "list":
+            self._context.edits.replace(call.start, call.start + 1, "list_reverse")
+            return kinds[0]
+        self._check_arguments(call, signature, kinds)
+        self._check_special(call, kinds)
+        self._rewrite(call, kinds)
+        return self._result(call, signature, kinds)
+
+    def cast(self, cast: Cast, kind: Type) -> Type:
+        """Return the type of CAST(… AS TYPE), which is the caller's own wish."""
+        base = cast.type.partition("(")[0]
+        if base.endswith("]"):
+            return list_of(ANY, is_nullable=kind.is_nullable)
+        made = KINDS_OF_CASTS.get(base, "engine")
+        is_nan = made == "float" and kind.kind not in {"integer", "null"} and (kind.kind != "float" or kind.may_be_nan)
+        return Type(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
+
+    def _check_arguments(self, call: Call, signature: Signature, kinds: list[Type]) -> None:
+        for number, (argument, kind) in enumerate(zip(call.arguments, kinds, strict=True)):
+            accepted = signature.accepts(number)
+            if accepted is None or kind.kind in accepted or kind.kind in {"null", "engine"}:
+                continue
+            raise self._context.refuse(argument.start, self._unsuitable(call.name, kind, accepted))
+
+    def _unsuitable(self, name: str, kind: Type, accepted: frozenset[str]) -> str:
+        if kind.kind == "any":
+            return f"{name}() gets a value of no certain type; write CAST(… AS STRING), or AS another type, around it. It stands"
+        instead = "; write string(…) around it" if "text" in accepted and name != "size" else ""
+        if name == "size":
+            return f"size() is of texts and lists, and gets {kind.name}. It stands"
+        return f"{name}() does not take {kind.name}{instead}. It stands"
+
+    def _check_special(self, call: Call, kinds: list[Type]) -> None:
+        name, found = call.name, {kind.kind for kind in kinds if kind.kind in NUMBERS}
+        if name in _MADE_DIFFERENTLY and {"integer", "float"} <= found:
+            what = f"{name}() makes whole numbers decimal here; write them with .0, as in 1.0. It stands"
+            raise self._context.refuse(call.start, what)
+        if name in _MADE_DIFFERENTLY:
+            self._check_alike(call, kinds)
+        if name == "range":
+            self._check_range(call)
+        if name == "nullif" and len(kinds) > 1 and not comparable(kinds[0], kinds[1]):
+            what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. It stands"
+            raise self._context.refuse(call.start, what)
+        if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
+            what = f"{name}() may meet NaN here, of which the engine makes what it likes; round() it first. It stands"
+            raise self._context.refuse(call.start, what)
+        if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
+            element = kinds[0].of
+            if element is not None and not comparable(element, kinds[1]):
+                what = f"{name}() looks for {kinds[1].name} in a list of {element.name}s; it stands"
+                raise self._context.refuse(call.start, what)
+        if name in _COUNTED and len(call.arguments) > 1:
+            self._check_not_negative(call, call.arguments[1])
+        if name == "substr":
+            what = "substr counts from 1, and substring from 0 as openCypher has it: write substring. It stands"
+            raise self._context.refuse(call.start, what)
+
+    def _check_alike(self, call: Call, kinds: list[Type]) -> None:
+        """The engine makes texts of values of different types."""
+        for argument, kind in zip(call.arguments[1:], kinds[1:], strict=True):
+            if not comparable(kinds[0], kind):
+                what = f"{call.name}() gets {kinds[0].name} and {kind.name}; convert one to the type of the other. It stands"
+                raise self._context.refuse(argument.start, what)
+
+    def _check_range(self, call: Call) -> None:
+        known = [self._whole(argument) for argument in call.arguments]
+        if len(known) > 2 and abs(known[1]) + abs(known[2]) > MAX_INTEGER:  # noqa: PLR2004 - it has a step
+            raise self._context.refuse(call.start, "range() would leave 64 bits with its last step; it stands")
+
+    def _whole(self, argument: Expression) -> int:
+        inner = ungroup(argument)
+        if isinstance(inner, Negation):
+            return self._whole(inner.operand)
+        value = inner.value if isinstance(inner, Literal) else None
+        if isinstance(inner, Parameter):
+            value = self._context.parameters.get(inner.name)
+        return value if isinstance(value, int) else 0
+
+    def _check_not_negative(self, call: Call, argument: Expression) -> None:
+        """The engine has answers for negative numbers; have it fail where one could come of an expression."""
+        inner = ungroup(argument)
+        if isinstance(inner, Negation):
+            raise self._context.refuse(argument.start, f"{call.name}() takes no negative number; it stands")
+        is_sure = isinstance(inner, Literal) or (isinstance(inner, Call) and inner.name in {"size", "length"})
+        if not is_sure:
+            text = self._context.text(argument)
+            failing = f" + 0 / CASE WHEN ({text}) < 0 THEN 0 ELSE 1 END)"
+            self._context.edits.around(argument.start, argument.end, "((", f"){failing}")
+
+    def _rewrite(self, call: Call, kinds: list[Type]) -> None:
+        edits = self._context.edits
+        match call.name:
+            case "log":
+                edits.replace(call.start, call.start + 1, "ln")
+            case "substring":
+                self._count_from_one(call)
+            case "label" | "labels":
+                self._label(call, kinds)
+            case "sign" if kinds and kinds[0].kind == "float":
+                opening = f"(CASE WHEN {self._context.text(call.arguments[0])} = 0 THEN 0 ELSE "
+                edits.around(call.start, call.end, opening, " END)")
+            case "collect" if not call.is_star:
+                edits.around(call.start, call.end, "coalesce(", ", [])")
+            case "sum" if kinds and kinds[0].kind in NUMBERS:
+                edits.around(call.start, call.end, "coalesce(", ", 0)" if kinds[0].kind != "float" else ", 0.0)")
+            case "json_extract":
+                edits.around(call.start, call.end, "nullif(", ", '')")
+            case "ceil" | "ceiling" | "floor" if kinds and kinds[0].kind == "integer":
+                edits.around(call.start, call.end, "CAST(", " AS DOUBLE)")
+            case _:
+                pass
+
+    def _count_from_one(self, call: Call) -> None:
+        if len(call.arguments) < 2:  # noqa: PLR2004 - the text and the start
+            return
+        start = call.arguments[1]
+        inner = ungroup(start)
+        for argument in call.arguments[1:]:
+            self._check_not_negative(call, argument)
+        if isinstance(inner, Literal) and isinstance(inner.value, int):
+            self._context.edits.replace(start.start, start.end, str(inner.value + 1))
+        else:
+            self._context.edits.around(start.start, start.end, "((", ") + 1)")
+        if len(call.arguments) == 2:  # noqa: PLR2004 - to the end
+            self._context.edits.behind(start.end - 1, f", {_WHOLE_TEXT}")
+
+    def _label(self, call: Call, kinds: list[Type]) -> None:
+        """The engine gives one label, as a text, also for a node that was not found."""
+        edits = self._context.edits
+        if call.name == "labels":
+            edits.replace(call.start, call.start + 1, "label")
+            edits.around(call.start, call.end, "[", "]")
+        if kinds and kinds[0].is_nullable:
+            opening = f"(CASE WHEN {self._context.text(call.arguments[0])} IS NULL THEN NULL ELSE "
+            edits.around(call.start, call.end, opening, " END)")
+
+    def _result(self, call: Call, signature: Signature, kinds: list[Type]) -> Type:
+        is_nullable = any(kind.is_nullable for kind in kinds) if call.name not in _NEVER_NULL else False
+        is_nullable = is_nullable or call.name in {"avg", "min", "max", "json_extract", "nullif"}
+        base, _, element = signature.result.partition(" ")
+        first = kinds[0] if kinds else _ENGINE
+        match base:
+            case "first" | "element" | "transformed" | "joined" | "null":
+                return self._of_arguments(base, call, first, kinds, is_nullable=is_nullable)
+            case "list":
+                inner = first if element == "first" else Type(element)
+                inner = msgspec.structs.replace(inner, is_nullable=False) if call.name == "collect" else inner
+                return list_of(inner, is_nullable=is_nullable)
+            case "sum" | "average":
+                return self._of_numbers(base, first, is_nullable=is_nullable)
+            case "nan":
+                return Type("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
+            case "count":
+                return INTEGER
+            case _:
+                return Type(base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine")
+
+    def _of_numbers(self, base: str, first: Type, *, is_nullable: bool) -> Type:
+        if base == "average":
+            return msgspec.structs.replace(FLOAT, is_nullable=True, may_be_nan=first.may_be_nan or first.may_be_large)
+        kind = first.kind if first.kind in NUMBERS else "engine"
+        return Type(kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float")
+
+    def _of_arguments(self, base: str, call: Call, first: Type, kinds: list[Type], *, is_nullable: bool) -> Type:
+        if base == "element":
+            return first.element.nullable()
+        if base == "transformed":
+            return list_of(kinds[1], is_nullable=is_nullable)
+        if base == "joined":
+            joined = first
+            for kind in kinds[1:]:
+                joined = join(joined, kind)
+            never = call.name in _MADE_DIFFERENTLY and any(not kind.is_nullable for kind in kinds)
+            return msgspec.structs.replace(joined.derived(), is_nullable=not never and joined.is_nullable)
+        if call.name in {"ceil", "ceiling", "floor"}:
+            return msgspec.structs.replace(FLOAT, is_nullable=is_nullable, may_be_nan=first.may_be_nan)
+        return msgspec.structs.replace(first.derived(), is_nullable=is_nullable, is_filled=False)
+
+
+def has_aggregate(names: set[str]) -> bool:
+    """Tell whether any function of these names puts rows together."""
+    return not _AGGREGATES.isdisjoint(names)

@@ -1,0 +1,429 @@
+"""Types of expressions, worked out from the leaves up, with the checks and changes that belong to each part."""
+
+from __future__ import annotations
+
+from kgserve.cypher.calls import CallRules
+from kgserve.cypher.context import Binding, Context, Scope, ungroup
+from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
+from kgserve.cypher.operators import OperatorRules
+from kgserve.cypher.syntax import (
+    Access,
+    Call,
+    Case,
+    Cast,
+    Expression,
+    Group,
+    LabelTest,
+    Lambda,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Negation,
+    Operation,
+    Parameter,
+    PatternTest,
+    Property,
+    Slice,
+    Subquery,
+    Subscript,
+    Variable,
+)
+from kgserve.cypher.types import (
+    ANY,
+    BOOLEAN,
+    EDGE_COLUMNS,
+    ELSEWHERE_COLUMNS,
+    MAX_INTEGER,
+    NODE_COLUMNS,
+    NULL,
+    NUMBERS,
+    Type,
+    join,
+    list_of,
+    type_of_literal,
+    type_of_value,
+)
+
+ENGINE = Type("engine", is_nullable=True)
+"""The type of what only the engine knows: what comes of a procedure, or a property that it will refuse."""
+_COLUMNS = {"node": NODE_COLUMNS | ELSEWHERE_COLUMNS, "relation": EDGE_COLUMNS}
+
+
+class Typer:
+    """Works out the types of expressions in a scope. ``patterns`` analyses the patterns among them."""
+
+    def __init__(self, context: Context, patterns: PatternReader) -> None:
+        self._context = context
+        self._patterns = patterns
+        self.operators = OperatorRules(context)
+        self._calls = CallRules(context)
+
+    def type_of(self, expression: Expression, scope: Scope) -> Type:
+        """Return the type. Raises InvalidInput for what the engine would answer wrongly."""
+        match expression:
+            case Literal():
+                return self._literal(expression)
+            case Parameter():
+                return type_of_value(self._context.parameters.get(expression.name))
+            case Variable():
+                return self._variable(expression, scope)
+            case Group():
+                return self.type_of(expression.inner, scope)
+            case Operation():
+                return self._operation(expression, scope)
+            case _:
+                return self._composed(expression, scope)
+
+    def _composed(self, expression: Expression, scope: Scope) -> Type:
+        match expression:
+            case Access():
+                return self._access(expression, scope)
+            case ListLiteral():
+                return self._list(expression, scope)
+            case MapLiteral():
+                return self._map(expression, scope)
+            case Negation():
+                return self._negation(expression, scope)
+            case Call():
+                return self._call(expression, scope)
+            case Case():
+                return self._case(expression, scope)
+            case _:
+                return self._rarer(expression, scope)
+
+    def _rarer(self, expression: Expression, scope: Scope) -> Type:
+        match expression:
+            case Cast():
+                return self._calls.cast(expression, self.type_of(expression.operand, scope))
+            case PatternTest():
+                self._patterns.read_test(expression, scope)
+                return BOOLEAN
+            case Subquery():
+                self._patterns.read_subquery(expression, scope)
+                return BOOLEAN if expression.word == "EXISTS" else Type("integer")
+            case _:
+                raise self._context.refuse(expression.start, "a function stands where none can be,")
+
+    def _literal(self, literal: Literal) -> Type:
+        value = literal.value
+        if literal.kind == "integer" and isinstance(value, int) and value > MAX_INTEGER:
+            is_least = value == MAX_INTEGER + 1 and self._context.outline.symbol(literal.start - 1) == "-"
+            if not is_least:
+                raise self._context.refuse(literal.start, "this whole number does not fit into 64 bits; it stands")
+        if literal.kind == "float" and value in {float("inf")}:
+            raise self._context.refuse(literal.start, "this number is too large for a decimal number; it stands")
+        return type_of_literal(literal)
+
+    def _variable(self, variable: Variable, scope: Scope) -> Type:
+        binding = scope.bindings.get(variable.name)
+        if binding is None:
+            self._check_similar(variable, scope)
+            if scope.is_open:
+                return ENGINE
+            raise self._context.refuse(variable.start, f"query: Variable {variable.name} is not in scope,")
+        if binding.anchor:
+            self._miss(variable, binding.anchor)
+        return binding.type
+
+    def _miss(self, variable: Variable, anchor: str) -> None:
+        """The engines give a path of nulls where an OPTIONAL MATCH has found none."""
+        if anchor == "?":
+            what = (
+                f"{variable.name} may not have been found, and the engine would not say so; name a node in its pattern."
+            )
+            raise self._context.refuse(variable.start, f"{what} It stands")
+        opening = f"(CASE WHEN `{anchor}` IS NULL THEN NULL ELSE "
+        self._context.edits.around(variable.start, variable.end, opening, " END)")
+
+    def _check_similar(self, variable: Variable, scope: Scope) -> None:
+        if other := scope.similar(variable.name):
+            what = f"there is no variable {variable.name}, but {other}: upper and lower case differ. It stands"
+            raise self._context.refuse(variable.start, what)
+
+    def _list(self, literal: ListLiteral, scope: Scope) -> Type:
+        if len(literal.items) == 1 and _is_comprehension(literal.items[0]):
+            what = "this is a list comprehension without a condition; write the list alone, or parentheses around x IN list;"
+            raise self._context.refuse(literal.start, f"{what} it stands")
+        kinds = [self.type_of(item, scope) for item in literal.items]
+        self._check_mixed(literal.start, "a list", kinds)
+        element = kinds[0] if kinds else None
+        for kind in kinds[1:]:
+            element = kind if element is None else join(element, kind)
+        return list_of(element) if element is not None else Type("list")
+
+    def _check_mixed(self, index: int, what: str, kinds: list[Type]) -> None:
+        found = {kind.kind for kind in kinds if kind.kind in NUMBERS}
+        if {"integer", "float"} <= found:
+            message = (
+                f"the engine makes all numbers of {what} decimal, or cuts them; write whole ones with .0, as in 1.0."
+            )
+            raise self._context.refuse(index, f"{message} It stands")
+
+    def _map(self, literal: MapLiteral, scope: Scope) -> Type:
+        fields: dict[str, Type] = {}
+        lowered: set[str] = set()
+        for key, name, value in literal.entries:
+            if name.lower() in lowered:
+                raise self._context.refuse(
+                    key, "keys that differ in case alone are one to the engine; the second stands"
+                )
+            lowered.add(name.lower())
+            fields[name] = self.type_of(value, scope).derived()
+        return Type("map", fields=tuple(fields.items()))
+
+    def _negation(self, negation: Negation, scope: Scope) -> Type:
+        kind = self.type_of(negation.operand, scope)
+        if negation.operator == "NOT":
+            self.operators.truth("NOT", negation.start, kind)
+            return Type("boolean", is_nullable=kind.is_nullable)
+        operand = negation.operand
+        self.operators.keep_sign(operand, kind)
+        if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
+            raise self._context.refuse(operand.start, "this whole number does not fit into 64 bits; it stands")
+        if isinstance(operand, Access):
+            self._context.edits.around(operand.start, operand.end, "(", ")")
+        return kind.derived()
+
+    def _operation(self, operation: Operation, scope: Scope) -> Type:
+        if operation.level == PREDICATE:
+            return self._predicates(operation, scope)
+        first, *others = operation.operands
+        assert first is not None  # noqa: S101 - the parser reads an operand first
+        kinds = [self.type_of(first, scope)]
+        kinds += [self.type_of(each, scope) for each in others if each is not None]
+        if operation.level in {OR, XOR, AND}:
+            return self._truth(operation, kinds)
+        if operation.level == COMPARISON:
+            return self._comparison(operation, kinds)
+        return self._arithmetic(operation, kinds)
+
+    def _truth(self, operation: Operation, kinds: list[Type]) -> Type:
+        word, index = operation.operators[0]
+        for kind in kinds:
+            self.operators.truth(word, index, kind)
+        return Type("boolean", is_nullable=any(kind.is_nullable for kind in kinds))
+
+    def _comparison(self, operation: Operation, kinds: list[Type]) -> Type:
+        if len(operation.operators) > 1:
+            index = operation.operators[1][1]
+            raise self._context.refuse(index, "compare two values at a time, as in a < b AND b < c; another one stands")
+        word, index = operation.operators[0]
+        left, right = operation.operands
+        assert left is not None  # noqa: S101 - only IS NULL has one operand
+        assert right is not None  # noqa: S101
+        return self.operators.compare(word, index, left, kinds[0], right, kinds[1])
+
+    def _arithmetic(self, operation: Operation, kinds: list[Type]) -> Type:
+        for operand, each in zip(operation.operands, kinds, strict=True):
+            if operand is not None:
+                self.operators.keep_sign(operand, each)
+        kind = kinds[0].derived()
+        for (word, index), following, operand in zip(
+            operation.operators, kinds[1:], operation.operands[1:], strict=True
+        ):
+            kind = self.operators.arithmetic(word, index, operation.level, kind, following, operand)
+        if operation.level == SUM and kind.kind == "text" and kind.is_nullable:
+            self.operators.keep_nulls(operation, kinds)
+        return kind.derived()
+
+    def _predicates(self, operation: Operation, scope: Scope) -> Type:
+        first = operation.operands[0]
+        assert first is not None  # noqa: S101 - the parser reads an operand first
+        words = [word for word, _ in operation.operators]
+        if len(words) > 1:
+            raise self._context.refuse(
+                operation.operators[1][1], "put parentheses around what comes before this; it stands"
+            )
+        word, index = operation.operators[0]
+        right = operation.operands[1]
+        if right is None:
+            return self._is_null(first, scope)
+        left_type, right_type = self.type_of(first, scope), self.type_of(right, scope)
+        self.operators.bind_tighter(operation)
+        if word == "IN":
+            return self.operators.is_in(index, first, left_type, right, right_type)
+        return self.operators.contains(index, first, left_type, right, right_type, word)
+
+    def _is_null(self, operand: Expression, scope: Scope) -> Type:
+        inner = ungroup(operand)
+        binding = scope.bindings.get(inner.name) if isinstance(inner, Variable) else None
+        if binding is not None and binding.anchor not in {"", "?"}:
+            self._context.edits.replace(operand.start, operand.end, f"`{binding.anchor}`")
+            return BOOLEAN
+        self.type_of(operand, scope)
+        if isinstance(operand, Operation | Negation):
+            self._context.edits.around(operand.start, operand.end, "(", ")")
+        return BOOLEAN
+
+    def _call(self, call: Call, scope: Scope) -> Type:
+        if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternTest):
+            self._patterns.read_count(call, call.arguments[0], scope)
+            return Type("integer")
+        if call.name == "length" and self._path_may_be_missing(call, scope):
+            return Type("integer", is_nullable=True)
+        kinds: list[Type] = []
+        for argument in call.arguments:
+            if isinstance(argument, Lambda):
+                kinds.append(self._lambda(argument, kinds[0] if kinds else ANY, scope))
+            else:
+                kinds.append(self.type_of(argument, scope))
+        return self._calls.check(call, kinds)
+
+    def _path_may_be_missing(self, call: Call, scope: Scope) -> bool:
+        argument = call.arguments[0] if len(call.arguments) == 1 else None
+        binding = scope.bindings.get(argument.name) if isinstance(argument, Variable) else None
+        if binding is None or binding.anchor in {"", "?"}:
+            return False
+        opening = f"(CASE WHEN `{binding.anchor}` IS NULL THEN CAST(NULL AS INT64) ELSE "
+        self._context.edits.around(call.start, call.end, opening, " END)")
+        return True
+
+    def _lambda(self, function: Lambda, subject: Type, scope: Scope) -> Type:
+        inner = scope.copy()
+        for name in function.parameters:
+            inner.bindings[name] = Binding(subject.element)
+        return self.type_of(function.body, inner)
+
+    def _case(self, case: Case, scope: Scope) -> Type:
+        subject = None if case.subject is None else self.type_of(case.subject, scope)
+        kinds: list[Type] = []
+        for condition, value in case.branches:
+            wanted = self.type_of(condition, scope)
+            if subject is not None:
+                self.operators.check_comparable("CASE", condition.start, subject, wanted)
+                if {subject.kind, wanted.kind} == {"integer", "float"}:
+                    what = "CASE casts decimal numbers to whole ones here; write CASE WHEN x = 1.5 THEN …. It stands"
+                    raise self._context.refuse(condition.start, what)
+            kinds.append(self.type_of(value, scope))
+        kinds.append(NULL if case.otherwise is None else self.type_of(case.otherwise, scope))
+        self._check_mixed(case.start, "a CASE", kinds)
+        joined = kinds[0]
+        for kind in kinds[1:]:
+            joined = join(joined, kind)
+        return joined.derived()
+
+    def _access(self, access: Access, scope: Scope) -> Type:
+        kind = self.type_of(access.subject, scope)
+        for step in access.steps:
+            match step:
+                case Property():
+                    kind = self._property(step, kind)
+                case Subscript():
+                    kind = self._element(step, kind, scope)
+                case Slice():
+                    kind = self._slice(step, kind, scope)
+                case LabelTest():
+                    what = (
+                        "labels cannot be tested here: the only label is :Entity; compare type, as in n.type = 'task'."
+                    )
+                    raise self._context.refuse(step.start, f"{what} It stands")
+        return kind
+
+    def _property(self, step: Property, kind: Type) -> Type:
+        columns = _COLUMNS.get(kind.kind)
+        if columns is not None:
+            found = columns.get(step.name)
+            self._check_case(step, columns)
+            return ENGINE if found is None else (found.nullable() if kind.is_nullable else found)
+        if kind.kind == "map":
+            self._check_case(step, dict(kind.fields))
+            found = kind.field(step.name)
+            return ENGINE if found is None else (found.nullable() if kind.is_nullable else found)
+        if kind.kind in {"engine", "any", "null"}:
+            return ANY if kind.kind == "any" else ENGINE
+        raise self._context.refuse(step.start, f"{kind.name} has no properties; one is asked for")
+
+    def _check_case(self, step: Property, known: dict[str, Type]) -> None:
+        lowered = step.name.lower()
+        other = None if step.name in known else next((name for name in known if name.lower() == lowered), None)
+        if other is not None:
+            what = f"there is no property {step.name}, but {other}: upper and lower case differ. It stands"
+            raise self._context.refuse(step.end - 1, what)
+
+    def _element(self, step: Subscript, kind: Type, scope: Scope) -> Type:
+        index_type = self.type_of(step.index, scope)
+        if kind.kind in {"map", "node", "relation"}:
+            return self._keyed(step, kind)
+        self._check_list(step.start, kind)
+        self._check_index(step.start, index_type)
+        if kind.kind == "list":
+            self._count_from_one(step.index, is_last=False)
+        return kind.element.nullable()
+
+    def _keyed(self, step: Subscript, kind: Type) -> Type:
+        key = ungroup(step.index)
+        value = key.value if isinstance(key, Literal) else None
+        if not isinstance(value, str) or not value.isidentifier():
+            raise self._context.refuse(
+                step.start, f"the key of {kind.name} has to be written out, as in n.name; this one stands"
+            )
+        self._context.edits.replace(step.start, step.end, f".`{value}`")
+        return self._property(Property(start=step.start, end=step.end, name=value), kind)
+
+    def _check_list(self, index: int, kind: Type) -> None:
+        if kind.kind not in {"list", "engine", "null"}:
+            what = f"[…] takes a part of a list, and stands behind {kind.name}; for texts there is substring. It stands"
+            raise self._context.refuse(index, what)
+
+    def _check_index(self, index: int, kind: Type) -> None:
+        if kind.kind not in {"integer", "engine", "null"}:
+            raise self._context.refuse(index, f"a list is counted in whole numbers, and this is {kind.name}; it stands")
+
+    def _slice(self, step: Slice, kind: Type, scope: Scope) -> Type:
+        for bound in (step.first, step.last):
+            if bound is not None:
+                self._check_index(bound.start, self.type_of(bound, scope))
+        if step.is_native:
+            return kind
+        self._check_list(step.start, kind)
+        dots = step.start + 1 if step.first is None else step.first.end
+        self._context.edits.replace(dots, dots + 1, ":")
+        if step.first is not None:
+            self._count_from_one(step.first, is_last=False)
+        if step.last is not None:
+            self._count_from_one(step.last, is_last=True)
+        return kind.derived()
+
+    def _count_from_one(self, index: Expression, *, is_last: bool) -> None:
+        """The engine counts from 1, from the end with -1, and includes the last element of a slice."""
+        number = _whole(index)
+        if number is not None:
+            moved = (number - 1 if number < 0 else number) if is_last else (number if number < 0 else number + 1)
+            self._context.edits.replace(index.start, index.end, str(moved))
+            return
+        text = self._context.text(index)
+        condition, moved_text = (f"({text}) < 0", f"({text}) - 1" if is_last else f"({text}) + 1")
+        yes, no = (moved_text, f"({text})") if is_last else (f"({text})", moved_text)
+        self._context.edits.replace(index.start, index.end, f"CASE WHEN {condition} THEN {yes} ELSE {no} END")
+
+
+def _whole(expression: Expression) -> int | None:
+    inner = ungroup(expression)
+    if isinstance(inner, Negation) and inner.operator == "-" and inner.count == 1:
+        number = _whole(inner.operand)
+        return None if number is None else -number
+    value = inner.value if isinstance(inner, Literal) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+class PatternReader:
+    """What the typer needs of the analysis of patterns."""
+
+    def read_test(self, test: PatternTest, scope: Scope) -> None:
+        """Analyse a pattern in the place of an expression."""
+        raise NotImplementedError
+
+    def read_count(self, call: Call, test: PatternTest, scope: Scope) -> None:
+        """Analyse the pattern whose size is asked for, and have it counted."""
+        raise NotImplementedError
+
+    def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
+        """Analyse the patterns of EXISTS and COUNT."""
+        raise NotImplementedError
+
+
+def _is_comprehension(item: Expression) -> bool:
+    """Tell whether ``[item]`` is what openCypher reads as ``[x IN list]``."""
+    if not isinstance(item, Operation) or item.operators[0][0] != "IN":
+        return False
+    return isinstance(item.operands[0], Variable)

@@ -1,0 +1,380 @@
+"""Patterns: the variables they bind, and what makes the engine match them as openCypher has it.
+
+openCypher follows no relationship twice within one MATCH. The engines do, so conditions are added that compare the ids
+of relationships, and paths of variable length are followed as trails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import msgspec
+
+from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS, Binding, Context, Scope, ungroup
+from kgserve.cypher.expressions import AND
+from kgserve.cypher.inference import PatternReader, Typer
+from kgserve.cypher.lexer import KEYWORDS
+from kgserve.cypher.operators import OperatorRules, comparable
+from kgserve.cypher.syntax import (
+    Access,
+    Call,
+    Expression,
+    Literal,
+    MapLiteral,
+    Match,
+    NodePattern,
+    Operation,
+    Path,
+    PatternTest,
+    Property,
+    RelationPattern,
+    Subquery,
+    Variable,
+)
+from kgserve.cypher.types import EDGE_COLUMNS, ELSEWHERE_COLUMNS, NODE_COLUMNS, Type
+
+_RELATIONS = frozenset({"RELATES_TO", "LINKS_TO"})
+_UNKNOWN = "?"
+"""The anchor of what may be missing, where no variable tells."""
+
+
+class _Followed(msgspec.Struct):
+    """A relationship of a pattern, and the variable by which it is compared with others, once it is needed."""
+
+    pattern: RelationPattern
+    name: str
+    kind: str | None
+
+
+class PatternAnalysis(PatternReader):
+    """Reads patterns, and binds their variables in a scope."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.typer = Typer(context, self)
+        self._known = frozenset[str]()
+
+    def start(self, scope: Scope) -> None:
+        """Note the variables that are bound before a MATCH."""
+        self._known = frozenset(scope.bindings)
+
+    def read_match(self, match: Match, scope: Scope, *, counts_rows: bool = True) -> None:
+        """Read MATCH with its WHERE; ``counts_rows`` unless only existence matters."""
+        followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
+        if counts_rows:
+            self._note_loops(match)
+        conditions = list(self._conditions(followed, scope))
+        for each in followed:
+            self._bind_relation(each, scope, match)
+        for path in match.paths:
+            self._bind_path(path, scope, followed, is_optional=match.is_optional)
+        self._where(match, conditions, scope)
+
+    def _where(self, match: Match, conditions: list[str], scope: Scope) -> None:
+        if match.where is not None:
+            self._in_pattern(match.where, scope)
+            if conditions:
+                self._context.edits.around(match.where.start, match.where.end, "(", ")")
+                self._context.edits.behind(match.end - 1, "".join(f" AND {each}" for each in conditions))
+        elif conditions:
+            self._context.edits.behind(match.pattern_end - 1, f" WHERE {' AND '.join(conditions)}")
+
+    def read_creation(self, paths: tuple[Path, ...], word: str, scope: Scope) -> None:
+        """Read the patterns of CREATE and MERGE."""
+        for path in paths:
+            for node in path.nodes:
+                self._node(node, scope, is_optional=False)
+                self._assigned(node.properties, NODE_COLUMNS, scope)
+            for relation in path.relations:
+                self._created(relation, word, scope)
+            if path.name:
+                scope.bindings[path.name] = Binding(Type("path"))
+
+    def read_test(self, test: PatternTest, scope: Scope) -> None:
+        """Read a pattern in the place of a condition."""
+        self._check_known(test.path, scope)
+        inner = scope.copy()
+        followed = self._read_paths((test.path,), inner, is_optional=False)
+        if conditions := list(self._conditions(followed, inner)):
+            self._context.edits.around(test.start, test.end, "EXISTS { MATCH ", f" WHERE {' AND '.join(conditions)} }}")
+
+    def read_count(self, call: Call, test: PatternTest, scope: Scope) -> None:
+        """Have ``size((a)--())`` counted."""
+        self._check_known(test.path, scope)
+        inner = scope.copy()
+        followed = self._read_paths((test.path,), inner, is_optional=False)
+        self._note_loops(test)
+        conditions = list(self._conditions(followed, inner))
+        closing = f" WHERE {' AND '.join(conditions)} }}" if conditions else " }"
+        edits = self._context.edits
+        edits.replace(call.start, call.start + 1, "COUNT")
+        edits.replace(call.start + 1, call.start + 2, " { MATCH ")
+        edits.replace(call.end - 1, call.end, closing)
+
+    def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
+        """Read the patterns of EXISTS and COUNT."""
+        inner = scope.copy()
+        for match in subquery.matches:
+            self.read_match(match, inner, counts_rows=subquery.word == "COUNT")
+
+    def _in_pattern(self, condition: Expression, scope: Scope) -> None:
+        before, self._context.in_pattern = self._context.in_pattern, True
+        kind = self.typer.type_of(condition, scope)
+        self._context.in_pattern = before
+        check_condition(self._context, condition, kind)
+
+    def _check_known(self, path: Path, scope: Scope) -> None:
+        for each in (*path.nodes, *path.relations):
+            if each.name and each.name not in scope.bindings and not scope.is_open:
+                what = f"{each.name} is not known here, and a condition cannot bind it; write EXISTS {{ MATCH … }}. It stands"
+                raise self._context.refuse(each.start, what)
+
+    def _read_paths(self, paths: tuple[Path, ...], scope: Scope, *, is_optional: bool) -> list[_Followed]:
+        followed: list[_Followed] = []
+        names: set[str] = set()
+        for path in paths:
+            for node in path.nodes:
+                self._node(node, scope, is_optional=is_optional)
+            self._properties_of_nodes(path, scope)
+            for relation in path.relations:
+                if relation.name and relation.name in names:
+                    what = f"{relation.name} stands twice in one pattern, and no relationship is followed twice;"
+                    raise self._context.refuse(relation.start, f"{what} the second stands")
+                names.add(relation.name)
+                followed.append(self._relation(relation, scope))
+        return followed
+
+    def _node(self, node: NodePattern, scope: Scope, *, is_optional: bool) -> None:
+        self._check_labels(node)
+        if not node.name:
+            return
+        bound = scope.bindings.get(node.name)
+        if bound is None:
+            self._check_case(node.name, node.start, scope)
+            scope.bindings[node.name] = Binding(Type("node", is_nullable=is_optional))
+        elif bound.type.kind not in {"node", "engine", "any"}:
+            raise self._context.refuse(node.start, f"{node.name} is {bound.type.name} already, and no node; it stands")
+
+    def _properties_of_nodes(self, path: Path, scope: Scope) -> None:
+        for node in path.nodes:
+            columns = ELSEWHERE_COLUMNS if any(name == "Elsewhere" for _, name in node.labels) else NODE_COLUMNS
+            self._compared(node.properties, columns, scope)
+
+    def _check_labels(self, node: NodePattern) -> None:
+        for index, label in node.labels:
+            if self._context.outline.tokens[index].text.upper() in KEYWORDS:
+                what = (
+                    f"the only label is :Entity: write :Entity for :{label} and type = '{label}' where that is meant;"
+                )
+                raise self._context.refuse(index, f"{what} it stands")
+
+    def _check_case(self, name: str, index: int, scope: Scope) -> None:
+        if other := scope.similar(name):
+            what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
+            raise self._context.refuse(index, what)
+
+    def _relation(self, relation: RelationPattern, scope: Scope) -> _Followed:
+        for index, name in relation.types:
+            if self._context.outline.tokens[index].text.upper() in KEYWORDS:
+                what = f"the only relation type is :RELATES_TO: write it for :{name}, and relation_type = '{name}';"
+                raise self._context.refuse(index, f"{what} it stands")
+        self._compared(relation.properties, EDGE_COLUMNS, scope)
+        if relation.length is not None:
+            self._length(relation, scope)
+        bound = scope.bindings.get(relation.name) if relation.name else None
+        if bound is not None and (bound.type.kind not in {"relation", "engine"} or relation.length is not None):
+            what = f"{relation.name} is {bound.type.name} already, and cannot be matched again; it stands"
+            raise self._context.refuse(relation.start, what)
+        if bound is None and relation.name:
+            self._check_case(relation.name, relation.start, scope)
+        return _Followed(relation, relation.name, _relation_type(relation))
+
+    def _length(self, relation: RelationPattern, scope: Scope) -> None:
+        length = relation.length
+        assert length is not None  # noqa: S101 - the caller has looked
+        if not length.mode:
+            self._context.edits.behind(length.start, " TRAIL ")
+        if length.most is None and "SHORTEST" not in length.mode:
+            self._context.assumptions.add(FEW_RELATIONS)
+        if length.where is not None:
+            inner = scope.copy()
+            kinds = (Type("relation"), Type("node"))
+            inner.bindings |= {name: Binding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
+            self._in_pattern(length.where, inner)
+
+    def _conditions(self, followed: list[_Followed], scope: Scope) -> Iterator[str]:
+        for each in followed:
+            if each.name in scope.bindings and each.name:
+                hidden = self._context.hide("r")
+                self._context.edits.replace(each.pattern.bracket + 1, each.pattern.bracket + 2, hidden)
+                yield f"id({hidden}) = id(`{each.name}`)"
+                each.name = hidden
+        for one, other in combinations(followed, 2):
+            if _may_be_same(one, other):
+                yield _differ(self._named(one), self._named(other), one, other)
+
+    def _named(self, followed: _Followed) -> str:
+        if not followed.name:
+            pattern = followed.pattern
+            followed.name = self._context.hide("r")
+            if pattern.bracket >= 0:
+                self._context.edits.directly_behind(pattern.bracket, followed.name)
+            else:
+                dash = pattern.start + (self._context.outline.symbol(pattern.start) == "<")
+                self._context.edits.behind(dash, f"[{followed.name}]")
+        return f"`{followed.name}`"
+
+    def _bind_relation(self, followed: _Followed, scope: Scope, match: Match) -> None:
+        name = followed.pattern.name
+        if name and name not in scope.bindings:
+            is_long = followed.pattern.length is not None
+            anchor = self._anchor(match.paths, scope) if is_long and match.is_optional else ""
+            kind = "relations" if is_long else "relation"
+            scope.bindings[name] = Binding(Type(kind, is_nullable=match.is_optional), anchor)
+
+    def _anchor(self, paths: tuple[Path, ...], scope: Scope) -> str:
+        """Return a node that is null where an OPTIONAL MATCH has found nothing."""
+        names = (node.name for path in paths for node in path.nodes)
+        return next((name for name in names if name in scope.bindings and name not in self._known), _UNKNOWN)
+
+    def _bind_path(self, path: Path, scope: Scope, followed: list[_Followed], *, is_optional: bool) -> None:
+        if not path.name:
+            return
+        if path.name in scope.bindings:
+            what = (
+                f"{path.name} is {scope.bindings[path.name].type.name} already, and cannot be a path as well; it stands"
+            )
+            raise self._context.refuse(path.start, what)
+        self._check_case(path.name, path.start, scope)
+        anchor = ""
+        if is_optional:
+            fixed = (each for each in followed if each.pattern in path.relations and each.pattern.length is None)
+            first = next(fixed, None)
+            anchor = self._named(first).strip("`") if first else self._anchor((path,), scope)
+        scope.bindings[path.name] = Binding(Type("path", is_nullable=is_optional), anchor)
+
+    def _note_loops(self, match: Match | PatternTest) -> None:
+        """The engines follow a relationship from a node to itself twice where no direction is given."""
+        paths = match.paths if isinstance(match, Match) else (match.path,)
+        where = match.where if isinstance(match, Match) else None
+        for path in paths:
+            for number, relation in enumerate(path.relations):
+                is_shortest = relation.length is not None and "SHORTEST" in relation.length.mode
+                ends = {path.nodes[number].name, path.nodes[number + 1].name}
+                if (
+                    not relation.direction
+                    and not is_shortest
+                    and not (relation.length is None and _excludes(where, ends))
+                ):
+                    self._context.assumptions.add(NO_LOOPS)
+
+    def _created(self, relation: RelationPattern, word: str, scope: Scope) -> None:
+        if not relation.types:
+            what = (
+                f"a relationship that {word} makes needs its type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
+            )
+            raise self._context.refuse(relation.start, f"{what} none stands")
+        self._assigned(relation.properties, EDGE_COLUMNS, scope)
+        if relation.name:
+            if relation.name in scope.bindings:
+                raise self._context.refuse(relation.start, f"{relation.name} is bound already; it stands")
+            scope.bindings[relation.name] = Binding(Type("relation"))
+
+    def _compared(self, properties: MapLiteral | None, columns: dict[str, Type], scope: Scope) -> None:
+        """Check the properties of a pattern that is matched: each is a comparison."""
+        rules: OperatorRules = self.typer.operators
+        for key, name, value in () if properties is None else properties.entries:
+            column = self._column(key, name, columns)
+            kind = self.typer.type_of(value, scope)
+            if column is None:
+                continue
+            rules.check_comparable("=", key + 1, column, kind)
+            if column.kind == "integer" and kind.kind in {"float", "decimal"}:
+                what = f"{name} is a whole number, and the engine would round this one; compare it in WHERE. It stands"
+                raise self._context.refuse(key, what)
+
+    def _column(self, key: int, name: str, columns: dict[str, Type]) -> Type | None:
+        lowered = name.lower()
+        other = None if name in columns else next((each for each in columns if each.lower() == lowered), None)
+        if other is not None:
+            what = f"there is no property {name}, but {other}: upper and lower case differ. It stands"
+            raise self._context.refuse(key, what)
+        return columns.get(name)
+
+    def _assigned(self, properties: MapLiteral | None, columns: dict[str, Type], scope: Scope) -> None:
+        for key, name, value in () if properties is None else properties.entries:
+            column = self._column(key, name, columns)
+            self.check_assignment(key, name, column, self.typer.type_of(value, scope))
+
+    def check_assignment(self, index: int, name: str, column: Type | None, kind: Type) -> None:
+        """Raise InvalidInput for a value that the engine would cast to what the property is."""
+        if column is None or kind.kind in {"null", "engine"}:
+            return
+        is_right = comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
+        if column.kind == "time":
+            is_right = kind.kind in {"time", "date", "text"}
+        elif column.kind in {"float", "list"} and kind.kind == "any":
+            is_right = True
+        if not is_right:
+            what = f"{name} holds {column.name}, and is given {kind.name}; convert it, as in string(…). It stands"
+            raise self._context.refuse(index, what)
+
+
+def check_condition(context: Context, condition: Expression, kind: Type) -> None:
+    """Raise InvalidInput for a condition that is surely no boolean."""
+    if kind.kind not in {"boolean", "null", "engine", "any"}:
+        raise context.refuse(condition.start, f"WHERE needs a boolean, and gets {kind.name}; it stands")
+
+
+def _relation_type(relation: RelationPattern) -> str | None:
+    entries = () if relation.properties is None else relation.properties.entries
+    for _, name, value in entries:
+        literal = ungroup(value)
+        if name == "relation_type" and isinstance(literal, Literal) and isinstance(literal.value, str):
+            return literal.value
+    return None
+
+
+def _may_be_same(one: _Followed, other: _Followed) -> bool:
+    if any(each.pattern.length is not None and "SHORTEST" in each.pattern.length.mode for each in (one, other)):
+        return False
+    if one.kind is not None and other.kind is not None and one.kind != other.kind:
+        return False
+    tables = [{name for _, name in each.pattern.types} or _RELATIONS for each in (one, other)]
+    return bool(tables[0] & tables[1])
+
+
+def _differ(first: str, second: str, one: _Followed, other: _Followed) -> str:
+    long = [name for name, each in ((first, one), (second, other)) if each.pattern.length is not None]
+    if not long:
+        return f"id({first}) <> id({second})"
+    if len(long) == 1:
+        single = second if long[0] == first else first
+        return f"(length({long[0]}) = 0 OR NOT list_contains(properties(rels({long[0]}), '_ID'), id({single})))"
+    ids = ", ".join(f"properties(rels({name}), '_ID')" for name in long)
+    none = " OR ".join(f"length({name}) = 0" for name in long)
+    return f"({none} OR size(list_distinct(list_concat({ids}))) = length({first}) + length({second}))"
+
+
+def _excludes(where: Expression | None, ends: set[str]) -> bool:
+    """Tell whether a condition says that two nodes differ, by their ids."""
+    if where is None:
+        return False
+    inner = ungroup(where)
+    if isinstance(inner, Operation) and inner.level == AND:
+        return any(_excludes(part, ends) for part in inner.operands if part is not None)
+    if not isinstance(inner, Operation) or inner.operators[0][0] not in {"<>", "!="}:
+        return False
+    return {_identified(part) for part in inner.operands} == ends
+
+
+def _identified(expression: Expression | None) -> str:
+    inner = None if expression is None else ungroup(expression)
+    match inner:
+        case Call(name="id", arguments=(Variable(name=name),)):
+            return name
+        case Access(subject=Variable(name=name), steps=(Property(name="id"),)):
+            return name
+        case _:
+            return ""

@@ -1,0 +1,251 @@
+"""Operators: what they make of the types of their operands, and what has to be written for the engine instead.
+
+The engine casts a text to the type of what it is compared with, takes NaN for a small number, and has its own mind on
+nulls within lists. Each rule here either leaves the text alone, because the answer is right, changes it, or refuses.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kgserve.cypher.context import Context, ungroup
+from kgserve.cypher.expressions import BITS_OR, POWER, PREDICATE, SHIFT
+from kgserve.cypher.syntax import Expression, ListLiteral, Literal, Negation, Operation, Parameter
+from kgserve.cypher.types import ANY, BOOLEAN, NUMBERS, Type, join
+
+_MOMENTS = frozenset({"date", "time"})
+_SORTED = NUMBERS | _MOMENTS | {"text", "boolean", "duration", "uuid", "json", "list"}
+_LENIENT = frozenset({"engine", "null", "id"})
+"""Of null nothing is wrong, and the engine decides, and refuses, what is said of its own values."""
+_TEXTUAL = frozenset({"text", "json"})
+
+
+def comparable(left: Type, right: Type) -> bool:
+    """Tell whether the engine compares values of these types without a cast that changes the answer."""
+    if left.kind in _LENIENT or right.kind in _LENIENT:
+        return True
+    if "any" in {left.kind, right.kind}:
+        return False
+    if left.kind == right.kind == "list":
+        return left.of is None or right.of is None or comparable(left.of, right.of)
+    if left.kind == right.kind == "map":
+        return all((other := right.field(name)) is None or comparable(part, other) for name, part in left.fields)
+    together = ({left.kind, right.kind} <= group for group in (NUMBERS, _MOMENTS, _TEXTUAL))
+    return left.kind == right.kind or any(together)
+
+
+def has_null_parts(kind: Type) -> bool:
+    """Tell whether a list or a map may hold nulls."""
+    parts = ([] if kind.of is None else [kind.of]) + [part for _, part in kind.fields]
+    return any((part.is_nullable and part.kind != "engine") or has_null_parts(part) for part in parts)
+
+
+class OperatorRules:
+    """Checks one operator after the other. ``index`` is always the operator's token."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def compare(
+        self, operator: str, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type
+    ) -> Type:
+        """Check ``=``, ``<>`` and the orderings."""
+        self.check_comparable(operator, index, left_type, right_type)
+        if operator in {"<", ">", "<=", ">="}:
+            self._check_sorted(operator, index, left_type, right_type)
+            self._check_nan(index, left, left_type, right, right_type)
+        self._keep_whole(left, left_type, right_type)
+        self._keep_whole(right, right_type, left_type)
+        return Type("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+
+    def check_comparable(self, operator: str, index: int, left: Type, right: Type) -> None:
+        """Raise InvalidInput for types that are compared through a cast, and for nulls within lists and maps."""
+        if not comparable(left, right):
+            raise self._context.refuse(index, self._incomparable(operator, left, right))
+        if (left.kind in {"list", "map"} and has_null_parts(left)) or (
+            right.kind in {"list", "map"} and has_null_parts(right)
+        ):
+            if not {left.kind, right.kind} & _LENIENT:
+                what = f"{operator} would take a null within a list or map for a value; compare the parts. It stands"
+                raise self._context.refuse(index, what)
+        if {left.kind, right.kind} == {"integer", "float"} and (left if left.kind == "integer" else right).may_be_large:
+            what = f"{operator} compares a decimal number with a whole one that is too large for that; it stands"
+            raise self._context.refuse(index, what)
+
+    def _incomparable(self, operator: str, left: Type, right: Type) -> str:
+        if "any" in {left.kind, right.kind}:
+            return (
+                f"{operator} needs to know what it compares, and the type of one side is not certain; write CAST(… AS"
+                f" STRING) or of another type around it. It stands"
+            )
+        kinds = [each.name if each.kind != "list" else f"a list of {each.element.name}" for each in (left, right)]
+        return (
+            f"{operator} compares {kinds[0]} with {kinds[1]}, which are never equal; convert one side, as in string(…),"
+            f" to_int64(…) or timestamp(…). It stands"
+        )
+
+    def _check_sorted(self, operator: str, index: int, left: Type, right: Type) -> None:
+        for each in (left, right):
+            if each.kind not in _SORTED | _LENIENT:
+                raise self._context.refuse(index, f"{operator} has no order for {each.name}; it stands")
+
+    def _check_nan(self, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type) -> None:
+        """The engines take NaN for less than any number; with openCypher nothing is less or greater."""
+        suspects = [each for each, kind in ((left, left_type), (right, right_type)) if kind.may_be_nan]
+        suspects = [each for each in suspects if each is left or each is right]
+        texts = [self._context.text(each) for each in suspects]
+        if texts:
+            tests = "".join(f" AND ({text}) = ({text})" for text in texts)
+            self._context.edits.around(left.start, right.end, "(", f"{tests})")
+
+    def _keep_whole(self, side: Expression, kind: Type, other: Type) -> None:
+        """Kùzu looks up a decimal number in the statistics of a column of whole ones, and finds that nothing fits."""
+        if (
+            self._context.in_pattern
+            and kind.kind == "integer"
+            and kind.is_column
+            and other.kind in {"float", "decimal"}
+        ):
+            self._context.edits.around(side.start, side.end, "(", " + 0)")
+
+    def contains(
+        self, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type, word: str
+    ) -> Type:
+        """Check STARTS WITH, ENDS WITH and CONTAINS, which holds for an empty text, too."""
+        self._check_texts(word, index, left_type, right_type)
+        if word == "CONTAINS" and not right_type.is_filled and right_type.kind == "text":
+            found, wanted = self._context.text(left), self._context.text(right)
+            closing = f" OR (({wanted}) = '' AND ({found}) IS NOT NULL))"
+            self._context.edits.around(left.start, right.end, "(", closing)
+        return Type("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+
+    def _check_texts(self, word: str, index: int, left: Type, right: Type) -> None:
+        for each in (left, right):
+            if each.kind not in _TEXTUAL | _LENIENT:
+                what = f"{word} is for texts, and one side is {each.name}; write string(…) around it. It stands"
+                raise self._context.refuse(index, what)
+
+    def is_in(self, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type) -> Type:
+        """Check IN: a null in the list, or before an empty one, is answered wrongly."""
+        if right_type.kind in _LENIENT:
+            return BOOLEAN.nullable()
+        if right_type.kind != "list":
+            raise self._context.refuse(index, f"IN needs a list, and gets {right_type.name}; it stands")
+        element = right_type.of
+        if element is not None and element.kind != "null" and (element.kind, left_type.kind) != ("any", "null"):
+            self._check_member(index, left_type, element)
+        if left_type.is_nullable and not self._is_filled(right) and element is not None:
+            found = self._context.text(right)
+            self._context.edits.around(left.start, right.end, f"(size({found}) > 0 AND ", ")")
+        elif element is None and left_type.is_nullable:
+            self._context.edits.replace(left.start, right.end, "false")
+        return BOOLEAN.nullable() if left_type.is_nullable or right_type.is_nullable else BOOLEAN
+
+    def _check_member(self, index: int, left: Type, element: Type) -> None:
+        self.check_comparable("IN", index, left, element)
+        if element.is_nullable and element.kind != "engine":
+            what = "IN answers false where the list has a null and not the value; take the nulls out of the list. It stands"
+            raise self._context.refuse(index, what)
+
+    def _is_filled(self, expression: Expression) -> bool:
+        inner = ungroup(expression)
+        if isinstance(inner, ListLiteral):
+            return bool(inner.items)
+        return isinstance(inner, Parameter) and bool(self._context.parameters.get(inner.name))
+
+    def bind_tighter(self, operation: Operation) -> None:
+        """Put parentheses where the engine's grammar would group an operand in another way."""
+        for number, operand in enumerate(operation.operands):
+            if operand is None:
+                continue
+            if operation.level == PREDICATE and isinstance(operand, Operation | Negation):
+                self._context.edits.around(operand.start, operand.end, "(", ")")
+            elif operation.level == PREDICATE and number and operation.operators[number - 1][0] == "IN":
+                if operand.end - operand.start > 1 and not isinstance(ungroup(operand), ListLiteral):
+                    self._context.edits.around(operand.start, operand.end, "(", ")")
+
+    def keep_sign(self, operand: Expression, kind: Type) -> None:
+        """Kùzu takes some parameters for numbers without a sign: have them as whole numbers of 64 bits."""
+        inner = ungroup(operand)
+        if kind.kind == "integer" and isinstance(inner, Parameter):
+            self._context.edits.around(inner.start, inner.end, "CAST(", " AS INT64)")
+
+    def arithmetic(
+        self, operator: str, index: int, level: int, left: Type, right: Type, divisor: Expression | None
+    ) -> Type:
+        """Return the type of a sum, product, power or bit operation."""
+        is_nullable = left.is_nullable or right.is_nullable
+        if BITS_OR <= level <= SHIFT:
+            return Type("integer", is_nullable=is_nullable)
+        if left.kind in NUMBERS and right.kind in NUMBERS:
+            found = self._number(operator, level, left, right, is_nullable=is_nullable)
+            if operator in {"/", "%"} and _is_other_than_zero(divisor) and found.kind == "float":
+                may_be_nan = left.may_be_nan or (operator == "%" and left.may_be_large and left.kind == "float")
+                return msgspec.structs.replace(found, may_be_nan=may_be_nan)
+            return found
+        if operator == "+" and {left.kind, right.kind} == {"text", "null"}:
+            return Type("text", is_nullable=True)
+        if {left.kind, right.kind} & {"any", "engine", "null"}:
+            self._check_sum_of_texts(operator, index, left, right)
+            return Type("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY
+        return self._sum(operator, index, left, right, is_nullable=is_nullable)
+
+    def _number(self, operator: str, level: int, left: Type, right: Type, *, is_nullable: bool) -> Type:
+        kinds = {left.kind, right.kind}
+        if kinds == {"integer"} and level != POWER:
+            return Type("integer", is_nullable=is_nullable)
+        if kinds == {"decimal"} or kinds == {"decimal", "integer"}:
+            return Type("decimal", is_nullable=is_nullable)
+        may_be_large = any(each.may_be_large and each.kind == "float" for each in (left, right))
+        may_be_nan = left.may_be_nan or right.may_be_nan or operator in {"/", "%", "^"} or may_be_large
+        return Type("float", is_nullable=is_nullable, may_be_nan=may_be_nan, may_be_large=operator != "%")
+
+    def _check_sum_of_texts(self, operator: str, index: int, left: Type, right: Type) -> None:
+        if operator == "+" and "text" in {left.kind, right.kind} and "any" in {left.kind, right.kind}:
+            what = "+ joins texts, and the type of one side is not certain; write string(…) around it. It stands"
+            raise self._context.refuse(index, what)
+
+    def _sum(self, operator: str, index: int, left: Type, right: Type, *, is_nullable: bool) -> Type:
+        kinds = {left.kind, right.kind}
+        if operator == "+" and kinds <= _TEXTUAL:
+            return Type("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
+        if operator == "+" and left.kind == right.kind == "list":
+            return join(left, right)
+        if operator == "+" and "text" in kinds and kinds & (NUMBERS | {"boolean"}):
+            what = "+ joins a text with texts alone; write string(…) around the other side. It stands"
+            raise self._context.refuse(index, what)
+        if kinds & _MOMENTS and kinds <= _MOMENTS | {"duration", "integer"}:
+            return self._moment(operator, left, right)
+        if "duration" in kinds and kinds <= {"duration", "integer"}:
+            return Type("duration", is_nullable=is_nullable)
+        return Type("engine", is_nullable=True)
+
+    def _moment(self, operator: str, left: Type, right: Type) -> Type:
+        if operator == "-" and {left.kind, right.kind} <= _MOMENTS:
+            return Type("engine", is_nullable=True)
+        return Type("engine", is_nullable=True) if "date" in {left.kind, right.kind} else Type("time", is_nullable=True)
+
+    def keep_nulls(self, operation: Operation, types: list[Type]) -> None:
+        """A text joined with null is null; the engine gives the text."""
+        parts = zip(operation.operands, types, strict=True)
+        nullable = [part for part, kind in parts if part is not None and kind.is_nullable and not _is_null(part)]
+        if nullable:
+            tests = " OR ".join(f"({self._context.text(part)}) IS NULL" for part in nullable)
+            opening = f"(CASE WHEN {tests} THEN CAST(NULL AS STRING) ELSE "
+            self._context.edits.around(operation.start, operation.end, opening, " END)")
+
+    def truth(self, word: str, index: int, kind: Type) -> None:
+        """Check an operand of AND, OR, XOR and NOT; the engine refuses all but booleans."""
+        if kind.kind == "any":
+            raise self._context.refuse(
+                index, f"{word} needs a boolean, and its operand is of no certain type; it stands"
+            )
+
+
+def _is_other_than_zero(expression: Expression | None) -> bool:
+    value = expression.value if isinstance(expression, Literal) else None
+    return isinstance(value, int | float) and value != 0
+
+
+def _is_null(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.kind == "null"

@@ -1,0 +1,50 @@
+"""Escapes of text literals: read as openCypher has them, written as the engines take them.
+
+Both engines drop a backslash that they do not know: Kùzu stores ``\\n`` as ``n``. So a literal is decoded here, and
+written again with its characters as they are; only backslashes and its quote are escaped.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kgserve.cypher.lexer import Token, invalid
+
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"': '"', "\\": "\\"}
+_MAX_CODE_POINT = 0x10FFFF
+
+
+def decode_string(text: str, token: Token) -> str:
+    """Return the characters that a literal means. Raises InvalidInput for an escape that is none of openCypher's."""
+    written = token.text[1:-1]
+    if "\\" not in written:
+        return written
+
+    def character(match: re.Match[str]) -> str:
+        code = match[1] or match[2]
+        known = _CHARACTERS.get(match[3]) if code is None else _character(int(code, 16))
+        if known is None:
+            message = (
+                r"unknown escape in a string; there are \n \t \r \b \f \' \" \\ and \uXXXX, and a backslash is \\,"
+            )
+            raise invalid(text, token.start + 1 + match.start(), message)
+        return known
+
+    decoded = _ESCAPE.sub(character, written).encode("utf-16", "surrogatepass")
+    try:
+        return decoded.decode("utf-16")
+    except UnicodeDecodeError:
+        raise invalid(
+            text, token.start, r"half of a surrogate pair; \uD83D needs its second half, in the string"
+        ) from None
+
+
+def _character(code: int) -> str | None:
+    return chr(code) if 0 < code <= _MAX_CODE_POINT else None
+
+
+def encode_string(value: str, quote: str) -> str:
+    """Return a literal in a quote for the engine."""
+    escaped = value.replace("\\", "\\\\").replace(quote, "\\" + quote)
+    return f"{quote}{escaped}{quote}"

@@ -1,0 +1,213 @@
+"""Static types of Cypher values: what the engine will take an expression for, known before it runs.
+
+`Type` says what a value is, whether it may be null, and of what its parts are. `ANY` is a value whose type is not
+known here; operations that the engine would answer wrongly for some types refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.syntax import Literal
+from kgserve.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field
+from kgserve.model.fields import Type as FieldType
+
+MAX_EXACT_FLOAT = 1 << 53
+"""Up to here each whole number is a decimal number, too."""
+MAX_INTEGER = (1 << 63) - 1
+
+NAMES = {
+    "any": "a value of unknown type",
+    "null": "null",
+    "boolean": "a boolean",
+    "integer": "a whole number",
+    "float": "a decimal number",
+    "decimal": "a decimal number",
+    "text": "a text",
+    "list": "a list",
+    "map": "a map",
+    "node": "a node",
+    "relation": "a relationship",
+    "path": "a path",
+    "relations": "a list of relationships",
+    "date": "a date",
+    "time": "a timestamp",
+    "duration": "a duration",
+    "json": "JSON",
+    "uuid": "a UUID",
+    "blob": "bytes",
+    "id": "an internal id",
+    "entries": "a map of any keys",
+}
+"""What people call each kind of value. ``relations`` is the variable of a pattern of variable length."""
+
+NUMBERS = frozenset({"integer", "float", "decimal"})
+
+
+class Type(msgspec.Struct, frozen=True):
+    """What a value is. ``of`` is the type of a list's elements, ``fields`` those of a map, by its keys.
+
+    A float ``may_be_nan``; an integer ``may_be_large`` when it may be no exact decimal number. A text ``is_filled``
+    when it cannot be empty. An expression ``is_constant`` when no row is needed to know it.
+    """
+
+    kind: str
+    of: Type | None = None
+    fields: tuple[tuple[str, Type], ...] = ()
+    is_nullable: bool = False
+    may_be_nan: bool = False
+    may_be_large: bool = False
+    is_filled: bool = False
+    is_column: bool = False
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return NAMES[self.kind]
+
+    @property
+    def element(self) -> Type:
+        """The type of an element of a list."""
+        if self.kind == "engine":
+            return self
+        return self.of or ANY
+
+    def field(self, name: str) -> Type | None:
+        """Return the type of a map's value by its key."""
+        return dict(self.fields).get(name)
+
+    def nullable(self) -> Type:
+        """Return the same for a value that may be null."""
+        return self if self.is_nullable else msgspec.structs.replace(self, is_nullable=True)
+
+    def derived(self) -> Type:
+        """Return the same for a value that is no column any more."""
+        return msgspec.structs.replace(self, is_column=False) if self.is_column else self
+
+
+ANY = Type("any", is_nullable=True, may_be_nan=True, may_be_large=True)
+NULL = Type("null", is_nullable=True)
+BOOLEAN = Type("boolean")
+INTEGER = Type("integer")
+FLOAT = Type("float")
+TEXT_TYPE = Type("text")
+TIME_TYPE = Type("time")
+NODE_TYPE = Type("node")
+RELATION_TYPE = Type("relation")
+EMPTY = Type("list", of=None)
+
+
+def list_of(element: Type, *, is_nullable: bool = False) -> Type:
+    """Return the type of lists of a type."""
+    return Type("list", of=element.derived(), is_nullable=is_nullable)
+
+
+_OF_FIELDS: dict[FieldType, Type] = {
+    TEXT: TEXT_TYPE,
+    TEXTS: list_of(TEXT_TYPE),
+    WHOLE: INTEGER,
+    WHOLES: list_of(INTEGER),
+    REAL: FLOAT,
+    TIME: TIME_TYPE,
+}
+_FILLED = frozenset({"id", "type", "relation_type"})
+_NOT_NULL = frozenset({
+    "id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at",
+    "relation_type", "weight",
+})  # fmt: skip
+
+
+def _columns(fields: tuple[Field, ...]) -> dict[str, Type]:
+    found: dict[str, Type] = {}
+    for field in fields:
+        found[field.name] = msgspec.structs.replace(
+            _OF_FIELDS[field.type],
+            is_nullable=field.name not in _NOT_NULL,
+            is_filled=field.name in _FILLED,
+            is_column=True,
+        )
+    return found
+
+
+NODE_COLUMNS = _columns(NODE.whole)
+EDGE_COLUMNS = {name: kind for name, kind in _columns(EDGE.whole).items() if name not in {"source", "target"}}
+ELSEWHERE_COLUMNS = {name: msgspec.structs.replace(TEXT_TYPE, is_column=True) for name in ("store", "id")}
+
+
+def type_of_literal(literal: Literal) -> Type:
+    """Return the type of what is written."""
+    value = literal.value
+    if literal.kind == "null":
+        return NULL
+    if literal.kind == "text":
+        return Type("text", is_filled=value != "")
+    if literal.kind == "integer":
+        return Type("integer", may_be_large=isinstance(value, int) and abs(value) > MAX_EXACT_FLOAT)
+    return Type(literal.kind)
+
+
+def type_of_value(value: Any) -> Type:
+    """Return the type of a parameter's value, as `guard.values` has prepared it."""
+    match value:
+        case None:
+            return NULL
+        case bool():
+            return BOOLEAN
+        case int():
+            return Type("integer", may_be_large=abs(value) > MAX_EXACT_FLOAT)
+        case float():
+            return FLOAT
+        case str():
+            return Type("text", is_filled=value != "")
+        case list():
+            return list_of(_common(value)) if value else Type("list")
+        case dict():
+            return _type_of_map(value)
+        case _:
+            return ANY
+
+
+def _type_of_map(value: Mapping[str, Any]) -> Type:
+    return Type("map", fields=tuple((name, type_of_value(part)) for name, part in value.items()))
+
+
+def _common(items: list[Any]) -> Type:
+    found = {type_of_value(item) for item in items}
+    known = [each for each in found if each.kind != "null"]
+    if not known:
+        return NULL if found else ANY
+    joined = known[0]
+    for each in known[1:]:
+        joined = join(joined, each)
+    return joined.nullable() if len(known) < len(found) else joined
+
+
+def join(first: Type, second: Type) -> Type:
+    """Return the type of a value that is of one of two types; `ANY` where they have nothing in common."""
+    if first == second:
+        return first
+    if first.kind == "null" or second.kind == "null":
+        return (second if first.kind == "null" else first).nullable()
+    if first.kind != second.kind:
+        return ANY
+    names = {name: None for name, _ in (*first.fields, *second.fields)}
+    fields = tuple((name, join(first.field(name) or NULL, second.field(name) or NULL)) for name in names)
+    return Type(
+        first.kind,
+        of=join_elements(first, second),
+        fields=fields,
+        is_nullable=first.is_nullable or second.is_nullable,
+        may_be_nan=first.may_be_nan or second.may_be_nan,
+        may_be_large=first.may_be_large or second.may_be_large,
+        is_filled=first.is_filled and second.is_filled,
+    )
+
+
+def join_elements(first: Type, second: Type) -> Type | None:
+    """Return the type of the elements of either list; an empty list has none."""
+    if first.of is None or second.of is None:
+        return first.of or second.of
+    return join(first.of, second.of)
