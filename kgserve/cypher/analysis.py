@@ -47,7 +47,7 @@ class Analysed(msgspec.Struct, frozen=True):
 
 
 def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysed:
-    """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for what it would answer wrongly."""
+    """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
     query = parse(outline)
     context = Context(outline, parameters, edits)
     columns: list[list[str] | None] = []
@@ -193,9 +193,8 @@ class _Part:
         if isinstance(value, Literal) and value.kind == "null":
             edits.replace(value.start, value.end, "CAST(NULL AS STRING)")
         name = item.alias or (value.name if isinstance(value, Variable) else self._context.typed(item))
-        if not item.alias and clause.word == "WITH" and not isinstance(value, Variable):
-            if not (clause.star < 0 and isinstance(value, Access) and _ends_in_star(value)):
-                raise self._context.refuse(item.start, "what WITH passes on needs a name, as in WITH … AS x; it stands")
+        if clause.word == "WITH" and not (item.alias or isinstance(value, Variable) or _ends_in_star(value)):
+            raise self._context.refuse(item.start, "what WITH passes on needs a name, as in WITH … AS x; it stands")
         if not item.alias and edits.rewritten(item.start, item.end):
             self._name(item)
         if item.alias or isinstance(value, Variable):
@@ -227,16 +226,19 @@ class _Part:
         """To the engines each NaN is another value."""
         for item in clause.items:
             kind = self._kinds.get(item.start)
-            if kind is not None and kind.kind == "float" and kind.may_be_nan:
-                if not self._has_aggregate(item.start, item.end):
-                    what = "this may be NaN, and the engine would not take two of them for one value; it stands"
-                    raise self._context.refuse(item.start, what)
+            is_nan = kind is not None and kind.kind == "float" and kind.may_be_nan
+            if is_nan and not self._has_aggregate(item.start, item.end):
+                what = "this may be NaN, and the engine would not take two of them for one value; it stands"
+                raise self._context.refuse(item.start, what)
 
     def _has_aggregate(self, start: int, end: int) -> bool:
         return any(self._context.outline.calls(at) in AGGREGATES for at in range(start, end))
 
     def _order(self, clause: Projection, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
         both = Scope(before.bindings | after.bindings, is_open=before.is_open)
+        for item in clause.order[:-1]:
+            # Kùzu's grammar has no space before these commas.
+            self._context.edits.join(item.end)
         for item in clause.order:
             alias = self._alias_of(clause, item.value)
             if alias is not None and not keeps_rows:
@@ -247,7 +249,7 @@ class _Part:
                 self._see_through(clause, item.value, before)
             if kind.kind == "float" and kind.may_be_nan:
                 text = self._context.text(item.value)
-                self._context.edits.before(item.start, f"({text}) <> ({text}) {item.alias}, ")
+                self._context.edits.before(item.start, f"({text}) <> ({text}){item.alias and ' '}{item.alias}, ")
         if clause.order and clause.word == "WITH" and not clause.bounds:
             self._context.edits.behind(clause.order_end - 1, f" LIMIT {_MANY_ROWS}")
 
@@ -297,6 +299,6 @@ class _Part:
             # The hidden variable is in scope from here on.
 
 
-def _ends_in_star(access: Access) -> bool:
-    last = access.steps[-1]
+def _ends_in_star(value: Expression) -> bool:
+    last = value.steps[-1] if isinstance(value, Access) else None
     return isinstance(last, Property) and last.name == "*"

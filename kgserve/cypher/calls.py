@@ -59,7 +59,7 @@ class CallRules:
 
     def _unsuitable(self, name: str, kind: Type, accepted: frozenset[str]) -> str:
         if kind.kind == "any":
-            return f"{name}() gets a value of no certain type; write CAST(… AS STRING), or AS another type, around it. It stands"
+            return f"{name}() gets a value of no certain type; write CAST(… AS STRING) around it, say. It stands"
         instead = "; write string(…) around it" if "text" in accepted and name != "size" else ""
         if name == "size":
             return f"size() is of texts and lists, and gets {kind.name}. It stands"
@@ -74,28 +74,39 @@ class CallRules:
             self._check_alike(call, kinds)
         if name == "range":
             self._check_range(call)
+        self._check_lists(call, kinds)
+        self._check_rarer(call, kinds)
+
+    def _check_rarer(self, call: Call, kinds: list[Type]) -> None:
+        name = call.name
         if name == "nullif" and len(kinds) > 1 and not comparable(kinds[0], kinds[1]):
             what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. It stands"
             raise self._context.refuse(call.start, what)
         if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
             what = f"{name}() may meet NaN here, of which the engine makes what it likes; round() it first. It stands"
             raise self._context.refuse(call.start, what)
-        if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
-            element = kinds[0].of
-            if element is not None and not comparable(element, kinds[1]):
-                what = f"{name}() looks for {kinds[1].name} in a list of {element.name}s; it stands"
-                raise self._context.refuse(call.start, what)
         if name in _COUNTED and len(call.arguments) > 1:
             self._check_not_negative(call, call.arguments[1])
         if name == "substr":
             what = "substr counts from 1, and substring from 0 as openCypher has it: write substring. It stands"
             raise self._context.refuse(call.start, what)
 
+    def _check_lists(self, call: Call, kinds: list[Type]) -> None:
+        name = call.name
+        if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
+            element = kinds[0].of
+            if element is not None and not comparable(element, kinds[1]):
+                what = f"{name}() looks for {kinds[1].name} in a list of {element.name}s; it stands"
+                raise self._context.refuse(call.start, what)
+        if name in {"list_append", "list_prepend"} and len(kinds) > 1 and kinds[1].is_nullable:
+            what = f"{name}() of a null is null to the engine, and no list with a null; leave nulls out. It stands"
+            raise self._context.refuse(call.start, what)
+
     def _check_alike(self, call: Call, kinds: list[Type]) -> None:
         """The engine makes texts of values of different types."""
         for argument, kind in zip(call.arguments[1:], kinds[1:], strict=True):
             if not comparable(kinds[0], kind):
-                what = f"{call.name}() gets {kinds[0].name} and {kind.name}; convert one to the type of the other. It stands"
+                what = f"{call.name}() gets {kinds[0].name} and {kind.name}; convert one. It stands"
                 raise self._context.refuse(argument.start, what)
 
     def _check_range(self, call: Call) -> None:

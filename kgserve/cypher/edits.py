@@ -43,6 +43,7 @@ class Edits:
         self._before: dict[int, list[str]] = {}
         self._behind: dict[int, list[str]] = {}
         self._replaced: dict[int, str] = {}
+        self._joined: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._before or self._behind or self._replaced)
@@ -59,6 +60,10 @@ class Edits:
         """Put a text behind a token, and before what was put there earlier."""
         self._behind.setdefault(index, []).insert(0, text)
 
+    def join(self, index: int) -> None:
+        """Leave no space before a token."""
+        self._joined.add(index)
+
     def around(self, start: int, end: int, opening: str, closing: str) -> None:
         """Put texts around tokens."""
         self.before(start, opening)
@@ -70,6 +75,7 @@ class Edits:
             self._replaced[index] = ""
             self._before.pop(index, None)
             self._behind.pop(index, None)
+        self._joined.update(range(start + 1, end))
         self._replaced[start] = text
 
     def text(self, start: int, end: int) -> str:
@@ -86,7 +92,7 @@ class Edits:
         """Return the whole text: no comments, plain spaces, and each token that stays in its place."""
         writer = _Writer(self._outline.text)
         for index, token in enumerate(self._outline.tokens):
-            writer.skip(token.start)
+            writer.skip(token.start, is_joined=index in self._joined)
             for opening in self._before.get(index, ()):
                 writer.add(opening)
             written = self._replaced.get(index)
@@ -116,10 +122,12 @@ class _Writer:
         self._length = 0
         self._is_moved = False
 
-    def skip(self, until: int) -> None:
-        """Write spaces and line ends for what stands between tokens."""
+    def skip(self, until: int, *, is_joined: bool) -> None:
+        """Write spaces and line ends for what stands between tokens, nothing where they are joined."""
         self._anchor(is_fixed=False)
-        self._write("".join("\n" if c == "\n" else " " for c in self._source[self.position : until]))
+        if not is_joined:
+            self._write("".join("\n" if c == "\n" else " " for c in self._source[self.position : until]))
+        self._is_moved |= is_joined
         self.position = until
 
     def keep(self, until: int) -> None:

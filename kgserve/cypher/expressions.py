@@ -389,9 +389,9 @@ class ExpressionParser:
 
 _NAMES_TOO = frozenset({
     "ANY", "ALL", "NONE", "SINGLE", "COLUMN", "CYCLE", "DBTYPE", "DECIMAL", "DEFAULT", "EXTERNAL", "FORCE", "FROM",
-    "GLOB", "GRAPH", "GROUP", "HEADERS", "IF", "INCREMENT", "JOIN", "KEY", "L_SKIP", "MAP", "MAXVALUE", "MINVALUE", "NO",
-    "NODE", "ONLY", "PASSWORD", "PRIMARY", "RDFGRAPH", "READ", "REL", "ROLE", "START", "STRUCT", "TO", "TRAIL", "TYPE",
-    "USER", "WRITE", "COUNT", "CAST", "EXPLAIN", "LOGICAL", "ASC", "DESC", "AS", "END", "SHORTEST", "ACYCLIC",
+    "GLOB", "GRAPH", "GROUP", "HEADERS", "IF", "INCREMENT", "JOIN", "KEY", "L_SKIP", "MAP", "MAXVALUE", "MINVALUE",
+    "NO", "NODE", "ONLY", "PASSWORD", "PRIMARY", "RDFGRAPH", "READ", "REL", "ROLE", "START", "STRUCT", "TO", "TRAIL",
+    "TYPE", "USER", "WRITE", "COUNT", "CAST", "EXPLAIN", "LOGICAL", "ASC", "DESC", "AS", "END", "SHORTEST", "ACYCLIC",
     "ASCENDING", "DESCENDING", "WSHORTEST", "YIELD", "EXISTS",
 })  # fmt: skip
 """Words that the engine's grammar, or other rules of the guard, decide about where they stand as variables."""

@@ -26,6 +26,7 @@ lower lcase tolower upper ucase toupper trim ltrim rtrim reverse = T -> text
 concat = T* -> text
 concat_ws = TT* -> text
 left right = TI -> text
+substr = TII -> text
 substring = TII? -> text
 repeat = TI -> text
 lpad rpad = TIT -> text
@@ -152,12 +153,6 @@ def _read(table: str) -> dict[str, Signature]:
 
 
 SIGNATURES = _read(_TABLE)
-
-INSTEAD = {
-    "substr": "substring, which counts from 0, or list_extract",
-    "size": "size of a text or a list",
-}
-"""What to write for functions that are refused by name."""
 
 KINDS_OF_CASTS = {
     "BOOL": "boolean", "BOOLEAN": "boolean", "DATE": "date", "DOUBLE": "float", "FLOAT": "float", "FLOAT8": "float",

@@ -74,7 +74,7 @@ class Typer:
             case _:
                 return self._composed(expression, scope)
 
-    def _composed(self, expression: Expression, scope: Scope) -> Type:
+    def _composed(self, expression: Expression, scope: Scope) -> Type:  # noqa: PLR0911 - one for each part
         match expression:
             case Access():
                 return self._access(expression, scope)
@@ -110,7 +110,7 @@ class Typer:
             is_least = value == MAX_INTEGER + 1 and self._context.outline.symbol(literal.start - 1) == "-"
             if not is_least:
                 raise self._context.refuse(literal.start, "this whole number does not fit into 64 bits; it stands")
-        if literal.kind == "float" and value in {float("inf")}:
+        if literal.kind == "float" and value == float("inf"):
             raise self._context.refuse(literal.start, "this number is too large for a decimal number; it stands")
         return type_of_literal(literal)
 
@@ -142,7 +142,7 @@ class Typer:
 
     def _list(self, literal: ListLiteral, scope: Scope) -> Type:
         if len(literal.items) == 1 and _is_comprehension(literal.items[0]):
-            what = "this is a list comprehension without a condition; write the list alone, or parentheses around x IN list;"
+            what = "this is a list comprehension; write the list alone, or parentheses around x IN list;"
             raise self._context.refuse(literal.start, f"{what} it stands")
         kinds = [self.type_of(item, scope) for item in literal.items]
         self._check_mixed(literal.start, "a list", kinds)
@@ -187,10 +187,7 @@ class Typer:
     def _operation(self, operation: Operation, scope: Scope) -> Type:
         if operation.level == PREDICATE:
             return self._predicates(operation, scope)
-        first, *others = operation.operands
-        assert first is not None  # noqa: S101 - the parser reads an operand first
-        kinds = [self.type_of(first, scope)]
-        kinds += [self.type_of(each, scope) for each in others if each is not None]
+        kinds = [self.type_of(each, scope) for each in operation.operands if each is not None]
         if operation.level in {OR, XOR, AND}:
             return self._truth(operation, kinds)
         if operation.level == COMPARISON:
@@ -204,11 +201,12 @@ class Typer:
         return Type("boolean", is_nullable=any(kind.is_nullable for kind in kinds))
 
     def _comparison(self, operation: Operation, kinds: list[Type]) -> Type:
-        if len(operation.operators) > 1:
-            index = operation.operators[1][1]
-            raise self._context.refuse(index, "compare two values at a time, as in a < b AND b < c; another one stands")
         word, index = operation.operators[0]
-        left, right = operation.operands
+        for _, another in operation.operators[1:]:
+            raise self._context.refuse(
+                another, "compare two values at a time, as in a < b AND b < c; another one stands"
+            )
+        left, right = operation.operands[0], operation.operands[1]
         assert left is not None  # noqa: S101 - only IS NULL has one operand
         assert right is not None  # noqa: S101
         return self.operators.compare(word, index, left, kinds[0], right, kinds[1])
@@ -305,6 +303,10 @@ class Typer:
     def _access(self, access: Access, scope: Scope) -> Type:
         kind = self.type_of(access.subject, scope)
         for step in access.steps:
+            if isinstance(step, Subscript | Slice):
+                # Kùzu's grammar has no space before either bracket.
+                self._context.edits.join(step.start)
+                self._context.edits.join(step.end - 1)
             match step:
                 case Property():
                     kind = self._property(step, kind)

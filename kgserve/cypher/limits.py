@@ -452,12 +452,12 @@ def _patterns(outline: Outline) -> Iterator[int]:
 
 
 def _check_relations(outline: Outline) -> None:
-    """Patterns are joined together until the next WITH or UNION."""
+    """Patterns that are matched are joined together until the next WITH or UNION; those of CREATE are not."""
     count = 0
     for index in range(len(outline)):
         if outline.word(index) in {"WITH", "UNION"} and outline.is_clause(index):
             count = 0
-        elif outline.is_relation(index):
+        elif outline.is_relation(index) and clause_of(outline, index) != "CREATE":
             count += 1
             if count > MAX_RELATIONS:
                 raise outline.at(index, f"{MAX_RELATIONS} relations may be joined at once; put a WITH before the one")

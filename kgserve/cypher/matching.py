@@ -127,12 +127,13 @@ class PatternAnalysis(PatternReader):
     def _check_known(self, path: Path, scope: Scope) -> None:
         for each in (*path.nodes, *path.relations):
             if each.name and each.name not in scope.bindings and not scope.is_open:
-                what = f"{each.name} is not known here, and a condition cannot bind it; write EXISTS {{ MATCH … }}. It stands"
+                what = f"{each.name} is not known here, and no condition binds it; write EXISTS {{ … }}. It stands"
                 raise self._context.refuse(each.start, what)
 
     def _read_paths(self, paths: tuple[Path, ...], scope: Scope, *, is_optional: bool) -> list[_Followed]:
         followed: list[_Followed] = []
         names: set[str] = set()
+        self._check_kinds(paths)
         for path in paths:
             for node in path.nodes:
                 self._node(node, scope, is_optional=is_optional)
@@ -144,6 +145,20 @@ class PatternAnalysis(PatternReader):
                 names.add(relation.name)
                 followed.append(self._relation(relation, scope))
         return followed
+
+    def _check_kinds(self, paths: tuple[Path, ...]) -> None:
+        """A name is of nodes, of relationships or of a path."""
+        kinds: dict[str, str] = {}
+        for path in paths:
+            for span, kind in ((path, "a path"), *((each, "a node") for each in path.nodes)):
+                self._check_kind(span, kind, kinds)
+            for relation in path.relations:
+                self._check_kind(relation, "a relationship", kinds)
+
+    def _check_kind(self, span: Path | NodePattern | RelationPattern, kind: str, kinds: dict[str, str]) -> None:
+        if span.name and kinds.setdefault(span.name, kind) != kind:
+            what = f"{span.name} is {kinds[span.name]} and {kind} in one pattern; rename one. It stands"
+            raise self._context.refuse(span.start, what)
 
     def _node(self, node: NodePattern, scope: Scope, *, is_optional: bool) -> None:
         self._check_labels(node)
@@ -195,6 +210,8 @@ class PatternAnalysis(PatternReader):
         assert length is not None  # noqa: S101 - the caller has looked
         if not length.mode:
             self._context.edits.behind(length.start, " TRAIL ")
+        if length.least == 0:
+            self._context.assumptions.add(NO_LOOPS)
         if length.most is None and "SHORTEST" not in length.mode:
             self._context.assumptions.add(FEW_RELATIONS)
         if length.where is not None:

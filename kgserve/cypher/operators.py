@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from kgserve.cypher.context import Context, ungroup
-from kgserve.cypher.expressions import BITS_OR, POWER, PREDICATE, SHIFT
-from kgserve.cypher.syntax import Expression, ListLiteral, Literal, Negation, Operation, Parameter
+from kgserve.cypher.expressions import BITS_OR, POWER, SHIFT
+from kgserve.cypher.syntax import Expression, Group, ListLiteral, Literal, Negation, Operation, Parameter
 from kgserve.cypher.types import ANY, BOOLEAN, NUMBERS, Type, join
 
 _MOMENTS = frozenset({"date", "time"})
@@ -53,7 +53,7 @@ class OperatorRules:
         self.check_comparable(operator, index, left_type, right_type)
         if operator in {"<", ">", "<=", ">="}:
             self._check_sorted(operator, index, left_type, right_type)
-            self._check_nan(index, left, left_type, right, right_type)
+            self._check_nan(left, left_type, right, right_type)
         self._keep_whole(left, left_type, right_type)
         self._keep_whole(right, right_type, left_type)
         return Type("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
@@ -62,12 +62,9 @@ class OperatorRules:
         """Raise InvalidInput for types that are compared through a cast, and for nulls within lists and maps."""
         if not comparable(left, right):
             raise self._context.refuse(index, self._incomparable(operator, left, right))
-        if (left.kind in {"list", "map"} and has_null_parts(left)) or (
-            right.kind in {"list", "map"} and has_null_parts(right)
-        ):
-            if not {left.kind, right.kind} & _LENIENT:
-                what = f"{operator} would take a null within a list or map for a value; compare the parts. It stands"
-                raise self._context.refuse(index, what)
+        if (has_null_parts(left) or has_null_parts(right)) and not {left.kind, right.kind} & _LENIENT:
+            what = f"{operator} would take a null within a list or map for a value; compare the parts. It stands"
+            raise self._context.refuse(index, what)
         if {left.kind, right.kind} == {"integer", "float"} and (left if left.kind == "integer" else right).may_be_large:
             what = f"{operator} compares a decimal number with a whole one that is too large for that; it stands"
             raise self._context.refuse(index, what)
@@ -89,10 +86,9 @@ class OperatorRules:
             if each.kind not in _SORTED | _LENIENT:
                 raise self._context.refuse(index, f"{operator} has no order for {each.name}; it stands")
 
-    def _check_nan(self, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type) -> None:
+    def _check_nan(self, left: Expression, left_type: Type, right: Expression, right_type: Type) -> None:
         """The engines take NaN for less than any number; with openCypher nothing is less or greater."""
         suspects = [each for each, kind in ((left, left_type), (right, right_type)) if kind.may_be_nan]
-        suspects = [each for each in suspects if each is left or each is right]
         texts = [self._context.text(each) for each in suspects]
         if texts:
             tests = "".join(f" AND ({text}) = ({text})" for text in texts)
@@ -144,7 +140,7 @@ class OperatorRules:
     def _check_member(self, index: int, left: Type, element: Type) -> None:
         self.check_comparable("IN", index, left, element)
         if element.is_nullable and element.kind != "engine":
-            what = "IN answers false where the list has a null and not the value; take the nulls out of the list. It stands"
+            what = "IN answers false where the list has a null and not the value; take the nulls out. It stands"
             raise self._context.refuse(index, what)
 
     def _is_filled(self, expression: Expression) -> bool:
@@ -158,11 +154,9 @@ class OperatorRules:
         for number, operand in enumerate(operation.operands):
             if operand is None:
                 continue
-            if operation.level == PREDICATE and isinstance(operand, Operation | Negation):
+            is_list = number > 0 and operation.operators[number - 1][0] == "IN" and operand.end - operand.start > 1
+            if isinstance(operand, Operation | Negation) or (is_list and not isinstance(operand, ListLiteral | Group)):
                 self._context.edits.around(operand.start, operand.end, "(", ")")
-            elif operation.level == PREDICATE and number and operation.operators[number - 1][0] == "IN":
-                if operand.end - operand.start > 1 and not isinstance(ungroup(operand), ListLiteral):
-                    self._context.edits.around(operand.start, operand.end, "(", ")")
 
     def keep_sign(self, operand: Expression, kind: Type) -> None:
         """Kùzu takes some parameters for numbers without a sign: have them as whole numbers of 64 bits."""
@@ -194,7 +188,7 @@ class OperatorRules:
         kinds = {left.kind, right.kind}
         if kinds == {"integer"} and level != POWER:
             return Type("integer", is_nullable=is_nullable)
-        if kinds == {"decimal"} or kinds == {"decimal", "integer"}:
+        if kinds in ({"decimal"}, {"decimal", "integer"}):
             return Type("decimal", is_nullable=is_nullable)
         may_be_large = any(each.may_be_large and each.kind == "float" for each in (left, right))
         may_be_nan = left.may_be_nan or right.may_be_nan or operator in {"/", "%", "^"} or may_be_large

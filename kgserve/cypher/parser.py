@@ -55,7 +55,7 @@ class _Parser(ExpressionParser):
             raise self.fail()
         return tuple(clauses)
 
-    def _clause(self) -> Clause:
+    def _clause(self) -> Clause:  # noqa: PLR0911 - one for each clause
         match self.word():
             case "MATCH" | "OPTIONAL":
                 return self.match()
@@ -170,7 +170,7 @@ class _Parser(ExpressionParser):
             self.expect(",")
             inner.append(self.name())
             where = self._filter()
-        return Length(start=start, end=self.at, mode=mode, most=most, inner=tuple(inner), where=where)
+        return Length(start=start, end=self.at, mode=mode, least=least, most=most, inner=tuple(inner), where=where)
 
     def _mode(self) -> str:
         words: list[str] = []
@@ -263,11 +263,7 @@ class _Parser(ExpressionParser):
         return Item(start=start, end=self.at, value=value, alias=found)
 
     def _bounds(self) -> tuple[Expression, ...]:
-        bounds: list[Expression] = []
-        for word in ("SKIP", "LIMIT"):
-            if self.accept(word):
-                bounds.append(self.expression())
-        return tuple(bounds)
+        return tuple([self.expression() for word in ("SKIP", "LIMIT") if self.accept(word)])
 
     def _procedure(self) -> Procedure:
         start, arguments, yields = self.expect("CALL"), list[Expression](), list[str]()

@@ -1,6 +1,6 @@
-"""Escapes of text literals: read as openCypher has them, written as the engines take them.
+r"""Escapes of text literals: read as openCypher has them, written as the engines take them.
 
-Both engines drop a backslash that they do not know: Kùzu stores ``\\n`` as ``n``. So a literal is decoded here, and
+Both engines drop a backslash that they do not know: Kùzu stores ``\n`` as ``n``. So a literal is decoded here, and
 written again with its characters as they are; only backslashes and its quote are escaped.
 """
 

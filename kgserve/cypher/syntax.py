@@ -185,6 +185,7 @@ class Length(Span, frozen=True, kw_only=True):
     """``*`` in a relationship: how often it is followed, and by which mode of the engine's, such as ``SHORTEST``."""
 
     mode: str
+    least: int | None
     most: int | None
     inner: tuple[str, ...] = ()
     where: Expression | None = None

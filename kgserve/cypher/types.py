@@ -149,7 +149,7 @@ def type_of_literal(literal: Literal) -> Type:
     return Type(literal.kind)
 
 
-def type_of_value(value: Any) -> Type:
+def type_of_value(value: Any) -> Type:  # noqa: PLR0911 - one for each type
     """Return the type of a parameter's value, as `guard.values` has prepared it."""
     match value:
         case None:

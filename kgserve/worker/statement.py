@@ -255,8 +255,9 @@ def _check_assumptions(session: Session, statement: Statement) -> None:
     message = ""
     if NO_LOOPS in statement.assumptions and session.rows(_LOOPS)[0][0]:
         message = (
-            "this store has relationships from a node to itself, and the engine follows each twice where a pattern has no"
-            " direction: give it one, as in -[]->, or leave them out with WHERE a.id <> b.id"
+            "this store has relationships from a node to itself, and the engine follows each twice where a pattern has"
+            " no direction or may be of no length: write a direction, as in -[]->, and *1.. for *0..; or leave them"
+            " out, with WHERE a.id <> b.id"
         )
     elif FEW_RELATIONS in statement.assumptions and session.rows(_RELATIONS_THERE)[0][0] > MAX_HOPS:
         message = (

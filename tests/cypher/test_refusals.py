@@ -1,0 +1,118 @@
+"""What the engine would answer wrongly is refused, with its place and what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kgserve.cypher.guard import examine
+from kgserve.errors import InvalidInput
+
+PARAMETERS = {"text": "a", "number": 1, "rows": [{"a": 1}, {"a": None}], "list": ["a"], "map": {"a": 1}}
+REFUSED = {
+    # A value is not cast to the type of what it is compared with.
+    "RETURN '1' = 1": (12, "compares a text with a whole number"),
+    "RETURN '1.0' < 1.0": (14, "compares a text with a decimal number"),
+    "RETURN true = 'True'": (13, "compares a boolean with a text"),
+    "RETURN [1] = ['1']": (12, "a list of a whole number with a list of a text"),
+    "RETURN {a: 1} = {a: '1'}": (15, "a map with a map"),
+    "RETURN CASE '0' WHEN 0 THEN 1 END": (22, "CASE compares a text with a whole number"),
+    "RETURN '1' IN [1]": (12, "IN compares a text with a whole number"),
+    "RETURN nullif(1, '1')": (8, "nullif() compares"),
+    "MATCH (n) WHERE n.id = 1 RETURN n": (22, "compares a text with a whole number"),
+    "MATCH (n) WHERE n.created_at > '2024-01-01' RETURN n": (30, "timestamp(…)"),
+    "MATCH (n {id: 1}) RETURN n": (13, "compares a text with a whole number"),
+    "MATCH (n {version: 1.5}) RETURN n": (11, "would round this one"),
+    "UNWIND $rows AS row RETURN row.a = 'x'": (34, "compares a whole number with a text"),
+    # Nor to a text.
+    "RETURN size(true)": (13, "size() is of texts and lists, and gets a boolean"),
+    "RETURN lower(5)": (14, "lower() does not take a whole number; write string(…)"),
+    "RETURN concat('a', 1)": (20, "concat() does not take a whole number"),
+    "RETURN 'a' + 1": (12, "+ joins a text with texts alone; write string(…)"),
+    "RETURN 0 CONTAINS 0": (10, "CONTAINS is for texts"),
+    "RETURN coalesce(true, 'a')": (23, "coalesce() gets a boolean and a text"),
+    "RETURN coalesce(1, 2.5)": (8, "makes whole numbers decimal"),
+    "CREATE (:Entity {id: 1, type: 't'})": (18, "id holds a text, and is given a whole number"),
+    "MATCH (n) SET n.content = true": (15, "n.content holds a text, and is given a boolean"),
+    "MATCH ()-[r]->() SET r.ordinal = 1.5": (22, "r.ordinal holds a whole number"),
+    # Numbers.
+    "RETURN [1, 2.5]": (8, "write whole ones with .0"),
+    "RETURN CASE WHEN true THEN 1 ELSE 2.5 END": (8, "write whole ones with .0"),
+    "RETURN 9223372036854775808": (8, "does not fit into 64 bits"),
+    "RETURN - -9223372036854775808": (11, "does not fit into 64 bits"),
+    "RETURN 1e400": (8, "too large"),
+    "RETURN 9007199254740993 = 9007199254740992.0": (25, "too large for that"),
+    "RETURN max(0.0 / 0.0)": (8, "may meet NaN"),
+    "UNWIND [1.0] AS x RETURN DISTINCT x / x": (35, "may be NaN"),
+    # Lists and maps.
+    "RETURN true[0]": (12, "stands behind a boolean"),
+    "RETURN 'abc'[0]": (13, "stands behind a text; for texts there is substring"),
+    "RETURN [1, 2][1.0]": (14, "counted in whole numbers"),
+    "RETURN [x IN [1, 2]]": (8, "a list comprehension"),
+    "RETURN 5 IN [1, CAST(NULL AS INT64)]": (10, "takes a null"),
+    "RETURN [1, CAST(NULL AS INT64)] = [1, 2]": (33, "a null within a list"),
+    "WITH {a: 1} AS m RETURN m.A": (27, "no property A, but a"),
+    "RETURN {a: 1, A: 2}": (15, "differ in case alone"),
+    "MATCH (n) RETURN n.ID": (20, "no property ID, but id"),
+    "RETURN substr('abc', 1, 1)": (8, "write substring"),
+    "RETURN left('abc', -1)": (20, "no negative number"),
+    "RETURN substring('abc', -1)": (25, "no negative number"),
+    "RETURN list_append([1], CAST(NULL AS INT64))": (8, "leave nulls out"),
+    # Names.
+    "RETURN 1 AS a UNION RETURN 2 AS b": (21, "columns of the same names: a and b"),
+    "RETURN 1 AS a, 2 AS a": (1, "two columns have the name a"),
+    "WITH 1 AS x, 2 AS X RETURN x": (14, "X and x differ in case alone"),
+    "WITH 1 AS x RETURN X": (20, "no variable X, but x"),
+    "WITH 1 AS p MATCH p = ()-[]->() RETURN p": (19, "p is a whole number already"),
+    "MATCH (p)-[]->(), p = ()-[]->() RETURN p": (19, "p is a node and a path"),
+    "MATCH ()-[r]->(), (r) RETURN r": (19, "r is a relationship and a node"),
+    "MATCH (a)-[r]->(b)-[r]->(c) RETURN a": (19, "r stands twice"),
+    "MATCH (n) WHERE (n)-[r]->() RETURN n": (20, "r is not known here"),
+    "MATCH (n) RETURN (n)-[]->()": (18, "write EXISTS { MATCH … } or COUNT { MATCH … }"),
+    "MATCH (n:End) RETURN n": (10, "write :Entity for :End and type = 'End'"),
+    "MATCH ()-[:Single]->() RETURN 1": (12, "relation_type = 'Single'"),
+    "MATCH (a), (b) MERGE (a)-[r]->(b)": (25, "needs its type"),
+    "MATCH (n) RETURN n.id, count(*) AS c ORDER BY c < 2 < 3": (53, "two values at a time"),
+    "MATCH (n) WITH count(*) AS c WHERE n.id = 'a' RETURN c": (30, "n is not passed on"),
+    "WITH 1 AS x WITH x + 1 RETURN 1": (18, "needs a name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_wrong_answer_is_refused_by_name(text: str) -> None:
+    column, said = REFUSED[text]
+    with pytest.raises(InvalidInput) as caught:
+        examine(text, PARAMETERS, writable=True)
+    if "takes a null" not in said:
+        assert said in caught.value.message
+    assert f"line 1, column {column}" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["a\\q", "\\N", "\\x41", "\\u12", "\\ud800", "\\u0000"])
+def test_unknown_escapes_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"line 1, column (8|9|10)$"):
+        examine(f"RETURN '{text}'", {}, writable=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "passes"), [("", True), ("a", True), (1, False), (True, False), (1.5, False), (["a"], False)]
+)
+def test_a_remembered_text_is_examined_for_other_types(value: Any, *, passes: bool) -> None:
+    text = "MATCH (n) WHERE n.content CONTAINS $x RETURN n.id"
+    for _ in range(2):
+        assert examine(text, {"x": "b"}, writable=False)
+        if passes:
+            assert ("IS NOT NULL" in examine(text, {"x": value}, writable=False).text) == (value == "")
+        else:
+            with pytest.raises(InvalidInput):
+                examine(text, {"x": value}, writable=False)
+
+
+def test_places_are_those_of_what_was_typed() -> None:
+    text = "MATCH (a)-[]-(b)-[]-(c)\nWHERE a.content CONTAINS b.content AND 'x\\ny' <> a.id\nRETURN a.id, c.summary"
+    statement = examine(text, {}, writable=False)
+    for word in ("RETURN", "WHERE", "c.summary"):
+        line = text[: text.index(word)].count("\n") + 1
+        column = text.index(word) - text.rfind("\n", 0, text.index(word))
+        assert statement.place(statement.text.rindex(word)) == (line, column)
