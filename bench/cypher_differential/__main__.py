@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import get_args
 
@@ -53,16 +54,17 @@ def chosen(options: argparse.Namespace) -> Iterator[Generated]:
 
 def compare(folder: Path, engine: EngineName, statements: list[Generated]) -> Report:
     """Put statements to an engine; minimise what differs."""
-    store, report = ProductStore(folder, engine), Report(Counter(), {})
-    comparison = Comparison(store, store.graph())
+    stores = [ProductStore(folder / str(loops), engine, has_loops=loops) for loops in (False, True)]
+    report, comparisons = Report(Counter(), {}), [Comparison(store, store.graph()) for store in stores]
     try:
-        for generated in statements:
+        for generated, comparison in zip(statements, cycle(comparisons), strict=False):
             result = comparison.compare(generated)
             report.count(generated, result)
             if result.verdict in DIFFERENT | {"lost"} and report.wants(generated, result):
                 report.add(*comparison.minimise(generated, result.verdict))
     finally:
-        store.close()
+        for store in stores:
+            store.close()
     return report
 
 

@@ -8,7 +8,7 @@ anything.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from bench.cypher_differential.samples import (
     COLUMNS_OF_NODES,
     FLOATS,
     INTEGERS,
+    KNOWN,
     SIGNATURES,
     TEXTS,
     TIMESTAMPS,
@@ -28,7 +29,8 @@ from bench.cypher_reference import tree as t
 SCALARS = "ifsbt"
 LISTS = {"I": "i", "F": "f", "S": "s", "B": "b", "N": "I", "L": "x"}
 KINDS = "iiiffsssbbtISNLm"
-NULL_SHARE, ODD_SHARE, PARAMETER_SHARE = 0.07, 0.05, 0.12
+NULL_SHARE, ODD_SHARE, PARAMETER_SHARE, CALM_SHARE = 0.1, 0.07, 0.12, 0.6
+"""A calm statement has no null and nothing of the wrong type where it is written, and names known functions alone."""
 
 
 class Generated(msgspec.Struct, frozen=True):
@@ -44,11 +46,13 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._parameters: dict[str, Any] = {}
+        self._is_calm = False
         self._scope: list[tuple[t.Expression, str]] = []
 
     def make(self) -> Generated:
         """Return the next statement."""
         self._parameters, self._scope = {}, []
+        self._is_calm = self._chance(CALM_SHARE)
         shapes: tuple[tuple[int, Callable[[], t.Statement]], ...] = (
             (30, self._constant),
             (22, self._unwound),
@@ -58,6 +62,8 @@ class Generator:
             (6, self._ordered),
             (4, self._united),
             (6, self._patterned),
+            (4, self._chained),
+            (3, self._of_path),
         )
         weights, makers = zip(*shapes, strict=True)
         [maker] = self._random.choices(makers, weights)
@@ -84,13 +90,21 @@ class Generator:
         return t.Query((*clauses, t.Projection("RETURN", self._items(1), is_distinct=self._chance(0.12))))
 
     def _unwind(self, name: str) -> t.Unwind:
-        kind = self._random.choice("ifsbtiiffssIS")
-        values = tuple(self._element(kind) for _ in range(self._random.randrange(1, 6)))
+        kind = self._random.choice("ifsbtiiffssISx")
+        values = tuple(
+            self._element(self._random.choice("ifsb") if kind == "x" else kind)
+            for _ in range(self._random.randrange(1, 6))
+        )
         self._scope.append((t.Variable(name), kind))
+        way = self._random.random()
+        if way < 0.1 and kind in "ifsb":
+            return t.Unwind(self._parameter([self._plain(kind) for _ in values]), name)
+        if way < 0.13:
+            return t.Unwind(self._value(self._random.choice("ISl")), name)
         return t.Unwind(t.ListOf(values), name)
 
-    def _element(self, kind: str) -> t.Expression:
-        return t.Literal(None) if self._chance(0.2) else self._literal(kind)
+    def _element(self, kind: str, nulls: float = 0.2) -> t.Expression:
+        return t.Literal(None) if self._chance(nulls) and not self._is_calm else self._literal(kind)
 
     def _of_nodes(self) -> t.Query:
         self._bind_node("n")
@@ -116,9 +130,26 @@ class Generator:
             self._bind_node("n")
             source = t.Match((t.PathPattern((self._node("n"),)),), self._maybe(self._condition))
         keys = [self.expression(self._random.choice("isbf"), 1)] if self._chance(0.4) else []
-        sums = [self._aggregate() for _ in range(self._random.choice((1, 1, 2)))]
+        sums = [self._calculated_aggregate() for _ in range(self._random.choice((1, 1, 2)))]
         named = tuple(t.Item(each, f"c{n}") for n, each in enumerate([*keys, *sums]))
-        return t.Query((source, t.Projection("RETURN", named)))
+        if self._chance(0.7):
+            return t.Query((source, t.Projection("RETURN", named)))
+        self._scope = [(t.Variable(item.alias), "i") for item in named]
+        having = t.Projection("WITH", named, where=self._comparison(0))
+        outer = tuple(t.Item(t.Variable(item.alias), item.alias) for item in named)
+        return t.Query((source, having, t.Projection("RETURN", outer)))
+
+    def _calculated_aggregate(self) -> t.Expression:
+        """An aggregate, now and then within an expression."""
+        found = self._aggregate()
+        way = self._random.random()
+        if way < 0.1:
+            return t.Binary(self._random.choice(("+", "*", "-")), found, self._literal(self._random.choice("if")))
+        if way < 0.15:
+            return t.Call("size", (t.Call("collect", (self._from_scope("x") or t.Literal(1),)),))
+        if way < 0.2:
+            return t.Binary(self._random.choice(("=", ">", "<>")), found, self._value("i"))
+        return t.NullTest(found) if way < 0.22 else found
 
     def _aggregate(self) -> t.Expression:
         name = self._random.choice(("count", "count", "sum", "avg", "min", "max", "collect", "*"))
@@ -197,6 +228,48 @@ class Generator:
         returned = tuple(t.Item(each, f"c{n}") for n, each in enumerate(items))
         return t.Query((t.Match(tuple(patterns), where, optional), t.Projection("RETURN", returned)))
 
+    def _chained(self) -> t.Query:
+        """Several MATCH and WITH clauses, names of the first of them in later ones."""
+        start = t.Match((t.PathPattern((t.NodePattern("a", ("Entity",), self._some_id()),)),))
+        step = t.RelationshipPattern("r", self._direction())
+        again = self._random.choice(("r", "s", "s"))
+        further = t.RelationshipPattern(again, self._direction())
+        end = self._random.choice(("b", "c", "a"))
+        first = t.Match((t.PathPattern((t.NodePattern("a"), step, t.NodePattern("b"))),), None, self._chance(0.5))
+        second = t.Match((t.PathPattern((t.NodePattern("b"), further, t.NodePattern(end))),), None, self._chance(0.5))
+        shown = [t.Property(t.Variable("a"), "id"), t.Property(t.Variable("b"), "id")]
+        if self._chance(0.6):
+            items: list[t.Expression] = [*shown, t.Property(t.Variable(again), "relation_type")]
+            if self._chance(0.4):
+                items = [t.CountRows(), t.Call("count", (t.Variable(again),))]
+            return t.Query((start, first, second, _returned(items)))
+        self._scope = [(t.Property(t.Variable("b"), "version"), "i"), (t.Property(t.Variable("r"), "weight"), "f")]
+        names = tuple(t.Item(t.Variable(each)) for each in ("a", "b"))
+        passed = names if self._chance(0.5) else (*names, t.Item(t.Variable("r")))
+        condition = t.NullTest(t.Variable("r"), self._chance(0.5)) if self._chance(0.5) else self._comparison(0)
+        kept = t.Projection("WITH", passed, self._chance(0.2), where=condition)
+        return t.Query((start, first, kept, _returned(shown)))
+
+    def _of_path(self) -> t.Query:
+        """Functions of a path, matched or not."""
+        lengths = self._random.choice((None, (1, 2), (0, 2)))
+        step = t.RelationshipPattern("", self._direction(), ("RELATES_TO",), (), lengths)
+        path = t.PathPattern((t.NodePattern("a", ("Entity",), self._some_id()), step, t.NodePattern("b")), "p")
+        variable = t.Variable("p")
+        items: list[t.Expression] = [
+            t.Call("length", (variable,)),
+            t.NullTest(variable, self._chance(0.5)),
+            t.Call("size", (t.Call("nodes", (variable,)),)),
+            t.Call("nodes", (variable,)),
+            t.Call("relationships", (variable,)),
+            t.Call("coalesce", (t.Call("length", (variable,)), t.Literal(-1))),
+            variable,
+            t.Call("labels", (t.Variable("b"),)),
+            t.Property(t.Variable("b"), "id"),
+        ]
+        chosen = self._random.sample(items, self._random.choice((1, 2)))
+        return t.Query((t.Match((path,), None, self._chance(0.4)), _returned(chosen)))
+
     def _pattern_condition(self, names: list[str], edges: list[str]) -> t.Expression:
         self._scope = [(t.Property(t.Variable(each), "type"), "s") for each in names]
         self._scope += [(t.Property(t.Variable(each), "weight"), "f") for each in edges]
@@ -255,7 +328,7 @@ class Generator:
 
     def expression(self, kind: str, depth: int) -> t.Expression:
         """Return an expression of a kind; now and then of another one, or null."""
-        if self._chance(ODD_SHARE):
+        if self._chance(ODD_SHARE) and not self._is_calm:
             kind = self._random.choice(KINDS)
         if kind == "x":
             kind = self._random.choice(KINDS)
@@ -265,7 +338,7 @@ class Generator:
             kind = self._random.choice("ISNLF")
         if depth <= 0 or self._chance(0.15):
             return (self._from_scope(kind) if self._chance(0.7) else None) or self._value(kind)
-        forms = [*SIGNATURES.get(kind, ()), "CASE", "[]"]
+        forms = [*(KNOWN if self._is_calm else SIGNATURES).get(kind, ()), "CASE", "[]"]
         operators = _OPERATORS.get(kind, ())
         form = self._random.choice(operators) if operators and self._chance(0.5) else self._random.choice(forms)
         return self._formed(form, kind, depth - 1)
@@ -375,7 +448,7 @@ class Generator:
     # Values.
 
     def _value(self, kind: str) -> t.Expression:
-        if self._chance(NULL_SHARE):
+        if self._chance(NULL_SHARE) and not self._is_calm:
             return self._parameter(None) if self._chance(0.2) else t.Literal(None)
         if kind == "n":
             kind = self._random.choice("if")
@@ -410,7 +483,12 @@ class Generator:
         if kind == "N":
             return t.ListOf(tuple(self._list_literal("I") for _ in range(count)))
         elements = [LISTS[kind] if kind != "L" else self._random.choice("ifsbI") for _ in range(count)]
-        return t.ListOf(tuple(t.Literal(None) if self._chance(0.12) else self._literal(each) for each in elements))
+        return t.ListOf(
+            tuple(
+                t.Literal(None) if self._chance(0.12) and not self._is_calm else self._literal(each)
+                for each in elements
+            )
+        )
 
     def _plain(self, kind: str) -> Any:
         """A value for a parameter."""
@@ -422,13 +500,13 @@ class Generator:
             case "b":
                 return self._random.random() < 0.5
             case "m":
-                return {"a": self._plain(self._random.choice("is")), "b": None}
+                return {"a": self._plain(self._random.choice("is")), "b": None if not self._is_calm else 1}
             case _ if kind in LISTS:
                 elements = [
                     LISTS[kind] if kind != "L" else self._random.choice("ifsb")
                     for _ in range(self._random.randrange(4))
                 ]
-                return [None if self._chance(0.15) else self._plain(each) for each in elements]
+                return [None if self._chance(0.15) and not self._is_calm else self._plain(each) for each in elements]
             case _:
                 return self._random.choice(INTEGERS)
 
@@ -446,6 +524,10 @@ class Generator:
 
     def _chance(self, share: float) -> bool:
         return self._random.random() < share
+
+
+def _returned(items: Sequence[t.Expression]) -> t.Projection:
+    return t.Projection("RETURN", tuple(t.Item(each, f"c{n}") for n, each in enumerate(items)))
 
 
 _BUILDERS = {

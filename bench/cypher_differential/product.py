@@ -43,13 +43,15 @@ class Outcome(msgspec.Struct):
 class ProductStore:
     """A store whose Cypher one engine answers."""
 
-    def __init__(self, folder: Folder, engine: EngineName) -> None:
+    def __init__(self, folder: Folder, engine: EngineName, *, has_loops: bool) -> None:
+        """Make it; `has_loops`: whether there are relationships from a node to itself."""
         self._pool = StorePool(
             Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none")
         )
         self._graphs = Graphs(self._pool)
+        edges = [edge for edge in _edges() if has_loops or edge.key[0] != edge.key[1]]
         with self._pool.lease(STORE, create=True) as store:
-            store.submit(WriteBatch(nodes=_nodes(), edges=_edges())).result(30)
+            store.submit(WriteBatch(nodes=_nodes(), edges=edges)).result(30)
 
     def ask(self, text: str, parameters: dict[str, Any], *, writes: bool = False) -> Outcome:
         """Return what the product answers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from bench.cypher_reference.times import read_timestamp
+from kgserve.cypher.lexer import ALLOWED
 from kgserve.model.fields import EDGE, ENDS, NODE
 
 _MAX = (1 << 63) - 1
@@ -19,8 +20,8 @@ FLOATS = (
 )  # fmt: skip
 TEXTS = (
     "", "a", "A", "ab", "abc", "Ab", "b", "1", "1.0", "01", " 1 ", "-5", "true", "false", "null", "NaN", "1e3", "x",
-    "n1", "two\nlines", "tab\there", "back\\slash", "it's", 'say "hi"', "\r\n", "\b\f", "é", "É", "ß", "ü", "日本", "😀",
-    "e\u0301", "İ", "ﬁ", "%", "_", "a.c", "a*", "[x]", "(", " ", "  pad  ", "\u00a0", "aaaa", "a,b,,c", "Task",
+    "n1", "two\nlines", "tab\there", "back\\slash", "it's", 'say "hi"', "\r\n", "\b\f", "é", "É", "ß", "ü", "日本",
+    "😀", "e\u0301", "İ", "ﬁ", "%", "_", "a.c", "a*", "[x]", "(", " ", "  pad  ", "\u00a0", "aaaa", "a,b,,c", "Task",
     "C:\\new\\table", "2024-02-29", "2024-02-29 12:30:00",
 )  # fmt: skip
 TIMESTAMPS = tuple(
@@ -76,6 +77,12 @@ def _signatures() -> dict[str, tuple[str, ...]]:
 
 SIGNATURES = _signatures()
 """The functions that give a kind, with the kinds of their arguments."""
+
+KNOWN = {
+    kind: tuple(form for form in forms if form.partition(" ")[0].lower() in ALLOWED)
+    for kind, forms in SIGNATURES.items()
+}
+"""Those of them that the product has."""
 
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\\": "\\\\"}
 

@@ -18,6 +18,8 @@ from bench.cypher_reference.values import (
     Timestamp,
     Truth,
     TruthTypeError,
+    Unmodelled,
+    Zero,
     compare,
     conjunction,
     contains,
@@ -172,6 +174,8 @@ class Evaluator:
 
     def _index(self, expression: t.Index, row: Row) -> Any:
         subject, index = self.evaluate(expression.subject, row), self.evaluate(expression.index, row)
+        if isinstance(subject, Bag) and len(subject) > 1:
+            raise Unmodelled("the order of a list is open")
         if subject is None or (index is None and isinstance(subject, (list, dict, Node, Relationship))):
             return None
         if isinstance(subject, list) and is_integer(index):
@@ -186,8 +190,10 @@ class Evaluator:
         subject = self.evaluate(expression.subject, row)
         ends = [None if end is None else self.evaluate(end, row) for end in (expression.start, expression.end)]
         given = [value for value, end in zip(ends, (expression.start, expression.end), strict=True) if end is not None]
-        if subject is None or None in given:
+        if subject is None or any(each is None for each in given):
             return None
+        if isinstance(subject, Bag) and len(subject) > 1:
+            raise Unmodelled("the order of a list is open")
         if not isinstance(subject, list) or not all(map(is_integer, given)):
             raise CypherError(f"a slice of {type_name(subject)}")
         return subject[slice(*ends)]
@@ -211,9 +217,9 @@ class Evaluator:
         if values is None:
             return None
         results = [self.evaluate(function.body, {**row, function.name: value}) for value in values]
-        if name == "list_transform":
-            return results
-        return [value for value, holds in zip(values, results, strict=True) if _truth(holds) is True]
+        kept = [value for value, holds in zip(values, results, strict=True) if name != "list_filter" or _truth(holds)]
+        found = results if name == "list_transform" else kept
+        return Bag(found) if isinstance(values, Bag) else found
 
     def _elements(self, source: t.Expression, row: Row) -> list[Any] | None:
         values = self.evaluate(source, row)
@@ -308,5 +314,5 @@ def aggregate(name: str, values: list[Any]) -> Any:
     for value in values:
         total = calculate("+", total, value)
     if name == "sum":
-        return total
+        return total if values else Zero(0)
     return calculate("/", float(total), float(len(values))) if values else None

@@ -21,6 +21,7 @@ from bench.cypher_reference.values import (
     Relationship,
     Timestamp,
     Unmodelled,
+    Zero,
     compare,
     contains,
     group_key,
@@ -37,16 +38,19 @@ MAX_DIGITS = 9
 def call(name: str, arguments: list[Any]) -> Any:
     """Return what a function gives; null for a null argument unless the function knows what to do with it."""
     lowered = name.lower()
-    if lowered in WITH_NULLS:
-        return WITH_NULLS[lowered](*arguments)
-    if lowered not in STRICT:
+    function = STRICT.get(lowered) or WITH_NULLS.get(lowered)
+    if function is None:
         raise Unmodelled(f"there is no function {name}")
+    if lowered in OF_ORDER and any(isinstance(each, Bag) and len(each) > 1 for each in arguments):
+        raise Unmodelled("the order of a list is open")
     try:
-        return None if any(each is None for each in arguments) else STRICT[lowered](*arguments)
-    except TypeError as error:
+        found = None if lowered in STRICT and any(each is None for each in arguments) else function(*arguments)
+    except (TypeError, re.error) as error:
         raise CypherError(f"{name}: {error}") from None
     except (OverflowError, ValueError, MemoryError) as error:
         raise Unmodelled(f"{name}: {error}") from None
+    has_order = not any(isinstance(each, Bag) for each in arguments)
+    return found if has_order or not isinstance(found, list) else Bag(found)
 
 
 def _text(value: Any) -> str:
@@ -326,7 +330,13 @@ def _sorted(values: Any, order: Any = "ASC", nulls: Any = "NULLS FIRST") -> list
 
 
 def _list_sum(values: Any) -> Any:
-    return sum(_number(each) for each in _list(values) if each is not None)
+    total: Any = sum(_number(each) for each in _list(values) if each is not None)
+    return Zero(0) if total == 0 else as_integer(total) if is_integer(total) else total
+
+
+def _list_product(values: Any) -> Any:
+    product: Any = math.prod(_number(each) for each in _list(values) if each is not None)
+    return as_integer(product) if is_integer(product) else product
 
 
 def _joined(separator: Any, values: Any) -> str:
@@ -464,7 +474,7 @@ STRICT: dict[str, Function] = {
     "list_distinct": _distinct,
     "list_unique": lambda values: len(_distinct(values)),
     "list_sum": _list_sum,
-    "list_product": _of_list(lambda values: math.prod(_number(each) for each in values if each is not None)),
+    "list_product": _list_product,
     "list_to_string": _joined,
     "list_any_value": _of_list(lambda values: _coalesce(*values)),
     "greatest": _extreme(">"),
@@ -472,6 +482,12 @@ STRICT: dict[str, Function] = {
     "timestamp": _timestamp,
     **dict.fromkeys(("date_part", "datepart"), date_part),
 }
+
+OF_ORDER = frozenset({
+    "list_extract", "list_element", "list_to_string", "list_position", "list_indexof", "list_any_value", "head", "last",
+    "tail",
+})  # fmt: skip
+"""Functions whose answer depends on the order of a list."""
 
 WITH_NULLS: dict[str, Function] = {
     "coalesce": _coalesce,

@@ -14,7 +14,7 @@ from bench.cypher_reference.arithmetic import is_integer
 from bench.cypher_reference.expressions import Evaluator, aggregate, aggregates_of
 from bench.cypher_reference.patterns import Bindings, Graph, Matcher
 from bench.cypher_reference.text import expression as text_of
-from bench.cypher_reference.values import Bag, CypherError, group_key, order_key
+from bench.cypher_reference.values import Bag, CypherError, Zero, group_key, order_key
 
 _Keys = list[Any]
 
@@ -114,14 +114,12 @@ class _Projecting:
         if self._clause.order:
             projected, ranks = self._ordered(projected)
         start, end = self._bounds()
-        rows = [row for row, _scope in projected][start:end]
-        ranks = ranks[start:end]
-        if self._clause.where is not None:
-            condition = self._clause.where
-            kept = [self._evaluator.truth(condition, row) is True for row in rows]
-            rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
-            ranks = [rank for rank, keep in zip(ranks, kept, strict=True) if keep]
-        return self._columns, rows, ranks
+        kept = [
+            (row, rank)
+            for (row, scope), rank in zip(projected[start:end], ranks[start:end], strict=True)
+            if self._clause.where is None or self._evaluator.truth(self._clause.where, scope) is True
+        ]
+        return self._columns, [row for row, _rank in kept], [rank for _row, rank in kept]
 
     @property
     def _is_aggregating(self) -> bool:
@@ -131,7 +129,7 @@ class _Projecting:
         return tuple(group_key(row[name]) for name in self._columns)
 
     def _plain(self) -> list[tuple[Bindings, Bindings]]:
-        """Each row as projected, and the scope of its ORDER BY."""
+        """Each row as projected, and the scope of its ORDER BY and WHERE."""
         found: list[tuple[Bindings, Bindings]] = []
         for row in self._rows:
             values = [self._evaluator.evaluate(item.expression, row) for item in self._items]
@@ -212,6 +210,8 @@ def same(expected: Any, found: Any) -> bool:
 
 
 def _same_scalar(expected: Any, found: Any) -> bool:
+    if isinstance(expected, Zero):
+        return not isinstance(found, bool) and found == 0
     if type(expected) is not type(found):
         return False
     if isinstance(expected, float):

@@ -76,6 +76,10 @@ class Bag(list[Any]):
     """A list whose order is not defined, as `collect` makes it of rows without an order."""
 
 
+class Zero(int):
+    """The sum of nothing: 0, whether it would have been of integers or of floats."""
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value is an integer or a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -85,7 +89,16 @@ def type_name(value: Any) -> str:
     """Return the name of a value's type."""
     if value is None:
         return "null"
-    names = {bool: "boolean", int: "integer", float: "float", str: "text", dict: "map", Bag: "list", list: "list"}
+    names = {
+        bool: "boolean",
+        int: "integer",
+        Zero: "integer",
+        float: "float",
+        str: "text",
+        dict: "map",
+        Bag: "list",
+        list: "list",
+    }
     return names.get(type(value), type(value).__name__.lower())
 
 
