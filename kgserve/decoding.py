@@ -29,6 +29,24 @@ _TOLD = {"Invalid enum value": ": it is one of ", "Object contains unknown": "; 
 _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
 
+_SURROGATES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def lone_surrogate(text: bytes) -> str | None:
+    """Say where JSON text has half a surrogate pair, which no Unicode text may hold; None if it has not.
+
+    For texts that could not be decoded.
+    """
+    for found in _SURROGATES.finditer(text):
+        if found["half"]:
+            half = found["half"].decode()
+            return f"holds half a surrogate pair, \\{half} at byte {found.start()}; no text in Unicode may hold that"
+    return None
+
+
 @overload
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload

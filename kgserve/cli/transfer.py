@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -17,7 +18,7 @@ import click
 from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.stores import await_indexes
 from kgserve.cli.terminal import Progress, as_size
-from kgserve.model.answers import ImportAnswer
+from kgserve.model.answers import ImportAnswer, nothing_imported
 from kgserve.permissions import private_files
 from kgserve.settings import load
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from kgserve.library import Library
 
 EXPORTED = ("ndjson", "parquet", "csv", "graphml", "memory-server")
-IMPORTED = (*EXPORTED, "graphiti")
+IMPORTED = (*EXPORTED, "graphiti", "kb")
 LINES = frozenset({"ndjson", "memory-server"})
 """What is sent as it is: the importer tells these lines apart."""
 MEMORIES = "memories"
@@ -78,13 +79,16 @@ def import_(
         if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
             raise click.UsageError("--as-memories is for files of the memory server: --format memory-server")
         conversion, blocks, total = _read(files, MEMORIES if as_memories else kind, mapping, stack)
+        if conversion is not None and conversion.fault_count and not conversion.lines:
+            _summarise(store, conversion.answered(nothing_imported()), conversion)
+            return 1
         with _opened_stores(indexes=wait_index) as opened:
             with Progress(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
                 answer = conversion.answered(answer)
             _summarise(store, answer, conversion)
-            if wait_index:
+            if wait_index and answer.sequence:
                 await_indexes(opened.store(store).stats, answer.sequence)
     return 0 if answer.ok else 1
 
@@ -218,7 +222,7 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | N
     if kind in LINES:
         return None, lines_of(file), _size(file)
     conversion = Conversion([stream_part(kind, file, "")])
-    return conversion, conversion.blocks(), None
+    return conversion, _begun(conversion.blocks()), None
 
 
 def _converted(
@@ -229,7 +233,13 @@ def _converted(
 
     parts = _foreign(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
     conversion = Conversion(parts)
-    return conversion, conversion.blocks(), None
+    return conversion, _begun(conversion.blocks()), None
+
+
+def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same blocks, the first of them read: what is no such file is refused before a server hears of it."""
+    first = next(blocks, None)
+    return iter(()) if first is None else chain((first,), blocks)
 
 
 def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
@@ -245,12 +255,13 @@ def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
 
 def _check_present(paths: list[Path], kind: str) -> None:
     from kgserve.formats.files import PAIRS, pair
+    from kgserve.formats.kb import is_kb_folder
 
     for path in paths:
         stands_for_two = kind in PAIRS and any(each.exists() for each in pair(path, kind))
         if not (path.exists() or stands_for_two):
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
-        if path.is_dir() and kind not in PAIRS:
+        if path.is_dir() and kind not in PAIRS and not (kind == "kb" and is_kb_folder(path)):
             raise click.BadParameter(f"{str(path)!r} is a folder, and {kind} is a file", param_hint="FILE")
 
 
@@ -346,7 +357,7 @@ def _summarise(store: str, answer: ImportAnswer, conversion: Conversion | None) 
         )
         sent = getattr(answer, f"{kind}_sent")
         click.echo(f"{kind}: {sent:,} sent, {created:,} created, {updated:,} updated, {unchanged:,} unchanged")
-    click.echo(f"{store} is at sequence {answer.sequence:,}")
+    click.echo(f"{store} is at sequence {answer.sequence:,}" if answer.sequence else f"nothing was written to {store}")
     unit = "line" if conversion is None else conversion.unit
     for what, count, faults in (
         ("skipped", answer.edges_skipped_count, answer.edges_skipped),

@@ -95,9 +95,16 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
             headers["Content-Type"] = NDJSON
         elif body is not None:
             headers["Content-Type"], body = JSON, json_body(body)
-        asked = urlencode(pairs, doseq=True, quote_via=quote)
+        asked = urlencode({name: _query_value(value) for name, value in pairs.items()}, doseq=True, quote_via=quote)
         target = f"{path}?{asked}" if asked else path
         return Call(route=self, path=target, headers=headers, body=body, **more)
+
+
+def _query_value(value: Any) -> Any:
+    r"""Return a list with the commas within its items as ``\,``: others separate items."""
+    if isinstance(value, list | tuple):
+        return [each.replace(",", r"\,") if isinstance(each, str) else each for each in value]
+    return value
 
 
 class Streamed(msgspec.Struct, Generic[U], frozen=True):

@@ -12,12 +12,13 @@ from typing import BinaryIO, Literal
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.formats.csv_pair import CsvTable, Sink, mapped, read_mapping, write_csv
 from kgserve.formats.graphml import read_graphml, write_graphml
+from kgserve.formats.kb import is_kb_folder, is_sqlite, kb_parts
 from kgserve.formats.lines import EDGES, NODES, Part, edges_last, read_lines
 from kgserve.formats.memory_server import read_memories, write_memory_server
 from kgserve.formats.parquet_pair import ParquetTable, write_parquet
 
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
-ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti"]
+ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti", "kb"]
 PAIRS = frozenset({"parquet", "csv"})
 """Formats of two files."""
 
@@ -42,6 +43,8 @@ def export_format(path: Path | None) -> ExportFormat:
 def import_format(paths: Sequence[Path]) -> ImportFormat:
     """The format of files to read, by how their names end, and of a folder by what is in it."""
     first = paths[0]
+    if is_kb_folder(first) or (first.suffix.lower() not in _SUFFIXES and is_sqlite(first)):
+        return "kb"
     if first.is_dir():
         kinds = {found for path in first.iterdir() if (found := _SUFFIXES.get(path.suffix.lower())) in PAIRS}
         if len(kinds) != 1:
@@ -80,6 +83,8 @@ def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path
     """
     if mapping is not None:
         return mapped(read_mapping(mapping), mapping.parent, paths, stack)
+    if kind == "kb":
+        return [part for path in paths for part in stack.enter_context(kb_parts(path))]
     if kind in PAIRS:
         tables = [_table(kind, path, stack) for path in present(paths, kind)]
         return [table.part() for table in sorted(tables, key=lambda table: table.kind == EDGES)]

@@ -243,6 +243,8 @@ Flavour = Callable[[Element], dict[str, Any]]
 
 NODE_TYPE = "node"
 RELATION_TYPE = "RELATED_TO"
+UNNAMED = "data"
+"""The name of data without a key."""
 """What nodes and edges are when the file does not say."""
 
 _TYPES = ("type", "kind", "labels")
@@ -278,7 +280,7 @@ def foreign(element: Element) -> dict[str, Any]:
     """As others write it: what has no place of its own becomes an attribute of the key's type."""
     fields = _ends(element, str)
     # A number or a flag without text is how some programs write that there is none.
-    named = {key.name: (key, text) for key, text in element.data if text.strip() or key.type not in _NO_TEXTS}
+    named = _by_name((key, text) for key, text in element.data if text.strip() or key.type not in _NO_TEXTS)
     if element.edge:
         fields["relation_type"] = _taken(named, _RELATIONS) or _own(element, "label") or element.label or RELATION_TYPE
         _take_weight(named, fields)
@@ -292,6 +294,18 @@ def foreign(element: Element) -> dict[str, Any]:
         attributes["parent"] = element.parent
     fields["attributes"] = attributes
     return fields
+
+
+def _by_name(data: Iterable[tuple[Key, str]]) -> dict[str, tuple[Key, str]]:
+    """Return data by the names of their keys; another text under the same name becomes ``name (2)`` and so on."""
+    named: dict[str, tuple[Key, str]] = {}
+    for key, text in data:
+        name, count = key.name, 1
+        while name in named and named[name][1] != text:
+            count += 1
+            name = f"{key.name} ({count})"
+        named.setdefault(name, (key, text))
+    return named
 
 
 def typed(key: Key, text: str) -> Any:
@@ -522,10 +536,8 @@ class _Handler(ContentHandler):
     def _data(self, key: str) -> None:
         if not self._open:
             return
-        known = self._keys.get(key)
-        if known is None:
-            self._open[-1].fault = f"has data of a key {key[:80]!r} that is not declared"
-            known = Key("all", "", GRAPHICS)
+        # Data of a key that is not declared are text, under the key's own id.
+        known = self._keys.get(key) or Key("all", key or UNNAMED, "string")
         self._key, self._data_depth = known, self._depth
         self._collect()
 

@@ -36,12 +36,18 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 # Within a text of JSON a quote has a backslash in front: these are names of fields, wherever in the line they stand.
 _THEIRS = re.compile(rb'"type"\s*:\s*"(?:entity|relation)"')
 _NEEDED = re.compile(rb'"(?:name|relationType)"\s*:')
+_WHOLE = re.compile(rb'\s*\{\s*"(?:entities|relations)"\s*:')
 _OURS = re.compile(rb'"kind"\s*:')
 
 
 def is_memory_line(text: bytes) -> bool:
     """Whether a line is one of the memory server's, and none of the exchange format."""
     return bool(_THEIRS.search(text) and _NEEDED.search(text)) and not _OURS.search(text)
+
+
+def is_memory_file(text: bytes) -> bool:
+    """Whether a line begins an object of all entities and relations, as the memory server answers, and not its file."""
+    return _WHOLE.match(text) is not None
 
 
 def read_line(text: bytes) -> Entity | Relation:
@@ -123,6 +129,9 @@ def _memories_of(number: int, line: bytes) -> Iterator[Record]:
 
 def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
     yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN, "name": entity.name})
+    for place, observation in enumerate(entity.observations):
+        if not observation.strip():
+            yield Wrong(number, f"observations[{place}] is blank, and a memory is not; it was left out")
     for observation in dict.fromkeys(filter(str.strip, entity.observations)):
         memory = str(uuid.uuid5(_MEMORIES, f"{entity.name}\0{observation}"))
         remembered = {"content": observation, "confidence": 1.0, "source": SOURCE}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
@@ -27,7 +28,7 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.access.authentication import Hidden
-from kgserve.decoding import convert, decode_json, kind_of, place_of
+from kgserve.decoding import convert, decode_json, kind_of, lone_surrogate, place_of
 from kgserve.engine.turns import asker
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.forwarding import Forwarder
@@ -315,8 +316,8 @@ def query_of(
 ) -> Into:
     """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
 
-    Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists, of one
-    value each time. Those in ``passed`` are for somebody else.
+    Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists: they may
+    be repeated, and a value may hold several, as `comma_separated` reads them. Those in ``passed`` are for another.
     """
     names = aliases_of(into)
     pairs = [(names.get(name, name), value) for name, value in _pairs(text) if name not in passed]
@@ -324,12 +325,24 @@ def query_of(
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    given = {name: found if name in repeated else ",".join(found) for name, found in values.items()}
+    given = {name: comma_separated(found) if name in repeated else ",".join(found) for name, found in values.items()}
     try:
         return convert(given, into, strict=False)
     except msgspec.ValidationError as error:
         fault = place_of(error, into)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
+
+
+_SEPARATOR = re.compile(r"(?<!\\),")
+
+
+def comma_separated(values: Iterable[str]) -> list[str]:
+    r"""Return the items of lists whose items are separated by commas; ``\,`` is a comma within an item.
+
+    Items without text are left out: a parameter without a value says nothing.
+    """
+    items = (item for value in values for item in _SEPARATOR.split(value))
+    return [item.replace(r"\,", ",") for item in items if item]
 
 
 def _pairs(text: bytes) -> list[tuple[str, str]]:
@@ -386,6 +399,7 @@ def chunks_of(request: AnyRequest, media: frozenset[str]) -> AsyncIterator[bytes
 
 def decode(body: bytes, into: type[Into]) -> Into:
     """JSON text as ``into``; of a key that an object holds twice the last one counts."""
+    body = body.removeprefix(BOM_UTF8)
     if not body.strip():
         raise InvalidInput("the body is empty; a JSON object is expected")
     try:
@@ -398,7 +412,7 @@ def decode(body: bytes, into: type[Into]) -> Into:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the body is not UTF-8: {error.reason}") from None
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
+        raise InvalidInput(f"the body {lone_surrogate(body) or f'is not JSON: {error}'}") from None
     except RecursionError:
         raise InvalidInput("the body is nested too deeply") from None
 

@@ -103,16 +103,24 @@ def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> R
     if isinstance(given, schemas.EntityHistory):
         return _revert(found, given.id, given.revert_to or 0)
     made = ", ".join(_changed(found, "nodes") + _changed(found, "edges")) or "nothing"
-    lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.']
-    counts = _counts(found)
+    lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *_merged_lines(found)]
+    counts = _counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
     if not found.edges_skipped_count:
-        return Reply(lines[0], counts, hint=_followed(found.redirected))
+        return Reply(joined(lines), counts, hint=_followed(found.redirected))
     lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
     lines += [f"  {_arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
     skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), _ROOM // 2)
     hint = "add the nodes that are missing and send the skipped edges again"
     hint = "; ".join(filter(None, (hint, _followed(found.redirected))))
     return Reply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
+
+
+def _merged_lines(found: answers.InjectAnswer) -> list[str]:
+    """Say which items of a batch are about the same as an earlier one."""
+    if not found.merged:
+        return []
+    named = ", ".join(f"{each.path} and {each.earlier_path}" for each in found.merged[:_SKIPPED_SHOWN])
+    return [f"Written as one, the later counts where both say something: {named}."]
 
 
 def _followed(redirected: dict[str, str] | UnsetType) -> str:
@@ -254,6 +262,8 @@ def _put_subgraph(found: PutSubgraphAnswer, _given: schemas.PutSubgraph, store: 
     ]
     lines += [f"Not stored as asked, {len(wrong)}:", *wrong] if wrong else []
     lines += ["Versions written:", *made] if made else []
+    there = [f"edges[{place}]" for place, edge in enumerate(found.edges) if edge.created is False]
+    lines += [f"Not new, the result says what was replaced: {', '.join(there)}."] if there else []
     values = msgspec.to_builtins(found)
     if fits(values, _ROOM):
         return Reply(joined(lines), values)
@@ -269,7 +279,9 @@ def _short_node_result(result: NodeResult) -> dict[str, Any]:
 
 
 def _short_edge_result(result: EdgeResult) -> dict[str, Any]:
-    return {"error": shortened(result.error, _ERROR)} if result.error else {}
+    if result.error:
+        return {"error": shortened(result.error, _ERROR)}
+    return {"created": False} if result.created is False else {}
 
 
 @present.register

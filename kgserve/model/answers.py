@@ -92,6 +92,16 @@ class Skipped(msgspec.Struct, kw_only=True):
     reason: str
 
 
+class MergedRow(msgspec.Struct, kw_only=True):
+    """A node or edge of a batch that an earlier place of the batch names, too: both were written as one.
+
+    Where both say something, the later one counts.
+    """
+
+    path: str
+    earlier_path: str
+
+
 class InjectAnswer(msgspec.Struct, kw_only=True):
     """What one inject did. Counts are of distinct keys, except ``nodes_sent`` and ``edges_sent``."""
 
@@ -108,6 +118,14 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     edges_skipped_count: int
     sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
     redirected: Redirected = UNSET
+    merged: (
+        Annotated[
+            list[MergedRow],
+            Meta(description="Absent where the batch names no node and no edge twice; at most the first 100"),
+        ]
+        | UnsetType
+    ) = UNSET
+    merged_count: Annotated[int, Meta(description="Absent, too, where there is none")] | UnsetType = UNSET
 
 
 class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
@@ -220,6 +238,27 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
         list[MergedLine], Meta(description="Lines of which an earlier one was about the same; at most the first 100")
     ] = []
     merged_count: int = 0
+
+
+def nothing_imported(sequence: int = 0) -> ImportAnswer:
+    """Return what an import has done before its first line."""
+    return ImportAnswer(
+        ok=True,
+        lines=0,
+        nodes_sent=0,
+        edges_sent=0,
+        nodes_created=0,
+        nodes_updated=0,
+        nodes_unchanged=0,
+        edges_created=0,
+        edges_updated=0,
+        edges_unchanged=0,
+        edges_skipped=[],
+        edges_skipped_count=0,
+        errors=[],
+        error_count=0,
+        sequence=sequence,
+    )
 
 
 class SearchHit(Shown, kw_only=True, omit_defaults=True):

@@ -88,7 +88,9 @@ class DeleteEntitiesRequest(DeleteEntity, kw_only=True):
 class EntitiesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a list of entities."""
 
-    type: Annotated[list[Label], Meta(max_length=100, description="Only this type; repeated: any of these")] = []
+    type: Annotated[
+        list[Label], Meta(max_length=100, description="Only this type; repeated or separated by commas: any of these")
+    ] = []
     name: Annotated[str, Meta(max_length=512, description="Only names that start so, in any case")] = ""
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most entities on the page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
@@ -176,7 +178,9 @@ class RelationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     source: Annotated[Label, Meta(description=f"Only from there. {_NAME}")] | None = None
     target: Annotated[Label, Meta(description=f"Only to there. {_NAME}")] | None = None
-    type: Annotated[list[Label], Meta(max_length=100, description="Only this type; repeated: any of these")] = []
+    type: Annotated[
+        list[Label], Meta(max_length=100, description="Only this type; repeated or separated by commas: any of these")
+    ] = []
     min_strength: Annotated[Share, Meta(description="Only those at least this strong")] = 0.0
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most relations on the page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None

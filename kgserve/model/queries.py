@@ -46,11 +46,15 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a node list."""
 
     type: Annotated[
-        list[_Label], Meta(max_length=100, description="Only nodes of this type; repeated: of any of these")
+        list[_Label],
+        Meta(max_length=100, description="Only nodes of this type; repeated or separated by commas: of any of these"),
     ] = []
     kind: Annotated[list[_Label], Meta(max_length=100, description="The same as `type`")] = []
     tag: Annotated[
-        list[_Label], Meta(max_length=100, description="Only nodes with this tag; repeated: with all of these")
+        list[_Label],
+        Meta(
+            max_length=100, description="Only nodes with this tag; repeated or separated by commas: with all of these"
+        ),
     ] = []
     attributes: (
         Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
@@ -84,7 +88,8 @@ class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a node's edges."""
 
     kinds: Annotated[
-        list[_Label], Meta(max_length=100, description="Only this relation type; repeated: any of these")
+        list[_Label],
+        Meta(max_length=100, description="Only this relation type; repeated or separated by commas: any of these"),
     ] = field(name="kind", default_factory=list)
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most edges on the page")] = 100
     offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Edges to pass over")] = 0

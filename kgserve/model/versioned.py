@@ -134,10 +134,23 @@ class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of one edge: its id, or why there is none."""
+    """What became of one edge: its id, or why there is none. What comes after ``error`` is absent for a new edge."""
 
     edge_id: str | None = None
     error: str | None = None
+    created: (
+        Annotated[
+            Literal[False], Meta(description="The edge was there already, or an earlier item of the call has made it")
+        ]
+        | UnsetType
+    ) = UNSET
+    replaced_version: Annotated[int, Meta(description="The version of the edge that this put replaced")] | UnsetType = (
+        UNSET
+    )
+    replaced: (
+        Annotated[dict[str, Any], Meta(description="The fields that this put changed, with the values they had")]
+        | UnsetType
+    ) = UNSET
 
 
 class PutSubgraphAnswer(msgspec.Struct, kw_only=True):

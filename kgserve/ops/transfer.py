@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import tempfile
 import time
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -22,15 +23,15 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from kgserve.closing import Closing
-from kgserve.decoding import json_decoder
+from kgserve.decoding import json_decoder, lone_surrogate
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
 from kgserve.formats.lines import Conversion, Part
-from kgserve.formats.memory_server import entity_line, is_memory_line, read_line, relation_line
+from kgserve.formats.memory_server import entity_line, is_memory_file, is_memory_line, read_line, relation_line
 from kgserve.history.history import History, State
 from kgserve.journal.files import storage_error
 from kgserve.links.links import LinkReader
-from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError, MergedLine, RestoreAnswer
+from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.model.change import Access
 from kgserve.model.entities import Entity, Relation
@@ -59,6 +60,7 @@ from kgserve.rows.encoding import (
 )
 from kgserve.rows.snapshot import Rows
 from kgserve.store.accesses import Accesses
+from kgserve.store.pool import CreateIfMissing
 from kgserve.store.store import Store
 from kgserve.views.history import HistoryFollower
 
@@ -135,7 +137,8 @@ class Importer:
         self._graph = graph
         self._as_they_are = as_they_are
         self._pool = graph.pool
-        self._store = graph.pool.acquire(graph.name, create=True)
+        self._wish = CreateIfMissing()
+        self._store = graph.pool.acquire(graph.name, create=self._wish)
         self._parts: list[bytes] = []
         self._size = self._kept = self._ends = 0
         self._lines = 0
@@ -143,8 +146,8 @@ class Importer:
         self._too_long: deque[int] = deque()
         self._keys = ImportedKeys()
         state = self._store.state
-        self._answer = _empty_answer(state.sequence)
-        self._released = False
+        self._answer = nothing_imported(state.sequence)
+        self._released = self._succeeded = False
         self._names_entities = False
         self._is_new = state.sequence == 0 and self._store.description.settings == graph.pool.usual
         self._chosen: Callable[[StoreSettings], StoreSettings] | None = None
@@ -173,8 +176,12 @@ class Importer:
         while self._flying and self._others():
             self._land()
 
-    def finish(self) -> ImportAnswer:
-        """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull."""
+    def finish(self, *, faults: int = 0) -> ImportAnswer:
+        """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull.
+
+        ``faults``: rows that were left out before they came here. A store that was made for an import of which nothing
+        could be taken is removed.
+        """
         try:
             block = b"".join(self._parts)
             self._keep(b"")
@@ -184,15 +191,20 @@ class Importer:
             # Last, for what the store takes may not be all that it had taken before.
             if self._chosen is not None and self._is_new:
                 self._store.change_settings(self._chosen)
+            self._succeeded = not (faults or self._answer.error_count or self._answer.edges_skipped_count)
         finally:
             self.abort()
         self._answer.ok = self._answer.error_count == 0
         return self._answer
 
     def abort(self) -> None:
-        """Give the store back."""
-        if not self._released:
-            self._released = True
+        """Give the store back; remove it if it was made for this import and nothing was written to it."""
+        if self._released:
+            return
+        self._released = True
+        if self._wish.made and not self._succeeded:
+            self._pool.release_or_discard(self._store)
+        else:
             self._pool.release(self._store)
 
     def _keep(self, rest: bytes) -> None:
@@ -332,6 +344,8 @@ class Importer:
         return LinkPut(to_graph, put)
 
     def _numbered(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
+        if not self._lines:
+            block = block.removeprefix(BOM_UTF8)
         texts = block.removesuffix(b"\n").split(b"\n")
         first = self._lines + 1
         self._answer.lines = self._lines = self._lines + len(texts)
@@ -345,7 +359,7 @@ class Importer:
                 self._note(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if text.strip():
-                    self._note(number, _in_words(error))
+                    self._note(number, _in_words(error, text))
 
     def _decoded(self, text: bytes) -> _Imported:
         """A line of ours, or one of the memory server's. Raises msgspec's DecodeError."""
@@ -389,34 +403,26 @@ def _at_once(block: bytes, count: int) -> list[_Line] | None:
     return None
 
 
-def _in_words(error: Exception) -> str:
-    text = str(error).replace("`$.", "`")
-    # What the decoder says of half a surrogate pair, too.
-    return "is not whole JSON: cut short, or half a surrogate pair" if text == "Input data was truncated" else text
+def _in_words(error: Exception, text: bytes) -> str:
+    if half := lone_surrogate(text):
+        return half
+    if text.lstrip().startswith(b"["):
+        return "is a JSON array, and a line holds one object; `jq -c '.[]' FILE` makes lines of an array"
+    if is_memory_file(text):
+        return (
+            "holds all entities and relations in one object, and a line holds one of them; "
+            """`jq -c '(.entities[] | {type: "entity"} + .), (.relations[] | {type: "relation"} + .)' FILE` """
+            "makes lines of it"
+        )
+    words = str(error).replace("`$.", "`")
+    return "is not whole JSON: it is cut short; an object has to stand in one line" if words == _CUT else words
+
+
+_CUT = "Input data was truncated"
 
 
 def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[LineError]:
     return [LineError(line=numbers[row.index], message=row.reason) for row in rows[: max(room, 0)]]
-
-
-def _empty_answer(sequence: int) -> ImportAnswer:
-    return ImportAnswer(
-        ok=True,
-        lines=0,
-        nodes_sent=0,
-        edges_sent=0,
-        nodes_created=0,
-        nodes_updated=0,
-        nodes_unchanged=0,
-        edges_created=0,
-        edges_updated=0,
-        edges_unchanged=0,
-        edges_skipped=[],
-        edges_skipped_count=0,
-        errors=[],
-        error_count=0,
-        sequence=sequence,
-    )
 
 
 _encode = msgspec.json.Encoder().encode_lines
@@ -728,7 +734,7 @@ class ConvertedImport:
                         self._importer.flush()
                         time.sleep(rest_seconds(time.perf_counter() - begun, self._others()))
                         begun = time.perf_counter()
-                return conversion.answered(self._importer.finish())
+                return conversion.answered(self._importer.finish(faults=conversion.fault_count))
         except OSError as error:
             raise storage_error(error, "reading an import") from error
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
@@ -14,7 +15,7 @@ from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
 from kgserve.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
 from kgserve.model.plan import Report
 from kgserve.model.requests import EdgeInput, NodeInput
-from kgserve.model.rows import EdgeKey, LinkKey, NodeRow, any_edge_id
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_id
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,
@@ -263,22 +264,85 @@ def _put_edges(store: Store, items: Sequence[object], refs: Mapping[str, str], g
 
 
 def _written_edges(store: Store, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
-    """Write edges; what there is to say of those that are not as they were sent, by their place."""
+    """Write edges; return what there is to say of those that are not new as they were sent, by their place.
+
+    Several puts of one edge are commits of their own, so that the history has each.
+    """
+    queued = [(wave, _queue_edges(store, wave)) for wave in _waves(puts)]
+    found: dict[int, EdgeResult] = {}
+    for wave, writing in queued:
+        try:
+            report = writing if isinstance(writing, KgserveError) else writing.result()
+        except KgserveError as error:
+            report = error
+        found |= _edge_results(wave, report)
+    return found
+
+
+def _waves(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
+    """Puts in lists that name each edge once, the first put of an edge before the second."""
+    waves: list[list[EdgePut | LinkPut]] = []
+    counts: Counter[EdgeKey | LinkKey] = Counter()
+    for put in puts:
+        place = counts[put.key]
+        counts[put.key] += 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(put)
+    return waves
+
+
+def _queue_edges(store: Store, puts: list[EdgePut | LinkPut]) -> Future[Report] | KgserveError:
     edges = [put for put in puts if isinstance(put, EdgePut)]
     links = [put for put in puts if isinstance(put, LinkPut)]
     size = cost([], [*edges, *(put.edge for put in links)])
-    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, cost=size)
+    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, told=True, cost=size)
     try:
-        report = store.submit(batch, QUEUE_SECONDS).result()
+        return store.submit(batch, QUEUE_SECONDS)
     except KgserveError as error:
-        return {put.index: EdgeResult(error=in_words(error)) for put in puts}
+        return error
+
+
+def _edge_results(puts: list[EdgePut | LinkPut], report: Report | KgserveError) -> dict[int, EdgeResult]:
+    if isinstance(report, KgserveError):
+        return {put.index: EdgeResult(error=in_words(report)) for put in puts}
     left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
     wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
-    faults = left_out | wrong
-    # Of a key that was sent several times one is written, or left out, for all of them.
-    by_key = {put.key: faults[put.index] for put in puts if put.index in faults}
-    wrong_ones = {put.index: EdgeResult(error=by_key[put.key]) for put in puts if put.key in by_key}
-    return _elsewhere(puts, report.redirected) | wrong_ones
+    moved = _elsewhere(puts, report.redirected)
+    found = {put.index: moved.get(put.index, EdgeResult(edge_id=any_edge_id(put.key))) for put in puts}
+    for put in puts:
+        if (row := _row_of(put, report.rows)) is not None and (old := _row_of(put, report.before)) is not None:
+            found[put.index] = _replacement(found[put.index], row, old)
+    return found | {index: EdgeResult(error=error) for index, error in (left_out | wrong).items()}
+
+
+def _row_of(put: EdgePut | LinkPut, rows: Sequence[NodeRow | EdgeRow | LinkRow]) -> EdgeRow | LinkRow | None:
+    return next((row for row in rows if not isinstance(row, NodeRow) and row.key == put.key), None)
+
+
+def _replacement(result: EdgeResult, row: EdgeRow | LinkRow, old: EdgeRow | LinkRow) -> EdgeResult:
+    had, has = _edge_values(old), _edge_values(row)
+    changed = {name: value for name, value in had.items() if has.get(name) != value}
+    before, after = (each.edge if isinstance(each, LinkRow) else each for each in (old, row))
+    is_new_version = before.version != after.version
+    return msgspec.structs.replace(
+        result,
+        created=False,
+        replaced_version=before.version if is_new_version else msgspec.UNSET,
+        replaced=changed or msgspec.UNSET,
+    )
+
+
+def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
+    """The fields of an edge that a put says, under the names that it says them by."""
+    shown = render.link(row) if isinstance(row, LinkRow) else render.edge(row)
+    values = msgspec.to_builtins(shown)
+    said = {name: values[name] for name in ("weight", *names(EDGE.extras)) if values.get(name) is not None}
+    metadata = {name: value for name, value in values["attributes"].items() if name not in _STAMPS}
+    return said | ({"metadata": metadata} if metadata else {})
+
+
+_STAMPS = frozenset({"created_at", "updated_at"})
 
 
 def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:

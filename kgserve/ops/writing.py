@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, NotFound
-from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, Skipped
+from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, MergedRow, Skipped
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
-from kgserve.model.plan import Report
+from kgserve.model.plan import MAX_NOTED, Report
 from kgserve.model.queries import EdgeId, NodeId, RetireNode
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_key
@@ -49,10 +50,24 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     own, links = parted(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
     batch = WriteBatch(nodes=node_puts, edges=own, links=links, touch=request.touch, cost=cost(node_puts, edge_puts))
 
+    merged = [*_repeats("nodes", node_puts, attrgetter("id")), *_repeats("edges", [*own, *links], attrgetter("key"))]
+
     def answer(report: Report) -> InjectAnswer:
-        return inject_answer(report, len(nodes), len(edges))
+        made = inject_answer(report, len(nodes), len(edges))
+        return msgspec.structs.replace(made, merged=merged[:MAX_NOTED], merged_count=len(merged)) if merged else made
 
     return graph.submit(batch, answer, create=True)
+
+
+def _repeats(
+    name: str, puts: Iterable[NodePut | EdgePut | LinkPut], key: Callable[[Any], Hashable]
+) -> Iterator[MergedRow]:
+    """The puts of a list whose key an earlier one has."""
+    first: dict[Hashable, int] = {}
+    for put in puts:
+        earlier = first.setdefault(key(put), put.index)
+        if earlier != put.index:
+            yield MergedRow(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
 
 
 def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:

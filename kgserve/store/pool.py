@@ -164,6 +164,23 @@ class StorePool(Closing):
         """Give a store back."""
         self._leave(store.name)
 
+    def release_or_discard(self, store: Store) -> bool:
+        """Give a store back, and remove it unless it has commits or is in use; return whether it is gone."""
+        name = store.name
+        with self._entered(name) as entry:
+            self._leave(name)
+            with entry.gate:
+                if store.state.sequence or entry.store is not store or self._take_out(entry) is None:
+                    return False
+                has_commits = store.state.sequence > 0
+                self._close_store(store)
+                if has_commits:
+                    return False
+                self.placement.drop(name)
+                self.feeds.dropped(name)
+                log.info("store_discarded", store=name)
+                return True
+
     def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
         """Make a store with the ``chosen`` settings, or the usual ones, unless it is there; whether it was made."""
         wish = CreateIfMissing(chosen)

@@ -142,3 +142,35 @@ def test_what_others_wrote_has_lines_for_observations() -> None:
         {"type": "entity", "name": "a", "entityType": "t", "observations": ["one", "two"]},
         {"type": "relation", "from": "a", "to": "a", "relationType": "R"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[{"type":"entity","name":"a","entityType":"t","observations":[]}]', "jq -c '.[]'"),
+        ('{"entities":[{"name":"a","entityType":"t","observations":[]}],"relations":[]}', ".entities[]"),
+        ('{\n"type":"entity"}', "an object has to stand in one line"),
+        ('{"kind":"node","id":"a","type":"t","content":"x\\ud800"}', "half a surrogate pair, \\ud800 at byte"),
+    ],
+)
+def test_files_of_another_form_get_a_hint(http: httpx.Client, api: str, text: str, hint: str) -> None:
+    answer = imported(http, api, text.encode())
+    assert hint in answer["errors"][0]["message"]
+    assert http.get(f"{api}/nodes").status_code == 404
+
+
+def test_a_byte_order_mark_is_passed_over(http: httpx.Client, api: str) -> None:
+    answer = imported(
+        http, api, '\ufeff{"kind":"node","id":"a","type":"t"}\n{"kind":"node","id":"b","type":"t"}'.encode()
+    )
+    assert (answer["nodes_created"], answer["errors"]) == (2, [])
+    body = '\ufeff{"nodes":[{"id":"c","type":"t"}]}'.encode()
+    sent = accepted(http.post(f"{api}/inject", content=body, headers={"content-type": "application/json"}))
+    assert sent["nodes_created"] == 1
+
+
+def test_half_a_surrogate_pair_in_a_body_is_named(http: httpx.Client, api: str) -> None:
+    body = rb'{"nodes":[{"id":"\ud83d\ude00","type":"\\\\ud800\udc00"}]}'
+    refused = http.post(f"{api}/inject", content=body, headers={"content-type": "application/json"})
+    assert refused.status_code == 400
+    assert "the body holds half a surrogate pair, \\udc00 at byte" in refused.json()["detail"]

@@ -87,12 +87,11 @@ def test_edges_may_come_before_nodes_and_faults_have_their_line() -> None:
         '<node/>\n<node id="b"><data key="k">1x</data></node>\n<node id="c"><data key="?">1</data></node>\n'
         '<hyperedge/>\n<node id="b"/></graph></graphml>'
     )
-    assert [each.get("id", "edge") for each in rows] == ["a", "b", "edge"]
+    assert [each.get("id", "edge") for each in rows] == ["a", "c", "b", "edge"]
     assert sorted(faults) == [
         "x.graphml line 5: has no target",
         "x.graphml line 6: has no id",
         "x.graphml line 7: n is '1x', which is no int",
-        "x.graphml line 8: has data of a key '?' that is not declared",
         "x.graphml line 9: a hyperedge joins more than two nodes; it is left out",
     ]
 
@@ -137,3 +136,21 @@ DTD = '<!DOCTYPE graphml SYSTEM "http://127.0.0.1:1/graphml.dtd">\n<graphml><gra
 def test_what_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         graphml(text)
+
+
+def test_data_of_a_key_that_is_not_declared_is_text() -> None:
+    rows, faults = graphml(
+        HEAD + '<graph><node id="a"><data key="colour">red</data><data key="k">7</data><data>free</data></node>'
+        '<node id="b"/><edge source="a" target="b"><data key="since">2020</data></edge></graph></graphml>'
+    )
+    assert faults == []
+    assert rows[0]["attributes"] == {"colour": "red", "n": 7, "data": "free"}
+    assert rows[2]["attributes"] == {"since": "2020"}
+
+
+def test_several_data_of_one_name_are_all_kept() -> None:
+    rows, faults = graphml(
+        HEAD + '<graph><node id="a"><data key="k">7</data><data key="k">8</data><data key="k">7</data></node></graph>'
+        "</graphml>"
+    )
+    assert (rows[0]["attributes"], faults) == ({"n": 7, "n (2)": 8}, [])

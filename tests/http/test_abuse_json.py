@@ -124,7 +124,7 @@ def test_wrong_and_missing_fields_are_named(http: httpx.Client, api: str, batch:
     assert [error["path"] for error in document["errors"]] == [path]
 
 
-@pytest.mark.parametrize("body", ["", "  ", "null", "[]", '"x"', "{", "{}}", "\ufeff{}"])
+@pytest.mark.parametrize("body", ["", "  ", "null", "[]", '"x"', "{", "{}}", "\ufeff[]"])
 def test_bodies_that_are_no_object(http: httpx.Client, api: str, body: str) -> None:
     refusal(inject(http, api, body.encode()), 400)
 

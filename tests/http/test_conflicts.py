@@ -213,6 +213,7 @@ def test_an_edge_sent_several_times_is_one(http: httpx.Client, api: str) -> None
     put(http, api, id="a")
     rows = [EDGE | {"to_lineage": "a", "ordinal": number} for number in (7, 8)]
     answer = subgraph(http, api, edges=[*rows, EDGE | {"to_lineage": "a", "metadata": {"m": 1}}])
-    assert answer["edges"] == [{"edge_id": "a~r~a"}] * 3
+    assert [each["edge_id"] for each in answer["edges"]] == ["a~r~a"] * 3
+    assert answer["edges"][1]["replaced"] == {"ordinal": 7}
     edge = accepted(http.get(f"{api}/edges/a~r~a"))["edge"]
-    assert (edge["ordinal"], edge["attributes"]["m"], edge["version"]) == (8, 1, 1)
+    assert (edge["ordinal"], edge["attributes"]["m"], edge["version"]) == (8, 1, 3)

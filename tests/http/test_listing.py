@@ -32,6 +32,11 @@ def listed(http: httpx.Client, api: str, **params: Any) -> list[str]:
     """The ids of all pages."""
     found: list[str] = []
     cursor: str | None = None
+    # A comma within an item has a backslash before it: others separate items.
+    lists = {
+        name: [each.replace(",", r"\,") for each in value] for name, value in params.items() if isinstance(value, list)
+    }
+    params |= lists
     while True:
         page = accepted(http.get(f"{api}/nodes", params={**params, **({"cursor": cursor} if cursor else {})}))
         found += [node["id"] for node in page["nodes"]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -169,3 +171,43 @@ def test_nodes_of_one_call_follow_each_other(http: httpx.Client, manual: str) ->
     words = "conflict_manual: concurrent write under manual conflict policy; conflict recorded"
     assert answer["nodes"][2]["error"] == words
     assert answer["edges"] == [{"edge_id": "n~r~n"}, {"error": "not_found: ref not found: y"}]
+
+
+def test_a_second_edge_of_one_key_says_what_it_replaced(http: httpx.Client, api: str) -> None:
+    ends = {"from_ref": "a", "to_ref": "b", "kind": "r"}
+    first = ends | {"metadata": {"n": 1}, "ordinal": 1, "weight": 0.5}
+    nodes = [{"ref": "a", "kind": "k"}, {"ref": "b", "kind": "k"}]
+    edges = [first, ends | {"kind": "other"}, ends | {"metadata": {"n": 2}}, first]
+    answer = accepted(http.post(f"{api}/subgraph", json={"nodes": nodes, "edges": edges}))
+    one, other, two, three = answer["edges"]
+    assert one["edge_id"] == two["edge_id"] == three["edge_id"] != other["edge_id"]
+    assert not {"created", "replaced"} & (one.keys() | other.keys())
+    assert two == {
+        "edge_id": one["edge_id"],
+        "created": False,
+        "replaced_version": 1,
+        "replaced": {"metadata": {"n": 1}},
+    }
+    assert (three["replaced_version"], three["replaced"]) == (2, {"metadata": {"n": 2}})
+    again = accepted(http.post(f"{api}/subgraph", json={"edges": [_by_lineage(one["edge_id"], first)]}))
+    assert again["edges"] == [{"edge_id": one["edge_id"], "created": False}]
+
+
+def _by_lineage(edge_id: str, edge: dict[str, Any]) -> dict[str, Any]:
+    source, _, target = edge_id.split("~")
+    rest = {name: value for name, value in edge.items() if not name.endswith("_ref")}
+    return rest | {"from_lineage": source, "to_lineage": target}
+
+
+def test_inject_names_what_a_batch_holds_twice(http: httpx.Client, api: str) -> None:
+    edge = {"from": "a", "to": "b", "relation_type": "R"}
+    nodes = [{"id": "a", "type": "t"}, {"id": "b", "type": "t"}, {"id": "a", "type": "t", "content": "x"}]
+    answer = accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": [edge, edge, edge | {"weight": 2}]}))
+    assert answer["merged_count"] == 3
+    assert answer["merged"] == [
+        {"path": "nodes[2]", "earlier_path": "nodes[0]"},
+        {"path": "edges[1]", "earlier_path": "edges[0]"},
+        {"path": "edges[2]", "earlier_path": "edges[0]"},
+    ]
+    once = accepted(http.post(f"{api}/inject", json={"nodes": nodes[:2], "edges": [edge]}))
+    assert "merged" not in once

@@ -1,0 +1,248 @@
+"""No record of an import vanishes: each is in the store, or in a line of `errors`, `merged` or `edges_skipped`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from xml.sax.saxutils import quoteattr
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.formats.files import open_parts, stream_part
+from kgserve.formats.graphiti import read_graphiti
+from kgserve.formats.lines import Conversion, Part
+from kgserve.model.answers import ImportAnswer
+from kgserve.ops.transfer import Importer, export
+from kgserve.store.pool import StorePool
+from tests.fuzzing import examples
+from tests.graphs import graph_of
+from tests.store.writing import settings
+
+IDS = ("a", "b", "c")
+ids = st.sampled_from(IDS)
+words = st.sampled_from(("x", "y", "z"))
+
+
+class NodeRecord(NamedTuple):
+    """A record of a node; ``is_broken`` ones cannot be read."""
+
+    id: str
+    text: str
+    is_broken: bool
+
+
+class EdgeRecord(NamedTuple):
+    """A record of an edge."""
+
+    source: str
+    target: str
+    kind: str
+
+
+node_records = st.builds(NodeRecord, ids, words, st.sampled_from((False, False, False, True)))
+edge_records = st.builds(EdgeRecord, ids, st.sampled_from((*IDS, "missing")), words)
+record_lists = st.lists(node_records | edge_records, max_size=12)
+Records = list[NodeRecord | EdgeRecord]
+Written = Callable[[Records, Path, ExitStack], Iterator[bytes] | list[Part]]
+
+
+def ndjson(records: Records, _folder: Path, _stack: ExitStack) -> Iterator[bytes]:
+    for each in records:
+        if isinstance(each, EdgeRecord):
+            yield line({"kind": "edge", "from": each.source, "to": each.target, "relation_type": each.kind})
+        else:
+            kind = 7 if each.is_broken else "t"
+            yield line({"kind": "node", "id": each.id, "type": kind, "content": each.text})
+
+
+def memory_server(records: Records, _folder: Path, _stack: ExitStack) -> Iterator[bytes]:
+    for each in records:
+        if isinstance(each, EdgeRecord):
+            yield line({"type": "relation", "from": each.source, "to": each.target, "relationType": each.kind})
+        else:
+            observations = [7] if each.is_broken else [each.text]
+            yield line({"type": "entity", "name": each.id, "entityType": "t", "observations": observations})
+
+
+def as_memories(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+    body = b"".join(memory_server(records, folder, stack))
+    return [stream_part("memories", io.BytesIO(body), "memory.jsonl")]
+
+
+def line(values: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(values) + b"\n"
+
+
+def separated(records: Records) -> tuple[list[NodeRecord], list[EdgeRecord]]:
+    nodes = [each for each in records if isinstance(each, NodeRecord)]
+    return nodes, [each for each in records if isinstance(each, EdgeRecord)]
+
+
+def csv_pair(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+    nodes, edges = separated(records)
+    rows = [[each.id, "t", each.text, "{" if each.is_broken else ""] for each in nodes]
+    table(folder / "nodes.csv", ["id", "type", "content", "attributes"], rows)
+    table(folder / "edges.csv", ["from", "to", "relation_type"], edges)
+    return open_parts("csv", [folder / "nodes.csv", folder / "edges.csv"], stack)
+
+
+def table(path: Path, names: list[str], rows: Iterable[Iterable[str]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+
+
+def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+    nodes, edges = separated(records)
+    table(folder / "people.csv", ["nr", "text", "age"], [[n.id, n.text, "?" if n.is_broken else "1"] for n in nodes])
+    table(folder / "knows.csv", ["who", "whom", "how"], edges)
+    (folder / "map.toml").write_text(
+        '[[nodes]]\nfile = "people.csv"\nid = "{nr}"\ntype = "t"\ncontent = "{text}"\nattributes = { age = "int" }\n'
+        '[[edges]]\nfile = "knows.csv"\nfrom = "{who}"\nto = "{whom}"\nrelation_type = "{how}"\n'
+    )
+    return open_parts("csv", [], stack, folder / "map.toml")
+
+
+def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+    nodes, edges = separated(records)
+    rows = [{"id": n.id, "type": "t", "content": n.text, "attributes": "{" if n.is_broken else "{}"} for n in nodes]
+    links = [{"from": e.source, "to": e.target, "relation_type": e.kind} for e in edges]
+    names = (("id", "type", "content", "attributes"), ("from", "to", "relation_type"))
+    for name, values, columns in zip(("nodes", "edges"), (rows, links), names, strict=True):
+        schema = pa.schema([(column, pa.string()) for column in columns])
+        pq.write_table(pa.Table.from_pylist(values, schema), folder / f"{name}.parquet")
+    return open_parts("parquet", [folder / "nodes.parquet", folder / "edges.parquet"], stack)
+
+
+def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[Part]:
+    parts = ['<graphml><key id="n" for="node" attr.name="n" attr.type="int"/><graph edgedefault="directed">']
+    for each in records:
+        if isinstance(each, EdgeRecord):
+            ends = f"source={quoteattr(each.source)} target={quoteattr(each.target)}"
+            parts.append(f'<edge {ends}><data key="label">{each.kind}</data></edge>')
+        else:
+            number = '<data key="n">x</data>' if each.is_broken else ""
+            parts.append(f'<node id={quoteattr(each.id)}><data key="content">{each.text}</data>{number}</node>')
+    text = "".join([*parts, "</graph></graphml>"])
+    return [stream_part("graphml", io.BytesIO(text.encode()), "x.graphml")]
+
+
+def kb(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+    nodes, edges = separated(records)
+    path = folder / "kb.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE notes (id TEXT, title TEXT, body TEXT, tags TEXT, links TEXT)")
+        rows = [(each.id, "", each.text, "{" if each.is_broken else None, None) for each in nodes]
+        rows += [(each.source, "", each.kind, "{", msgspec.json.encode([each.target]).decode()) for each in edges]
+        connection.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?)", rows)
+        connection.commit()
+    return open_parts("kb", [path], stack)
+
+
+def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[Part]:
+    nodes, edges = separated(records)
+    entities = [
+        {"uuid": n.id, "name": n.text, "labels": ["t"], "attributes": "{" if n.is_broken else "{}"} for n in nodes
+    ]
+    links = [{"uuid": str(at), "source": e.source, "target": e.target} for at, e in enumerate(edges)]
+    facts = sorted(
+        ({"uuid": str(at), "name": e.kind, "source": e.source, "target": e.target} for at, e in enumerate(edges)),
+        key=lambda row: (row["source"], row["target"], row["name"]),
+    )
+
+    def rows(query: str) -> Iterator[dict[str, Any]]:
+        """What the engine answers to each of the reader's statements."""
+        if ":RELATES_TO]" in query:
+            return iter(facts)
+        if ":MENTIONS]" in query:
+            return iter(links)
+        return iter(entities if "(n:Entity)" in query else [])
+
+    columns = frozenset({"uuid", "name", "labels", "attributes"})
+    tables: dict[str, frozenset[str]] = dict.fromkeys(("Entity", "Episodic", "RelatesToNode_", "MENTIONS"), columns)
+    return read_graphiti("x.kuzu", tables, rows)
+
+
+FORMATS: dict[str, Written] = {
+    "ndjson": ndjson,
+    "memory-server": memory_server,
+    "memories": as_memories,
+    "csv": csv_pair,
+    "mapping": mapped_csv,
+    "parquet": parquet_pair,
+    "graphml": graphml,
+    "kb": kb,
+    "graphiti": graphiti,
+}
+ADDING = {"memory-server", "memories"}
+"""Formats that keep the texts of all records of one id; of the others the last one counts."""
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path_factory.mktemp("importers"))) as opened:
+        yield opened
+
+
+def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[Part]) -> ImportAnswer:
+    """The answer of an import in terms of its file; ``lines`` are the nodes, edges and faults that were read."""
+    conversion = Conversion(written) if isinstance(written, list) else None
+    blocks = conversion.blocks() if conversion else cast("Iterator[bytes]", written)
+    importer = Importer(graph_of(pool, store))
+    try:
+        importer.feed(b"".join(blocks))
+        answer = importer.finish(faults=conversion.fault_count if conversion else 0)
+    finally:
+        importer.abort()
+    return conversion.answered(answer) if conversion else answer
+
+
+def rows_of(pool: StorePool, store: str) -> list[dict[str, Any]]:
+    """The rows of a store, but for what stands for the missing ends of relations."""
+    if store not in pool.names():
+        return []
+    with export(graph_of(pool, store)) as stream:
+        rows = [msgspec.json.decode(each) for each in b"".join(stream).splitlines()]
+    return [row for row in rows if row.get("attributes") != {"placeholder": True}]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@examples(15)
+@given(records=record_lists)
+def test_every_record_is_stored_or_reported(
+    name: str, pool: StorePool, tmp_path_factory: pytest.TempPathFactory, records: Records
+) -> None:
+    store = f"store-{next(_numbers)}"
+    with ExitStack() as stack:
+        answer = imported(pool, store, FORMATS[name](records, tmp_path_factory.mktemp(name), stack))
+    rows = rows_of(pool, store)
+    assert len(rows) + answer.error_count + answer.edges_skipped_count + answer.merged_count == answer.lines
+    assert (store in pool.names()) == (answer.sequence > 0 or not records)
+    texts = {row["content"] for row in rows if row["kind"] == "node"}
+    for node_id, expected in kept_texts(records).items():
+        kept = expected if name in ADDING else expected[-1:]
+        assert all(any(text in content.split("\n") for content in texts) for text in kept), node_id
+    if store in pool.names():
+        pool.drop(store)
+
+
+_numbers = count()
+
+
+def kept_texts(records: Records) -> dict[str, list[str]]:
+    """The texts of the records of each id that can be read, in order."""
+    found: dict[str, list[str]] = {}
+    for each in records:
+        if isinstance(each, NodeRecord) and not each.is_broken:
+            found.setdefault(each.id, []).append(each.text)
+    return found
