@@ -6,7 +6,8 @@ Names in Python are those of the client's parameters; on the wire they are what 
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta, field
@@ -43,7 +44,9 @@ class EdgeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a node list."""
+    """The query of a node list; ``aliases`` are the names that the versioned contract gives to filters."""
+
+    aliases: ClassVar[Mapping[str, str]] = {"kinds": "kind", "types": "type", "tags": "tag"}
 
     type: Annotated[
         list[_Label],

@@ -110,6 +110,17 @@ def test_versioned_names_say_which_version_is_current(http: httpx.Client, api: s
     assert all("is_current" not in each for entry in read("changes")["changes"] for each in entry["nodes_created"])
 
 
+def test_nodes_are_listed_by_the_contracts_names_of_filters(http: httpx.Client, api: str) -> None:
+    for name, kind, tags in (("a", "note", ["x", "y"]), ("b", "plan", ["x"]), ("c", "idea", ["x"])):
+        put(http, api, id=name, kind=kind, tags=tags)
+
+    def listed(**filters: Any) -> list[str]:
+        return [each["id"] for each in accepted(http.get(f"{api}/nodes", params=filters))["nodes"]]
+
+    assert listed(kinds=["note", "plan"]) == listed(types=["note", "plan"]) == ["a", "b"]
+    assert listed(tags=["x", "y"]) == ["a"]
+
+
 KEPT = pytest.mark.parametrize("history", ["all", "none"])
 
 

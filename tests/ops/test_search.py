@@ -17,7 +17,7 @@ from kgserve.ops.search import PresentSurroundings, context, search, search_batc
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import NAME, PATIENCE, batch, settings, until, write
-from tests.views.indexing import FailingEmbedder, OtherEmbedder, caught_up, followed, indexed
+from tests.views.indexing import FailingEmbedder, OtherEmbedder, StuckEmbedder, caught_up, followed, indexed
 
 
 def fill(data: Path) -> None:
@@ -70,6 +70,18 @@ def test_words_are_found_while_embedding_fails(tmp_path: Path) -> None:
         assert [hit.node.id for hit in found.hits] == ["a"]
         with pytest.raises(Unavailable, match="does not answer"):
             search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
+
+
+def test_a_search_that_waits_for_a_loading_model_says_so(tmp_path: Path) -> None:
+    embedder = StuckEmbedder()
+    with followed(tmp_path, embedder) as (store, indexes):
+        write(store, batch("a", content="fox"))
+        assert embedder.started.wait(PATIENCE)
+        assert "have not seen sequence 1 yet, only 0" in str(indexes.not_seen(1))
+        embedder.is_loading = True
+        assert "the embedding model is loading" in str(indexes.not_seen(1))
+        assert "have not seen sequence 1" in str(indexes.not_seen(1, words_alone=True))
+        embedder.let_go.set()
 
 
 def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew(
