@@ -199,7 +199,7 @@ def test_what_cypher_cannot_write(http: httpx.Client, shared: str, statement: st
         ("MATCH ()-[r]->() RETURN r.ordinal, r.created_by", [None, None]),
         ("MATCH (m) WHERE m.confidence IS NULL RETURN count(m)", [2]),
         ("MATCH (:Entity {layer: 2})-[r]->() RETURN count(r.context)", [0]),
-        ("MATCH (n) WHERE n.Created_By IS NULL RETURN count(n)", [2]),
+        ("MATCH (n) WHERE n.created_by IS NULL RETURN count(n)", [2]),
         ("MATCH p = (a)-[r]->(b) RETURN properties(nodes(p), 'tags')", [[None, None]]),
         ("MATCH p = (a)-[r]->(b) RETURN properties(rels(p), 'ordinal')", [[None]]),
     ],
