@@ -195,7 +195,7 @@ def test_what_cypher_cannot_write(http: httpx.Client, shared: str, statement: st
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        ("MATCH (n {id: 'a'}) RETURN n.`summary`, n.TAGS, n.valid_to", [None, None, None]),
+        ("MATCH (n {id: 'a'}) RETURN n.`summary`, n.tags, n.valid_to", [None, None, None]),
         ("MATCH ()-[r]->() RETURN r.ordinal, r.created_by", [None, None]),
         ("MATCH (m) WHERE m.confidence IS NULL RETURN count(m)", [2]),
         ("MATCH (:Entity {layer: 2})-[r]->() RETURN count(r.context)", [0]),
