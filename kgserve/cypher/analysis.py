@@ -247,6 +247,9 @@ class _Part:
             kind = self._typer.type_of(item.value, both)
             if keeps_rows:
                 self._see_through(clause, item.value, before)
+            if kind.kind == "float" and (keeps_rows or isinstance(item.value, Variable)):
+                # To the engines -0.0 comes before all that is less.
+                self._context.edits.around(item.value.start, item.value.end, "(", " + 0.0)")
             if kind.kind == "float" and kind.may_be_nan:
                 text = self._context.text(item.value)
                 self._context.edits.before(item.start, f"({text}) <> ({text}){item.alias and ' '}{item.alias}, ")

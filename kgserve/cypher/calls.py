@@ -85,6 +85,11 @@ class CallRules:
         if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
             what = f"{name}() may meet NaN here, of which the engine makes what it likes; round() it first. It stands"
             raise self._context.refuse(call.start, what)
+        if name == "list_any_value":
+            what = (
+                "list_any_value() of an empty list is 0 to the engine; write list[0], or list_filter() first. It stands"
+            )
+            raise self._context.refuse(call.start, what)
         if name in _COUNTED and len(call.arguments) > 1:
             self._check_not_negative(call, call.arguments[1])
         if name == "substr":
@@ -149,13 +154,26 @@ class CallRules:
             case "collect" if not call.is_star:
                 edits.around(call.start, call.end, "coalesce(", ", [])")
             case "sum" if kinds and kinds[0].kind in NUMBERS:
-                edits.around(call.start, call.end, "coalesce(", ", 0)" if kinds[0].kind != "float" else ", 0.0)")
+                self._sum(call, kinds[0])
             case "json_extract":
                 edits.around(call.start, call.end, "nullif(", ", '')")
             case "ceil" | "ceiling" | "floor" if kinds and kinds[0].kind == "integer":
-                edits.around(call.start, call.end, "CAST(", " AS DOUBLE)")
+                edits.replace(call.start, call.start + 1, "CAST")
+                edits.behind(call.end - 2, " AS DOUBLE")
+            case "round" if kinds and kinds[0].kind == "integer":
+                edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS DOUBLE)")
+            case "list_sum" | "list_product" if kinds and kinds[0].element.kind == "integer":
+                edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS INT128[])")
+                edits.around(call.start, call.end, "CAST(", " AS INT64)")
             case _:
                 pass
+
+    def _sum(self, call: Call, kind: Type) -> None:
+        """A sum of nothing is 0, and one of whole numbers fits into 64 bits or fails."""
+        if kind.kind == "integer":
+            self._context.edits.around(call.start, call.end, "CAST(coalesce(", ", 0) AS INT64)")
+        else:
+            self._context.edits.around(call.start, call.end, "coalesce(", ", 0.0)" if kind.kind == "float" else ", 0)")
 
     def _count_from_one(self, call: Call) -> None:
         if len(call.arguments) < 2:  # noqa: PLR2004 - the text and the start

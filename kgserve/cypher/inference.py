@@ -5,7 +5,7 @@ from __future__ import annotations
 from kgserve.cypher.calls import CallRules
 from kgserve.cypher.context import Binding, Context, Scope, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
-from kgserve.cypher.operators import OperatorRules
+from kgserve.cypher.operators import OperatorRules, comparable
 from kgserve.cypher.syntax import (
     Access,
     Call,
@@ -295,10 +295,18 @@ class Typer:
             kinds.append(self.type_of(value, scope))
         kinds.append(NULL if case.otherwise is None else self.type_of(case.otherwise, scope))
         self._check_mixed(case.start, "a CASE", kinds)
+        self._check_branches(case, kinds)
         joined = kinds[0]
         for kind in kinds[1:]:
             joined = join(joined, kind)
         return joined.derived()
+
+    def _check_branches(self, case: Case, kinds: list[Type]) -> None:
+        known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
+        if any(not comparable(known[0], kind) for kind in known[1:]):
+            names = " and ".join(dict.fromkeys(kind.name for kind in known))
+            what = f"the engine gives all branches of a CASE the type of the first, and here are {names}; it stands"
+            raise self._context.refuse(case.start, what)
 
     def _access(self, access: Access, scope: Scope) -> Type:
         kind = self.type_of(access.subject, scope)

@@ -45,7 +45,9 @@ REFUSED = {
     "RETURN 9007199254740993 = 9007199254740992.0": (25, "too large for that"),
     "RETURN max(0.0 / 0.0)": (8, "may meet NaN"),
     "UNWIND [1.0] AS x RETURN DISTINCT x / x": (35, "may be NaN"),
+    "RETURN CASE WHEN false THEN '' ELSE false END": (8, "here are a text and a boolean"),
     # Lists and maps.
+    "RETURN list_any_value([])": (8, "is 0 to the engine"),
     "RETURN true[0]": (12, "stands behind a boolean"),
     "RETURN 'abc'[0]": (13, "stands behind a text; for texts there is substring"),
     "RETURN [1, 2][1.0]": (14, "counted in whole numbers"),
