@@ -23,6 +23,7 @@ from bench.cypher_differential.generator import Generated, Generator
 from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import swept
+from bench.cypher_differential.writes import compare_writes
 from kgserve.settings import EngineName
 
 
@@ -33,12 +34,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=get_args(EngineName), default="kuzu")
     parser.add_argument("--sweep", type=float, default=0.0, help="also this share of all pairs of values, by operator")
+    parser.add_argument("--writes", type=int, default=0, help="statements that set a property, too")
     parser.add_argument("--refusals", action="store_true", help="print an example of each refusal, too")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     print(f"seed {options.seed}, {options.statements} statements, engine {options.engine}", flush=True)
     with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
         report = compare(Path(folder), options.engine, list(chosen(options)))
+        compare_sets(Path(folder), options, report)
     report.show(refusals=options.refusals)
     return 1 if any(report.verdicts[each] for each in DIFFERENT) else 0
 
@@ -66,6 +69,18 @@ def compare(folder: Path, engine: EngineName, statements: list[Generated]) -> Re
         for store in stores:
             store.close()
     return report
+
+
+def compare_sets(folder: Path, options: argparse.Namespace, report: Report) -> None:
+    """Add statements that set a property to a report."""
+    if not options.writes:
+        return
+    store = ProductStore(folder / "writes", options.engine, has_loops=False)
+    for generated, result in compare_writes(store, options.writes, options.seed):
+        report.count(generated, result)
+        if result.verdict in DIFFERENT:
+            report.add(generated, result)
+    store.close()
 
 
 if __name__ == "__main__":

@@ -70,6 +70,12 @@ class Generator:
         statement = maker()
         return Generated(statement, self._parameters)
 
+    def text_of_node(self, name: str) -> tuple[t.Expression, dict[str, Any]]:
+        """Return an expression of a text of a node, mostly a literal, with its parameters."""
+        self._parameters, self._scope, self._is_calm = {}, [], self._chance(CALM_SHARE)
+        self._bind_node(name)
+        return self._value("s") if self._chance(0.6) else self.expression("s", 2), self._parameters
+
     # Statements.
 
     def _constant(self) -> t.Query:

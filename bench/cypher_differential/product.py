@@ -77,6 +77,12 @@ class ProductStore:
             [Relationship(row[0], row[1], dict(zip(EDGE_COLUMNS, row[2:], strict=True))) for row in edges],
         )
 
+    def stored(self, node: str, name: str) -> Any:
+        """Return what is stored of a node, read from the rows of the store."""
+        with self._pool.lease(STORE) as store, store.rows.reading() as rows:
+            [row] = [row for row in rows.all_nodes() if row.id == node]
+        return getattr(row, name) if hasattr(row, name) else getattr(row.extras, name, None)
+
     def close(self) -> None:
         """Close the store."""
         self._pool.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeGuard
 
-from bench.cypher_reference.values import MAX_INTEGER, MIN_INTEGER, CypherError, is_number, type_name
+from bench.cypher_reference.values import MAX_INTEGER, MIN_INTEGER, Bag, CypherError, is_number, type_name
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
@@ -25,16 +25,17 @@ def add(left: Any, right: Any) -> Any:
     if left is None or right is None:
         return None
     match left, right:
-        case list(), list():
-            return left + right
-        case list(), _:
-            return [*left, right]
-        case _, list():
-            return [left, *right]
+        case (list(), _) | (_, list()):
+            joined = [*_as_list(left), *_as_list(right)]
+            return Bag(joined) if isinstance(left, Bag) or isinstance(right, Bag) else joined
         case str(), str():
             return left + right
         case _:
             return _calculate("+", left, right)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def calculate(operator: str, left: Any, right: Any) -> Any:

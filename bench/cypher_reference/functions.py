@@ -376,7 +376,7 @@ def _nullif(value: Any, other: Any) -> Any:
 
 
 def _concat_ws(separator: Any, *texts: Any) -> str | None:
-    return None if separator is None else separator.join(_text(each) for each in texts if each is not None)
+    return None if separator is None else _text(separator).join(_text(each) for each in texts if each is not None)
 
 
 def _list_concat(one: Any, other: Any) -> Any:
@@ -421,7 +421,6 @@ STRICT: dict[str, Function] = {
     "sin": _of_float(math.sin),
     "sqrt": _of_float(math.sqrt),
     "tan": _of_float(math.tan),
-    "concat": lambda *texts: "".join(map(_text, texts)),
     "contains": _text_test(lambda text, other: other in text),
     "starts_with": _text_test(str.startswith),
     "prefix": _text_test(str.startswith),
@@ -493,6 +492,7 @@ WITH_NULLS: dict[str, Function] = {
     "coalesce": _coalesce,
     "ifnull": _coalesce,
     "nullif": _nullif,
+    "concat": lambda *texts: _concat_ws("", *texts),
     "concat_ws": _concat_ws,
     **dict.fromkeys(("list_concat", "list_cat"), _list_concat),
     "list_append": lambda values, value: None if values is None else [*_list(values), value],

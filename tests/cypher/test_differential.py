@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.cypher_differential.__main__ import compare
+from bench.cypher_differential.comparison import DIFFERENT
+from bench.cypher_differential.generator import Generated, Generator
+from bench.cypher_differential.product import ProductStore
+from bench.cypher_differential.report import Report
+from bench.cypher_differential.sweep import compared_columns, swept
+from bench.cypher_differential.writes import compare_writes
+from tests.engines import ENGINE
+
+SEED = 77
+STATEMENTS, WRITES = 250, 60
+
+
+def sampled() -> list[Generated]:
+    generator = Generator(SEED)
+    return [
+        *(generator.make() for _ in range(STATEMENTS)),
+        *list(swept())[::401],
+        *list(compared_columns())[::101],
+    ]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return compare(tmp_path_factory.mktemp("differential"), ENGINE, sampled())
+
+
+def test_generated_statements_are_answered_as_the_reference_says_or_refused(report: Report) -> None:
+    assert {kind: finding.result.text for kind, finding in report.findings.items()} == {}
+    assert not any(report.verdicts[verdict] for verdict in DIFFERENT)
+
+
+def test_enough_of_the_generated_statements_are_answered(report: Report) -> None:
+    answered = report.verdicts["agreed"]
+    assert answered > 0.25 * (answered + report.verdicts["refused"]), report.verdicts
+
+
+def test_generated_texts_are_stored_as_they_are_written(tmp_path: Path) -> None:
+    store = ProductStore(tmp_path, ENGINE, has_loops=False)
+    results = [result for _made, result in compare_writes(store, WRITES, SEED)]
+    store.close()
+    assert [result.text for result in results if result.verdict in DIFFERENT] == []
+    assert Counter(result.verdict for result in results)["agreed"] > WRITES / 2
