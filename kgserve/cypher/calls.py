@@ -148,21 +148,29 @@ class CallRules:
                 self._count_from_one(call)
             case "label" | "labels":
                 self._label(call, kinds)
-            case "sign" if kinds and kinds[0].kind == "float":
-                opening = f"(CASE WHEN {self._context.text(call.arguments[0])} = 0 THEN 0 ELSE "
-                edits.around(call.start, call.end, opening, " END)")
             case "collect" if not call.is_star:
                 edits.around(call.start, call.end, "coalesce(", ", [])")
             case "sum" if kinds and kinds[0].kind in NUMBERS:
                 self._sum(call, kinds[0])
             case "json_extract":
                 edits.around(call.start, call.end, "nullif(", ", '')")
-            case "ceil" | "ceiling" | "floor" if kinds and kinds[0].kind == "integer":
+            case _ if kinds:
+                self._rewrite_numbers(call, kinds[0])
+            case _:
+                pass
+
+    def _rewrite_numbers(self, call: Call, kind: Type) -> None:
+        edits = self._context.edits
+        match call.name:
+            case "sign" if kind.kind == "float":
+                opening = f"(CASE WHEN {self._context.text(call.arguments[0])} = 0 THEN 0 ELSE "
+                edits.around(call.start, call.end, opening, " END)")
+            case "ceil" | "ceiling" | "floor" if kind.kind == "integer":
                 edits.replace(call.start, call.start + 1, "CAST")
                 edits.behind(call.end - 2, " AS DOUBLE")
-            case "round" if kinds and kinds[0].kind == "integer":
+            case "round" if kind.kind == "integer":
                 edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS DOUBLE)")
-            case "list_sum" | "list_product" if kinds and kinds[0].element.kind == "integer":
+            case "list_sum" | "list_product" if kind.element.kind == "integer":
                 edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS INT128[])")
                 edits.around(call.start, call.end, "CAST(", " AS INT64)")
             case _:

@@ -11,7 +11,9 @@ PATTERNS = {
     "MATCH (n:Entity:StoreCommit) RETURN n": "MATCH (n:Entity:StoreCommit) RETURN n",
     "MATCH (n {id: 'a'}) RETURN n": "MATCH (n:Entity {id: 'a'}) RETURN n",
     "MATCH ({id: 'a'}) RETURN 1": "MATCH (:Entity{id: 'a'}) RETURN 1",
-    "MATCH (a)-[r]->(b)<--(c) RETURN a": "MATCH (a:Entity)-[r]->(b:Entity)<-[_r1]-(c:Entity) WHERE id(`r`) <> id(`_r1`) RETURN a",
+    "MATCH (a)-[r]->(b)<--(c) RETURN a": (
+        "MATCH (a:Entity)-[r]->(b:Entity)<-[_r1]-(c:Entity) WHERE id(`r`) <> id(`_r1`) RETURN a"
+    ),
     "MATCH (`odd name`) RETURN 1": "MATCH (`odd name`:Entity) RETURN 1",
     "match (n), (m {id: $p}) return n": "match (n:Entity), (m:Entity {id: $p}) return n",
     "MATCH (n) WHERE (n.version + 1) > (2) RETURN (n.id)": "MATCH (n:Entity) WHERE (n.version + 1) > (2) RETURN (n.id)",
@@ -35,7 +37,9 @@ PATTERNS = {
     "MATCH (n) WHERE EXISTS { MATCH (n)-[]->(m) WHERE (m.id) = 'x' } RETURN (n.id)": (
         "MATCH (n:Entity) WHERE EXISTS { MATCH (n:Entity)-[]->(m:Entity) WHERE (m.id) = 'x' } RETURN (n.id)"
     ),
-    "MATCH (n) RETURN COUNT { MATCH (x) }, (n.id)": "MATCH (n:Entity) RETURN COUNT { MATCH (x:Entity) } AS `COUNT { MATCH (x) }`, (n.id)",
+    "MATCH (n) RETURN COUNT { MATCH (x) }, (n.id)": (
+        "MATCH (n:Entity) RETURN COUNT { MATCH (x:Entity) } AS `COUNT { MATCH (x) }`, (n.id)"
+    ),
     "MATCH (n) DELETE (n)": "MATCH (n:Entity) DELETE (n)",
     "MATCH (a) CREATE (a)-[:RELATES_TO {relation_type: 'x'}]->(a)": (
         "MATCH (a:Entity) CREATE (a)-[:RELATES_TO {relation_type: 'x'}]->(a)"

@@ -131,7 +131,9 @@ STATEMENTS: dict[str, list[list[Any]]] = {
     "MATCH (a {id: 'a'})-[r]->(b) MATCH (c)-[r]->(d {id: 'c'}) RETURN c.id, d.id": [["a", "c"]],
     "MATCH (a)-->(b)-->(c) RETURN *": [],
     # What an OPTIONAL MATCH has not found is null.
-    "OPTIONAL MATCH p = (x {id: 'z'})-[]->(y) RETURN p IS NULL, p IS NOT NULL, length(p), p": [[True, False, None, None]],
+    "OPTIONAL MATCH p = (x {id: 'z'})-[]->(y) RETURN p IS NULL, p IS NOT NULL, length(p), p": [
+        [True, False, None, None],
+    ],
     "OPTIONAL MATCH p = (x {id: 'z'})-[r*1..2]->(y) RETURN p IS NULL, length(p), r IS NULL": [[True, None, True]],
     "OPTIONAL MATCH p = (x {id: 'a'})-[]->(y {id: 'b'}) RETURN p IS NULL, length(p)": [[False, 1]],
     "OPTIONAL MATCH p = (x {id: 'z'})-[]->(y) RETURN count(p)": [[0]],

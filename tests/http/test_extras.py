@@ -195,11 +195,11 @@ def test_what_cypher_cannot_write(http: httpx.Client, shared: str, statement: st
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        ("MATCH (n {id: 'a'}) RETURN n.`summary`, n.TAGS, n.valid_to", [None, None, None]),
+        ("MATCH (n {id: 'a'}) RETURN n.`summary`, n.tags, n.valid_to", [None, None, None]),
         ("MATCH ()-[r]->() RETURN r.ordinal, r.created_by", [None, None]),
         ("MATCH (m) WHERE m.confidence IS NULL RETURN count(m)", [2]),
         ("MATCH (:Entity {layer: 2})-[r]->() RETURN count(r.context)", [0]),
-        ("MATCH (n) WHERE n.Created_By IS NULL RETURN count(n)", [2]),
+        ("MATCH (n) WHERE n.created_by IS NULL RETURN count(n)", [2]),
         ("MATCH p = (a)-[r]->(b) RETURN properties(nodes(p), 'tags')", [[None, None]]),
         ("MATCH p = (a)-[r]->(b) RETURN properties(rels(p), 'ordinal')", [[None]]),
     ],
