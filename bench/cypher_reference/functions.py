@@ -201,6 +201,13 @@ def _text_test(test: Callable[[str, str], bool]) -> Function:
     return lambda text, other: test(_text(text), _text(other))
 
 
+def _engine_text(value: Any) -> str:
+    """Convert as the engines' own function does, which writes `True`, and floats in a form of its own."""
+    if isinstance(value, (float, list, dict, Timestamp)):
+        raise Unmodelled("the engines' own form")
+    return str(value)
+
+
 def as_text(value: Any) -> str:
     """Convert a single value to text."""
     match value:
@@ -448,7 +455,8 @@ STRICT: dict[str, Function] = {
     "split_part": _split_part,
     "string_split": _split,
     **dict.fromkeys(("substring", "substr"), _substring),
-    **dict.fromkeys(("tostring", "to_string", "string"), as_text),
+    "tostring": as_text,
+    **dict.fromkeys(("to_string", "string"), _engine_text),
     "tointeger": to_integer,
     "tofloat": to_float,
     "toboolean": to_boolean,

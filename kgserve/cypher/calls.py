@@ -16,6 +16,8 @@ _WHOLE_TEXT = 2_000_000
 _AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "max"})
 _NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
 _MADE_DIFFERENTLY = frozenset({"coalesce", "ifnull"})
+_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
+"""All white space of Unicode, as the engine's literals write RE2's syntax."""
 _COUNTED = frozenset({"left", "right"})
 
 
@@ -173,8 +175,37 @@ class CallRules:
             case "list_sum" | "list_product" if kind.element.kind == "integer":
                 edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS INT128[])")
                 edits.around(call.start, call.end, "CAST(", " AS INT64)")
+            case _ if kind.kind == "text":
+                self._rewrite_text(call)
             case _:
                 pass
+
+    def _rewrite_text(self, call: Call) -> None:
+        match call.name:
+            case "size":
+                self._replace_all(call, "(?s).", "a")
+            case "trim" | "ltrim" | "rtrim":
+                self._trim(call)
+            case "upper" | "ucase" | "toupper":
+                self._replace_all(call, "ß", "SS")
+            case "lower" | "lcase" | "tolower":
+                self._replace_all(call, "İ", "i\u0307")
+            case _:
+                pass
+
+    def _replace_all(self, call: Call, expression: str, replacement: str) -> None:
+        """Replace letters of the argument that the engine would count together or map to a single other one."""
+        argument = call.arguments[0]
+        self._context.edits.around(
+            argument.start, argument.end, "regexp_replace(", f", '{expression}', '{replacement}', 'g')"
+        )
+
+    def _trim(self, call: Call) -> None:
+        """The engine takes off ASCII white space alone."""
+        ends = {"trim": (f"^{_SPACE}|{_SPACE}$", ", 'g'"), "ltrim": (f"^{_SPACE}", ""), "rtrim": (f"{_SPACE}$", "")}
+        expression, option = ends[call.name]
+        self._context.edits.replace(call.start, call.start + 1, "regexp_replace")
+        self._context.edits.behind(call.end - 2, f", '{expression}', ''{option}")
 
     def _sum(self, call: Call, kind: Type) -> None:
         """A sum of nothing is 0, and one of whole numbers fits into 64 bits or fails."""

@@ -28,6 +28,8 @@ from kgserve.cypher.lexer import (
     TYPES,
     Outline,
 )
+from kgserve.cypher.regexes import find_fault
+from kgserve.cypher.strings import decode_string
 
 MAX_VALUES = 10_000
 """Values that all ranges of a statement make together, and the factor by which texts are repeated or padded."""
@@ -183,8 +185,14 @@ class Calls:
 
     def _check_pattern(self, index: int, span: range) -> None:
         """Other types for an expression crash it."""
-        if not isinstance(self._constant(span), str):
+        expression = self._constant(span)
+        if not isinstance(expression, str):
             raise self._outline.at(index, "a regular expression has to be a literal or a parameter; this one is not")
+        token = self._outline.tokens[span.start]
+        if token.kind == "string":
+            expression = decode_string(self._outline.text, token)
+        if fault := find_fault(expression):
+            raise self._outline.at(span.start, f"this regular expression is not one of RE2's: {fault}. It stands")
 
     def _check_replacement(self, index: int, arguments: list[range]) -> None:
         value = self._constant(arguments[2]) if len(arguments) > 2 else ""  # noqa: PLR2004 - text, pattern, replacement

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from bench.cypher_differential.__main__ import compare
-from bench.cypher_differential.comparison import DIFFERENT
+from bench.cypher_differential.comparison import DIFFERENT, Comparison
 from bench.cypher_differential.generator import Generated, Generator
 from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import compared_columns, swept
 from bench.cypher_differential.writes import compare_writes
+from bench.cypher_reference.parser import parse
 from tests.engines import ENGINE
 
 SEED = 77
@@ -25,6 +26,27 @@ def sampled() -> list[Generated]:
         *list(swept())[::401],
         *list(compared_columns())[::101],
     ]
+
+
+TEXTS = (
+    r"RETURN size('e\u0301x😀') AS a, size('') AS b, size('a\nb') AS c",
+    "MATCH (n) RETURN size(n.context), size(n.content), size(n.id + n.context)",
+    r"RETURN '[' + trim(' \u00a0\u2003 a b \u3000\t\n\u0085') + ']' AS c",
+    r"RETURN ltrim('\u00a0a ') AS a, rtrim(' a\u00a0') AS b",
+    "MATCH (n) RETURN trim(n.context), ltrim(n.content), rtrim(n.content)",
+    "RETURN upper('straße') AS a, toUpper('ab') AS b, toLower('İX') AS c, lower('ÀÉ') AS d",
+    "MATCH (n) WHERE size(trim(n.content)) > 3 RETURN n.id, upper(n.content)",
+)
+
+
+def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Path) -> None:
+    store = ProductStore(tmp_path, ENGINE, has_loops=False)
+    comparison = Comparison(store, store.graph())
+    found = {text: comparison.compare(Generated(parse(text), {})).verdict for text in TEXTS}
+    refused = store.ask("RETURN 'ab' =~ '(?=a)ab' AS c", {}).error
+    store.close()
+    assert found == dict.fromkeys(TEXTS, "agreed")
+    assert "not one of RE2's: lookahead" in refused
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,87 @@
+"""Check regular expressions for the engines: they match with RE2, and answer false where RE2 cannot read one."""
+
+from __future__ import annotations
+
+import re
+
+MAX_REPETITIONS = 1_000
+_CATEGORIES = frozenset(
+    re.findall(
+        r"\w+",
+        "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co"
+        " Arabic Armenian Bengali Cyrillic Devanagari Georgian Greek Han Hangul Hebrew Hiragana Katakana Latin Thai",
+    )
+)
+_PART = re.compile(
+    r"""
+    (?P<set>\[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\])
+  | (?P<category>\\[pP](?:\{\^?(?P<braced>\w*)\}|(?P<letter>.)))
+  | (?P<quoted>\\Q.*?(?:\\E|\Z))
+  | (?P<escape>\\(?:x\{[0-9A-Fa-f]+\}|.))
+  | (?P<flags>\(\?[imsU]*(?:-[imsU]+)?(?P<ends>[:)]))
+  | (?P<named>\(\?P<\w+>)
+  | (?P<special>\(\?)
+  | (?P<possessive>[*+?}]\+)
+  | (?P<count>\{(?P<least>\d+)(?:,(?P<most>\d*))?\})
+  | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_WITHIN_SET = re.compile(
+    r"(?P<category>\\[pP](?:\{\^?(?P<braced>\w*)\}|(?P<letter>.)))|(?P<escape>\\.)|\[:\^?[a-z]+:\]"
+)
+_ESCAPES = frozenset("aAbBCdDfnrsStvwWxz0")
+
+
+def find_fault(expression: str) -> str:
+    """Return what RE2 cannot read in an expression; empty when nothing was found."""
+    simplified: list[str] = []
+    for part in _PART.finditer(expression):
+        if fault := _fault(part):
+            return fault
+        simplified.append(_simplified(part))
+    try:
+        re.compile("".join(simplified))
+    except re.error as error:
+        return f"{error.msg} at character {error.pos + 1}" if error.pos is not None else error.msg
+    return ""
+
+
+def _fault(part: re.Match[str]) -> str:
+    match part.lastgroup:
+        case "set":
+            return next(filter(None, map(_fault_of_escape, _WITHIN_SET.finditer(part[0]))), "")
+        case "special":
+            return "lookahead, lookbehind and the like, (?…, are unknown"
+        case "possessive":
+            return f"{part[0]} is no repetition"
+        case "count":
+            counts = [int(each) for each in (part["least"], part["most"]) if each]
+            return f"repetitions are up to {MAX_REPETITIONS}" if max(counts) > MAX_REPETITIONS else ""
+        case _:
+            return _fault_of_escape(part)
+
+
+def _fault_of_escape(part: re.Match[str]) -> str:
+    name = part["braced"] if part["braced"] is not None else part["letter"]
+    is_known = part["category"] is None or name in _CATEGORIES
+    if (escape := part["escape"]) and escape[1:2].isalnum() and escape[1] not in _ESCAPES:
+        is_known = False
+    return "" if is_known else f"{part[0]} is unknown"
+
+
+def _simplified(part: re.Match[str]) -> str:
+    """Return a form with the same brackets that Python's module reads."""
+    match part.lastgroup:
+        case "set":
+            return _WITHIN_SET.sub(lambda each: each[0] if each["escape"] else "x", part[0]).replace(r"\C", "x")
+        case "category":
+            return "x"
+        case "quoted":
+            return re.escape(part[0].removeprefix(r"\Q").removesuffix(r"\E"))
+        case "escape":
+            return "" if part[0] in {r"\z", r"\A"} else "x" if part[0][1] in "Cx" else part[0]
+        case "flags":
+            return "(?:" if part["ends"] == ":" else ""
+        case _:
+            return part[0]
