@@ -351,7 +351,7 @@ def delete_node(store: str, node_id: str) -> Call[DeleteNodeAnswer]:
 
     Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
 
-    With a memory go its former versions.
+    With a memory go its former versions. The memories that are about the node stay, and the answer names them.
     """
     return DELETE_NODE.ask(store, NodeId(node_id=node_id))
 
@@ -1472,8 +1472,9 @@ def forget(  # noqa: PLR0913 - the fields of the request
     Withdraws memories with their former versions and relations: no read of any time of the world finds them.
 
     `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
-    not an error: then nothing is removed. A `query` never forgets anything: it lists `matches`, whose ids say what is
-    meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
+    not an error: then nothing is removed, and for an `entity_id` that nothing has, `matches` are the memories that
+    name it, such as those of an entity that was deleted. A `query` never forgets anything: it lists `matches`, whose
+    ids say what is meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
 
     `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
     are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,

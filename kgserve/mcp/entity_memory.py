@@ -280,13 +280,20 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: st
         f"Deleted {counted(found.count, 'entity', 'entities')} with {counted(found.relations_deleted, 'relation')} and "
         f"{counted(found.memories_deleted, 'memory', 'memories')}.{missing}"
     )
+    hint = ""
+    if found.memories_kept:
+        told = counted(found.memories_kept, "memory mentions", "memories mention")
+        text += f" {told} what was deleted and stay: {', '.join(f'[{each}]' for each in found.memory_ids)}."
+        hint = "delete_memories with these memory_ids deletes them"
     values = {
+        "memories_kept": found.memories_kept,
+        "memory_ids": found.memory_ids,
         "deleted": found.count,
         "relations_deleted": found.relations_deleted,
         "memories_deleted": found.memories_deleted,
         "missing": first_fitting(found.missing, LONG),
     }
-    return Reply(text, values)
+    return Reply(text, values, hint=hint)
 
 
 @present.register

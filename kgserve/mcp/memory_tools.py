@@ -326,7 +326,7 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
 
 @present.register
 def _forgotten(found: layers.ForgetAnswer, given: Forget, _store: str) -> Reply:
-    if given.query:
+    if given.query or found.matches:
         lines = lines_within(map(_match_line, found.matches), _ROOM)
         head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
         shown = first_fitting(map(lean, found.matches), _ROOM)

@@ -156,7 +156,12 @@ def _delete_entity(found: answers.DeleteNodeAnswer, _given: schemas.DeleteEntity
     if not found.existed:
         return Reply(f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found))
     text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
-    return Reply(text, msgspec.to_builtins(found))
+    hint = ""
+    if found.memories_about:
+        told = counted(found.memories_about, "memory mentions", "memories mention")
+        text += f" {told} it and stay: {', '.join(f'[{each}]' for each in found.memory_ids or ())}."
+        hint = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+    return Reply(text, msgspec.to_builtins(found), hint=hint)
 
 
 @present.register

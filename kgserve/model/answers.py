@@ -136,6 +136,15 @@ class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
     existed: bool
     edges_deleted: int
     sequence: int
+    memories_about: (
+        Annotated[
+            int, Meta(description="Memories that were about the node; they stay, and only their ids lead to them")
+        ]
+        | UnsetType
+    ) = UNSET
+    memory_ids: (
+        Annotated[list[str], Meta(description="The first 100 of these; `forget` withdraws them by `ids`")] | UnsetType
+    ) = UNSET
 
 
 class DeleteEdgeAnswer(msgspec.Struct, kw_only=True):

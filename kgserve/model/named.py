@@ -306,6 +306,10 @@ class EntitiesDeleted(msgspec.Struct, kw_only=True):
     memories_deleted: int
     memories_shared: Annotated[int, Meta(description="Of those, how many are about other entities, too")]
     sequence: int
+    memories_kept: Annotated[int, Meta(description="Memories about the entities that stay")] = 0
+    memory_ids: Annotated[
+        list[str], Meta(description="The first 100 of the memories that stay; `forget` withdraws them by `ids`")
+    ] = []
 
 
 class RelationsDeleted(msgspec.Struct, kw_only=True):

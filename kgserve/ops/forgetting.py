@@ -21,6 +21,7 @@ from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.layers import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
 from kgserve.model.memories import MAX_TOLD, RecallRequest
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
+from kgserve.model.names import IS_ABOUT
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import (
@@ -61,8 +62,9 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Withdraws memories with their former versions and relations: no read of any time of the world finds them.
 
     `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
-    not an error: then nothing is removed. A `query` never forgets anything: it lists `matches`, whose ids say what is
-    meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
+    not an error: then nothing is removed, and for an `entity_id` that nothing has, `matches` are the memories that
+    name it, such as those of an entity that was deleted. A `query` never forgets anything: it lists `matches`, whose
+    ids say what is meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
 
     `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
     are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
@@ -75,6 +77,8 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
         return answered(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
         return erase(graph, request, ids)
+    if request.entity_id is not None and _is_absent(graph, request.entity_id):
+        return answered(_matches(graph, request.entity_id, dry_run=request.dry_run))
     if request.dry_run:
         return answered(_tried(graph, request, ids))
     forgetting: list[_Forgetting] = []
@@ -103,6 +107,11 @@ def _meant(request: ForgetRequest) -> list[str]:
         message = "goes with entity_id or ids alone: it cannot be undone, and nothing is kept, not even a reason"
         raise InvalidInput.at("erase", message)
     return list(dict.fromkeys(request.ids or ([] if request.entity_id is None else [request.entity_id])))
+
+
+def _is_absent(graph: Graph, node_id: str) -> bool:
+    with graph.lease() as store, store.reading() as rows:
+        return rows.node(survivor(rows, node_id)) is None
 
 
 def _matches(graph: Graph, query: str, *, dry_run: bool) -> ForgetAnswer:
@@ -159,7 +168,7 @@ class _Forgetting(Draft):
         if row is None:
             return []
         if not row.is_memory:
-            raise Conflict(f"node {row.id!r} is no memory; it is retired or deleted as a node")
+            raise Conflict(_told_of_entity(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT)]))
         return [row, *versions_of(self.ahead, row.id)]
 
     def _deleting(self, rows: Iterable[NodeRow]) -> WriteBatch:
@@ -194,6 +203,15 @@ class _Forgetting(Draft):
 
     def _edges_of(self, node_id: str) -> list[EdgeRow]:
         return [*self.ahead.edges_from(node_id), *self.ahead.edges_to(node_id)]
+
+
+def _told_of_entity(row: NodeRow, about: Sequence[str]) -> str:
+    """Say why an entity cannot be forgotten, and how to forget the memories about it."""
+    told = f"node {row.id!r} is no memory; it is retired or deleted as a node"
+    if not about:
+        return told
+    named = ", ".join(map(repr, about[:MOST_MATCHES])) + (" and more" if len(about) > MOST_MATCHES else "")
+    return f"{told}. Forget the memories about it by ids: {named}"
 
 
 def versions_of(ahead: Ahead, memory: str) -> list[NodeRow]:

@@ -56,6 +56,7 @@ from kgserve.ops.graph import Graph, made_of
 from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of, shown, use
 from kgserve.ops.storing import Draft
 from kgserve.ops.validate import Faults, called, edge_put, node_put
+from kgserve.ops.writing import memories_about
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.rows.snapshot import Rows
@@ -274,6 +275,7 @@ class _Doomed(msgspec.Struct):
     relations: int
     memories: list[str]
     shared: int
+    kept: list[str]
 
     @classmethod
     def of(cls, draft: Draft, rows: Rows, request: DeleteEntitiesRequest) -> _Doomed:
@@ -285,7 +287,10 @@ class _Doomed(msgspec.Struct):
         for entity in entities if request.cascade_memories else ():
             memories |= dict.fromkeys(with_versions(rows, _about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
-        return cls(entities, [name for name, row in met.items() if row is None], len(edges), list(memories), shared)
+        missing = [name for name, row in met.items() if row is None]
+        about = dict.fromkeys(memory for entity in entities for memory in memories_about(rows, entity))
+        kept = [memory for memory in about if memory not in memories]
+        return cls(entities, missing, len(edges), list(memories), shared, kept)
 
     def told(self, request: DeleteEntitiesRequest, sequence: int) -> EntitiesDeleted:
         """What is said of it."""
@@ -298,6 +303,8 @@ class _Doomed(msgspec.Struct):
             memories_deleted=len(self.memories),
             memories_shared=self.shared,
             sequence=sequence,
+            memories_kept=len(self.kept),
+            memory_ids=self.kept[:MAX_TOLD],
         )
 
 

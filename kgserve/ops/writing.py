@@ -9,11 +9,14 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, MergedRow, Skipped
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
-from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
+from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, Moment, NodeExtrasPut
+from kgserve.model.memories import MAX_TOLD
+from kgserve.model.names import IS_ABOUT
 from kgserve.model.plan import MAX_NOTED, Report
 from kgserve.model.queries import EdgeId, NodeId, RetireNode
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
@@ -23,6 +26,8 @@ from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireReque
 from kgserve.ops.graph import Graph
 from kgserve.ops.linking import edge_of, key_of, parted
 from kgserve.ops.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
+from kgserve.rows.edge_page import incoming_of
+from kgserve.rows.snapshot import Rows
 from kgserve.settings import Settings
 from kgserve.store.store import Store
 
@@ -128,9 +133,15 @@ def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAns
 def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
     """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
 
-    With a memory go its former versions.
+    With a memory go its former versions. The memories that are about the node stay, and the answer names them.
     """
     node_id = checked_label(request.node_id)
+    about: list[str] = []
+
+    def begin(store: Store) -> Future[Report]:
+        with store.reading() as rows:
+            about.extend(memories_about(rows, node_id))
+        return store.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)))
 
     def answer(report: Report) -> DeleteNodeAnswer:
         return DeleteNodeAnswer(
@@ -138,9 +149,17 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
             existed=report.nodes_deleted > 0,
             edges_deleted=report.edges_deleted,
             sequence=report.sequence,
+            memories_about=len(about) or UNSET,
+            memory_ids=about[:MAX_TOLD] or UNSET,
         )
 
-    return graph.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)), answer)
+    return graph.write(begin, answer)
+
+
+def memories_about(rows: Rows, node_id: str) -> list[str]:
+    """Return the ids of the memories in force that are about a node."""
+    found = rows.nodes([edge.source for edge in incoming_of(rows, node_id, IS_ABOUT)])
+    return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
 
 
 def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:

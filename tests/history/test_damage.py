@@ -19,7 +19,7 @@ from kgserve.history.recovery import find_fault
 from kgserve.history.seal import PAGE_BYTES
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.stores import HistoryStatus
-from kgserve.ops.doctor import doctor
+from kgserve.ops.doctor import Repairs, doctor
 from kgserve.ops.stores import stats
 from kgserve.store.pool import StorePool
 from tests.backup.holding import back_up
@@ -303,7 +303,7 @@ def test_doctor_names_damage_and_saves_what_is_whole(filled: tuple[Path, dict[An
     data = shutil.copytree(filled[0], tmp_path / "data")
 
     def found(*, salvage: bool = False) -> tuple[bool, list[str]]:
-        [report] = doctor(settings(data), NAME, rebuild=False, salvage=salvage)
+        [report] = doctor(settings(data), NAME, Repairs(salvage=salvage))
         parts = [finding for finding in report.findings if finding.part in {"history", "salvage"}]
         return all(finding.ok for finding in parts), [finding.detail for finding in parts]
 

@@ -194,3 +194,20 @@ def test_recall_of_what_nothing_is_relevant_to_says_so_and_is_no_access(agent: A
     assert [each["id"] for each in agent("recall", query="cafeteria", touch=False)["memories"]] == [memory]
     far = agent("recall", query="quantum chromodynamics", min_similarity=-1, touch=False)
     assert [each["id"] for each in far["memories"]] == [memory]
+
+
+def test_deleting_an_entity_names_its_memories_and_how_to_forget_them(
+    agent: Agent, bare: httpx.Client, store: str
+) -> None:
+    made = agent("retain", content="Bob's phone number is 555.", entities=[{"name": "Bob", "entity_type": "person"}])
+    memory = made["operations"][0]["memory_id"]
+    assert memory in agent.refused("forget", entity_id="Bob")
+    deleted = bare.delete("/api/entities/Bob", params={"store": store, "dry_run": True}).json()
+    assert (deleted["memories_kept"], deleted["memory_ids"]) == (1, [memory])
+    result = Stateless(bare).call("delete_graph_entity", {"id": "Bob"}, kgserve_store=store, kgserve_tools="all")
+    assert "1 memory mentions it" in result["content"][0]["text"]
+    assert result["structuredContent"]["memory_ids"] == [memory]
+    named = agent("forget", entity_id="Bob")
+    assert [each["id"] for each in named["matches"]] == [memory]
+    assert [each["id"] for each in agent("recall", query="Bob", touch=False)["memories"]] == [memory]
+    assert agent("forget", ids=[memory])["memories_removed"] == 1
