@@ -119,7 +119,10 @@ class _Part:
         first = next((each for each in later if isinstance(each, Projection | Creation)), None)
         if not isinstance(first, Projection):
             return first is not None
-        return not first.is_distinct or self._has_aggregate(first.start, first.items_end)
+        outline, places = self._context.outline, range(first.start, first.items_end)
+        found = [at for at in places if outline.calls(at) in AGGREGATES]
+        each = (outline.calls(at) in {"min", "max"} or outline.word(at + 1) == "DISTINCT" for at in found)
+        return not all(each) if found else not first.is_distinct
 
     def _unwind(self, clause: Unwind) -> None:
         kind = self._typer.type_of(clause.source, self._scope)

@@ -54,6 +54,7 @@ class PatternAnalysis(PatternReader):
         self._context = context
         self.typer = Typer(context, self)
         self._known = frozenset[str]()
+        self._counts_rows = True
 
     def start(self, scope: Scope) -> None:
         """Note the variables that are bound before a MATCH."""
@@ -61,7 +62,9 @@ class PatternAnalysis(PatternReader):
 
     def read_match(self, match: Match, scope: Scope, *, counts_rows: bool = True) -> None:
         """Read MATCH with its WHERE; ``counts_rows`` unless only existence matters."""
+        self._counts_rows = counts_rows
         followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
+        self._counts_rows = True
         if counts_rows:
             self._note_loops(match)
         conditions = list(self._conditions(followed, scope))
@@ -211,7 +214,7 @@ class PatternAnalysis(PatternReader):
         if not length.mode:
             self._context.edits.behind(length.start, " TRAIL ")
         if length.least == 0:
-            self._context.assumptions.add(NO_LOOPS)
+            self._check_none(relation)
         if length.most is None and "SHORTEST" not in length.mode:
             self._context.assumptions.add(FEW_RELATIONS)
         if length.where is not None:
@@ -219,6 +222,16 @@ class PatternAnalysis(PatternReader):
             kinds = (Type("relation"), Type("node"))
             inner.bindings |= {name: Binding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
             self._in_pattern(length.where, inner)
+
+    def _check_none(self, relation: RelationPattern) -> None:
+        """The engine meets the start twice on paths from no relationship on that lead back to it."""
+        length = relation.length
+        if length is not None and length.most not in {0, 1} and self._counts_rows:
+            what = (
+                "the engine counts paths wrongly that begin with *0; write *1.., and take the node itself in a UNION."
+            )
+            raise self._context.refuse(length.start, f"{what} It stands")
+        self._context.assumptions.add(NO_LOOPS)
 
     def _conditions(self, followed: list[_Followed], scope: Scope) -> Iterator[str]:
         for each in followed:

@@ -70,6 +70,7 @@ REFUSED = {
     "MATCH (p)-[]->(), p = ()-[]->() RETURN p": (19, "p is a node and a path"),
     "MATCH ()-[r]->(), (r) RETURN r": (19, "r is a relationship and a node"),
     "MATCH (a)-[r]->(b)-[r]->(c) RETURN a": (19, "r stands twice"),
+    "MATCH (a)-[*0..2]->(b) RETURN a": (12, "write *1.."),
     "MATCH (n) WHERE (n)-[r]->() RETURN n": (20, "r is not known here"),
     "MATCH (n) RETURN (n)-[]->()": (18, "write EXISTS { MATCH … } or COUNT { MATCH … }"),
     "MATCH (n:End) RETURN n": (10, "write :Entity for :End and type = 'End'"),
