@@ -135,6 +135,8 @@ def _round(value: Any, digits: int = 0) -> float:
 
 def _sign(value: Any) -> int:
     number = _number(value)
+    if math.isnan(number):
+        raise Unmodelled("the sign of NaN")
     return (number > 0) - (number < 0)
 
 
