@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
+import xxhash
 
 from kgserve.errors import Unavailable
 
@@ -18,18 +20,20 @@ log = structlog.get_logger()
 _Found = TypeVar("_Found")
 
 _SECONDS = 30.0
+_SEAL = "-seal"
 _PAUSE_SECONDS = 0.02
 
 
 def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
     """A file, or what is in memory alone, which any thread may use; the ``script`` makes what is not there.
 
-    One that cannot be read, or whose `user_version` is another ``format_``, is replaced by an empty one.
-    ``options`` are those of `sqlite3.connect`.
+    One that cannot be read, whose `user_version` is another ``format_``, or that is not as `seal` left it, is replaced
+    by an empty one. ``options`` are those of `sqlite3.connect`.
     """
     if path is None:
         return _connected(":memory:", script, format_, options)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _unseal(path)
     try:
         return _connected(path, script, format_, options)
     except sqlite3.DatabaseError:
@@ -59,9 +63,61 @@ class WrittenBesideReading:
 
 
 def remove_files(path: Path) -> None:
-    """Delete a file and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    """Delete a file, its seal and what SQLite keeps next to it, whatever is there in their places."""
+    for each in _files(path):
+        remove_path(each)
+
+
+def remove_path(path: Path) -> None:
+    """Delete what is at a path: a file, a link, a folder with all that is in it, or nothing. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def seal(path: Path) -> None:
+    """Note the checksum of a file that nobody has open, so that damage is noticed when it is next opened.
+
+    What SQLite left a log of is not sealed: after a crash the file is taken as it is.
+    """
+    log_ = path.with_name(f"{path.name}-wal")
+    with suppress(OSError):
+        if path.is_file() and not (log_.exists() and log_.stat().st_size):
+            # Not synced: after a power loss it is there, or it is not, or it does not fit and the file is made anew.
+            _seal_of(path).write_bytes(_checksum(path))
+
+
+def _unseal(path: Path) -> None:
+    """Delete a file that is not what it was sealed as; the seal goes in any case, as the file is about to change."""
+    seal_ = _seal_of(path)
+    try:
+        known = seal_.read_bytes()
+    except FileNotFoundError:
+        known = None
+    except OSError:
+        known = b""
+    is_odd = any(each.is_symlink() or (each.exists() and not each.is_file()) for each in _files(path))
+    if is_odd or (known is not None and (not path.exists() or known != _checksum(path))):
+        log.warning("view_damaged", file=f"{path.parent.name}/{path.name}", reason="it is not as it was left")
+        remove_files(path)
+    remove_path(seal_)
+
+
+def _seal_of(path: Path) -> Path:
+    return path.with_name(path.name + _SEAL)
+
+
+def _files(path: Path) -> list[Path]:
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", _SEAL)]
+
+
+def _checksum(path: Path) -> bytes:
+    hasher = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest().encode()
 
 
 def copy_database(source: Path, target: Path) -> None:

@@ -38,7 +38,7 @@ from kgserve.model.attributes import Condition
 from kgserve.model.change import NetChange
 from kgserve.model.listing import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
-from kgserve.sqlite_files import WrittenBesideReading, opened, write_anew
+from kgserve.sqlite_files import WrittenBesideReading, opened, seal, write_anew
 
 TYPES = "type"
 RELATION_TYPES = "relation_type"
@@ -249,6 +249,11 @@ class Catalog(WrittenBesideReading):
         super().__init__(opened(path, sql.SETUP + sql.SCHEMA, sql.FORMAT), path)
         self._any_extras = True
         self.has_attributes = attributes.kept(self._writer)
+
+    def close(self) -> None:
+        """Release the file, sealed."""
+        super().close()
+        seal(self.path)
 
     @property
     def sequence(self) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
 from kgserve.pacing import paced
-from kgserve.sqlite_files import empty_log
+from kgserve.sqlite_files import empty_log, remove_path
 
 log = structlog.get_logger()
 
@@ -147,7 +147,7 @@ class EmbeddingCache:
         log.warning("embedding_cache_failed", path=str(self._path), reason=str(error), replaced=damaged)
         if damaged:
             for suffix in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+                remove_path(self._path.with_name(self._path.name + suffix))
 
     def _disconnect(self) -> None:
         if self._connection is not None:

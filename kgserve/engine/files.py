@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kgserve.errors import InvalidInput
 from kgserve.settings import EngineName
+from kgserve.sqlite_files import remove_path
 
 WAL_SUFFIX = ".wal"
 
@@ -20,7 +21,7 @@ def wal_path(path: Path) -> Path:
 def remove(path: Path) -> None:
     """Remove an engine file and all that the engine keeps beside it."""
     for file in path.parent.glob(path.name + "*"):
-        file.unlink(missing_ok=True)
+        remove_path(file)
 
 
 def size(path: Path) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
-from kgserve.errors import Gone
+from kgserve.errors import Gone, Unavailable
 from kgserve.history import packing
 from kgserve.history import statements as sql
 from kgserve.history.salvage import Gap, Salvaged, add_gaps, merged, write_whole
@@ -395,6 +395,10 @@ class History(WrittenBesideReading):
         self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else FOREVER)
         return found
 
+    def next_state(self, node_id: str, after: int) -> State[NodeRow] | None:
+        """The first state of a node that is known to have begun after a commit; others may be missing before it."""
+        return next(iter(self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": 1})), None)
+
     def node_states_until(self, node_id: str, through: int) -> list[State[NodeRow]]:
         """All states of a node that began by a commit."""
         return self._nodes(sql.STATES_UNTIL, {"id": node_id, "through": through})
@@ -622,14 +626,15 @@ def gone(oldest: int) -> Gone:
     return Gone(f"as_of: the history of this store begins at sequence {oldest}", oldest)
 
 
-def in_gap(what: str, first: int, last: int | None) -> Gone:
-    """The error for what is missing since a part of the file was damaged."""
-    until = "on; it ends when the present has been read" if last is None else f"up to sequence {last}"
-    after = "" if last is None else f", and from sequence {last} on"
+def in_gap(what: str, first: int, last: int | None) -> Gone | Unavailable:
+    """The error for what is missing since a part of the file was damaged; for now alone while `last` is to come."""
+    if last is None:
+        message = f"{what} was damaged, and is being put right from sequence {first} on"
+        return Unavailable(message, retry_after=1)
     return Gone(
-        f"{what} has a gap from sequence {first} {until}: that part of its file was damaged and could not be saved. "
-        f"What was before sequence {first} can be read{after}",
-        first if last is None else last,
+        f"{what} has a gap from sequence {first} up to sequence {last}: that part of its file was damaged and could "
+        f"not be saved. What was before sequence {first} can be read, and from sequence {last} on",
+        last,
     )
 
 

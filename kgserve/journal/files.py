@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from kgserve.errors import KgserveError, StorageFull, Unavailable
@@ -40,14 +41,23 @@ def sync_file(path: Path, flags: int = 0) -> None:
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file in one step: written aside, synced, renamed."""
     aside = path.with_name(path.name + ".new")
+    _make_way(aside)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    _make_way(path)
     aside.rename(path)
     sync_folder(path.parent)
+
+
+def _make_way(path: Path) -> None:
+    """Set aside a folder that is where a file is to be; a file and a link are replaced."""
+    if path.is_dir() and not path.is_symlink():
+        names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
+        path.rename(next(name for name in names if not name.exists()))
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

@@ -233,8 +233,11 @@ def segment_path(folder: Path, first: int) -> Path:
 
 
 def list_segments(folder: Path) -> list[Segment]:
-    """The segments of a folder, oldest first."""
-    found = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal())
+    """The segments of a folder, oldest first. Raises JournalDamaged where one is no file."""
+    found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal()]
+    for path in found:
+        if path.is_symlink() or path.is_dir():
+            raise JournalDamaged(f"{named(path)}: it is no file; put the file back, from a backup for one")
     return sorted((Segment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
 
 

@@ -19,7 +19,7 @@ from kgserve.links import statements as sql
 from kgserve.model.change import LinksState
 from kgserve.model.digest import checksum, shift_links
 from kgserve.model.rows import LinkKey, LinkRow
-from kgserve.sqlite_files import of_rows, of_some, opened, write_anew
+from kgserve.sqlite_files import of_rows, of_some, opened, seal, write_anew
 
 _AT_ONCE = 5_000
 EVERY = (1 << 63) - 1
@@ -156,9 +156,10 @@ class Links(LinkReader):
             connection.close()
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file, sealed."""
         with suppress(sqlite3.Error):
             self._connection.close()
+            seal(self.path)
 
 
 class Seen(NamedTuple):
@@ -216,9 +217,10 @@ class Inbound:
         write_anew(self._connection)
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file, sealed."""
         with suppress(sqlite3.Error):
             self._connection.close()
+            seal(self.path)
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -38,7 +38,7 @@ from kgserve.model.listing import Counted, MemoryFilter
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT, aliases_in, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.sqlite_files import of_some, opened, write_anew
+from kgserve.sqlite_files import of_some, opened, seal, write_anew
 
 NO_RELATIONS = (IS_ABOUT, MERGED_INTO)
 """What joins no two entities: that a memory is about one, and that one has come to another."""
@@ -369,6 +369,8 @@ class Memories(Lookups):
         with suppress(sqlite3.Error):
             self.commit()
         super().close()
+        if self.path is not None:
+            seal(self.path)
 
     # Following
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import VALID_AT, AsOf, Direction
+from kgserve.model.stores import HistoryGap
 
 MAX_DRAWN_IDS = 10_000
 MAX_STARTS = 1_000
@@ -167,3 +168,6 @@ class Timeline(msgspec.Struct, kw_only=True):
     sequence: int
     oldest: int
     buckets: list[list[int | str]]
+    gaps: Annotated[
+        list[HistoryGap] | UnsetType, Meta(description="What is missing since the history's file was damaged")
+    ] = UNSET

@@ -427,14 +427,14 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
         history = whole_history(graph.graphs.historian, store)
         spans = min(max(request.buckets, 1), MAX_BUCKETS)
         oldest, (times, commits) = history.look(lambda history: (history.oldest, history.commits_by_time(spans)))
-        sequence = store.state.sequence
+        sequence, gaps = store.state.sequence, history.shown_gaps()
     steps = range(1, len(times))
     buckets: list[list[int | str]] = [
         [commits[n - 1] + 1, commits[n], format_time(times[n - 1]), format_time(times[n]), commits[n] - commits[n - 1]]
         for n in steps
         if commits[n] > commits[n - 1]
     ]
-    return Timeline(sequence=sequence, oldest=oldest, buckets=buckets)
+    return Timeline(sequence=sequence, oldest=oldest, buckets=buckets, gaps=gaps or msgspec.UNSET)
 
 
 MOST_THEN = 50_000

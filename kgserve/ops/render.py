@@ -87,8 +87,8 @@ def standing_of(history: History, state: State[NodeRow], known: Iterable[State[N
     by_first = {each.first: each for each in known}
     version, node_id = state.row.version, state.row.id
     while state.last is not None:
-        later = by_first.get(state.last) or next(iter(history.node_states_after(node_id, state.first, 1)), None)
-        # Of a head that stays, what came after it may have been forgotten.
+        later = by_first.get(state.last) or history.next_state(node_id, state.first)
+        # Of a head that stays, what came after it may have been forgotten, or be in a gap.
         if later is None or (later.first != state.last and state.last >= history.oldest):
             return Standing(None, is_current=False)
         if version not in conflicts(later.row):

@@ -237,8 +237,9 @@ def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummar
     standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
     try:
         state = store.state if store else closed_state(layout)
+        journal_bytes = sum(segment.size for segment in list_segments(layout.journal))
     except JournalDamaged:
-        standing, state = "damaged", StoreState()
+        standing, state, journal_bytes = "damaged", StoreState(), 0
     engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
     checked = store.last_check if store else None
     described = store.description if store else layout.as_described()
@@ -248,7 +249,7 @@ def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummar
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
+        journal_bytes=journal_bytes,
         engine_bytes=engine_bytes,
         created_at=format_time(described.created_at),
         last_write=format_time(state.time) if state.sequence else None,

@@ -28,6 +28,7 @@ from kgserve.rows.encoding import RowsDamaged, RowsOfAnotherFormat
 from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
 from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
+from kgserve.sqlite_files import remove_path
 
 SUFFIX = ".rows"
 UNSYNCED = ".unsynced"
@@ -53,9 +54,9 @@ def newest_first(folder: Path) -> list[Path]:
 
 def _remove_files(base: Base, *others: Base) -> None:
     """Remove the files of a base that the others do not need."""
-    base.path.unlink(missing_ok=True)
+    remove_path(base.path)
     if base.texts not in {"", *(other.texts for other in others)}:
-        base.path.with_name(base.texts).unlink(missing_ok=True)
+        remove_path(base.path.with_name(base.texts))
 
 
 class Foreseen:
@@ -442,18 +443,18 @@ class RowsView:
                     base.check()
             except RowsOfAnotherFormat:
                 log.info("rows_of_another_format", path=path.name)
-                path.unlink()
+                remove_path(path)
                 continue
             except RowsDamaged as error:
                 log.error("rows_damaged", path=path.name, error=str(error))
-                path.unlink()
+                remove_path(path)
                 continue
             for other in (*self.folder.glob(f"*{SUFFIX}*"), *self.folder.glob(f"*{TEXTS_SUFFIX}")):
                 if other.name not in {path.name, base.texts}:
-                    other.unlink()
+                    remove_path(other)
             return _new_epoch(base)
         for texts in self.folder.glob(f"*{TEXTS_SUFFIX}"):
-            texts.unlink()
+            remove_path(texts)
         path = self._path(0)
         write_empty(path)
         return _new_epoch(Base(path))

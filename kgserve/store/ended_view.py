@@ -19,7 +19,7 @@ from kgserve.journal.journal import Journal
 from kgserve.journal.tail import last_versions
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
-from kgserve.sqlite_files import asked, of_some, opened, remove_files, write_anew
+from kgserve.sqlite_files import asked, of_some, opened, remove_files, seal, write_anew
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import all_ended
 
@@ -94,6 +94,7 @@ class EndedView:
             finally:
                 if self._file is None:
                     file.close()
+                    seal(self._layout.ended)
 
     def check(self) -> bool:
         """Whether the file says what the journal does; if not, it is made anew. Blocks; numbers are given meanwhile."""
@@ -127,6 +128,7 @@ class EndedView:
                 _apply(self._file, {}, self._seen)
                 self._file.close()
                 self._file = None
+                seal(self._layout.ended)
 
     # With the lock held
 

@@ -28,6 +28,7 @@ from kgserve.model.change import NetChange, StoreState
 from kgserve.model.fields import Width
 from kgserve.rows.view import RowsView
 from kgserve.settings import Settings
+from kgserve.sqlite_files import remove_path
 from kgserve.store.layout import EngineMark, Layout, require_room
 from kgserve.store.rebuild import rebuild
 
@@ -380,7 +381,7 @@ class EngineView:
                 return False
             self.layout.forget_engine_mark()
             for path in self.layout.root.glob("graph*"):
-                path.unlink()
+                remove_path(path)
             return True
 
     def next_path(self) -> Path:
@@ -484,7 +485,7 @@ class EngineView:
         """Build the file anew, for a ``reason`` unless it is the first one or saves time."""
         files = list(self.layout.root.glob("graph*"))
         for path in files:
-            path.unlink()
+            remove_path(path)
         if not files and self.found_damaged is None:
             reason = ""
         engine = self.rebuilt(self.layout.engine, reason, Width.PLAIN)

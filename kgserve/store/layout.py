@@ -38,6 +38,7 @@ from kgserve.model.digest import Stated, from_text
 from kgserve.model.stores import ConflictPolicy, IndexesKept, Keeping, MemorySettings, StoreSettings
 from kgserve.rows.view import newest_base
 from kgserve.settings import MEBIBYTE
+from kgserve.sqlite_files import remove_path
 
 log = structlog.get_logger()
 
@@ -248,17 +249,17 @@ class Layout:
     def forget_views(self) -> None:
         """Have the engine's file and the present rows made anew from the journal when they are next needed."""
         self.forget_engine_mark()
-        shutil.rmtree(self.rows, ignore_errors=True)
+        remove_path(self.rows)
 
     def forget_indexes(self) -> None:
         """Remove the indexes, to be filled anew; embeddings that were computed are kept."""
         for name in ("keyword", "vector", "past-keyword", "past-vector"):
-            shutil.rmtree(self.views / name, ignore_errors=True)
+            remove_path(self.views / name)
 
     def forget_embeddings(self) -> None:
         """Remove the vectors that were computed."""
         for path in self.views.glob(f"{self.embeddings.name}*"):
-            path.unlink()
+            remove_path(path)
 
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""
@@ -271,7 +272,7 @@ class Layout:
 
     def mark_open(self) -> None:
         """Remove closed.json: from here on the journal is looked through before it is believed."""
-        self._close_mark.unlink(missing_ok=True)
+        remove_path(self._close_mark)
 
     def engine_mark(self) -> EngineMark | None:
         """How the engine's file was left, if it was closed cleanly."""
@@ -310,8 +311,8 @@ class Layout:
 
     def forget_engine_mark(self) -> None:
         """Remove engine.json: from here on the engine's file is not to be believed; that is durable when it returns."""
-        if self._engine_mark.exists():
-            self._engine_mark.unlink()
+        if self._engine_mark.exists() or self._engine_mark.is_symlink():
+            remove_path(self._engine_mark)
             sync_folder(self.root)
 
 

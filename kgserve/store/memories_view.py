@@ -276,7 +276,7 @@ class MemoriesView:
     def close(self) -> None:
         """Release the file."""
         with self._lock, self._reading:
-            for each in (self._memories, self._none, self._beside):
+            for each in (self._beside, self._memories, self._none):
                 if each is not None:
                     each.close()
             self._memories = self._none = self._beside = None

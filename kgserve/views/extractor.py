@@ -29,6 +29,7 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.extraction import EXTRACT, EXTRACTED_FROM, is_text
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.stores import ExtractionStatus, SetAside
+from kgserve.sqlite_files import remove_path
 from kgserve.store.store import Store
 from kgserve.views.follower import Erasure, FollowerThread, Stopped, View
 from kgserve.views.per_store import OnePerStore
@@ -388,7 +389,7 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             log.warning("extraction_ledger_renewed", path=path.name, reason=str(error))
             for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
-                each.unlink(missing_ok=True)
+                remove_path(each)
             self._connection = _opened(path, sequence)
 
     def close(self) -> None:

@@ -164,6 +164,11 @@ class HistoryFollower(Follower):
         self._scrubbed, self.scrubbed_at, self._scrub_ended = 0, time.time_ns() // 1000, time.monotonic()
         return False
 
+    def shown_gaps(self) -> list[HistoryGap]:
+        """What is missing, as answers say it; at most 100 gaps."""
+        gaps = [] if self._history is None else self._history.gaps[:MAX_GAPS_SHOWN]
+        return [HistoryGap(part=gap.table, first=gap.first, last=gap.last) for gap in gaps]
+
     def status(self) -> HistoryStatus | None:
         """What it knows, what is missing, and how far the look for damage has come; None while it is not open."""
         history = self._history
@@ -172,7 +177,7 @@ class HistoryFollower(Follower):
         return HistoryStatus(
             oldest=history.oldest,
             bytes=history.bytes,
-            gaps=[HistoryGap(part=gap.table, first=gap.first, last=gap.last) for gap in history.gaps[:MAX_GAPS_SHOWN]],
+            gaps=self.shown_gaps(),
             scrubbed_bytes=self.scrubbed_bytes,
             scrubbed_at=format_time(self.scrubbed_at) if self.scrubbed_at else None,
             damage=self.damage,

@@ -27,6 +27,7 @@ from kgserve.journal.files import write_whole
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.settings import Indexed
+from kgserve.sqlite_files import remove_path
 from kgserve.store.store import Store
 from kgserve.views.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View, not_kept
 from kgserve.views.heads import Heads
@@ -221,7 +222,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
 
     def change_model(self) -> None:
         """Take the present model from now on: all vectors are made anew with the next step."""
-        self._model_file.unlink(missing_ok=True)
+        remove_path(self._model_file)
         self.refill_wanted = True
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +15,18 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import structlog
 import tantivy
 
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
 from kgserve.model.fusion import content_words, with_forms, word_weights
 from kgserve.pacing import paced
+from kgserve.sqlite_files import remove_path
 from kgserve.views import manifest
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
+
+log = structlog.get_logger()
 
 KIND = "keyword 4"
 _ANALYZER = "text"
@@ -100,15 +103,28 @@ class KeywordIndex:
         found = manifest.read(folder, KIND, made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
-        if found is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
         self._checksums = manifest.Checksums()
         self._schema = _schema()
         self._documents = 0
-        self._index = tantivy.Index(self._schema, path=str(folder), reuse=found is not None)
-        self._index.register_tokenizer(_ANALYZER, self._analyzer)
+        try:
+            self._index = self._made(reuse=found is not None)
+        except (OSError, ValueError):
+            # One of the files that are tantivy's own and not sealed, such as the list of those that it may delete.
+            log.exception("keyword_index_unusable", folder=folder.name)
+            self.sequence, self.fresh = 0, True
+            self._index = self._made(reuse=False)
         self._reload()
+
+    def _made(self, *, reuse: bool) -> tantivy.Index:
+        """The folder's index, or an empty one. Raises what tantivy does."""
+        if reuse:
+            _require_own_files(self._folder)
+        else:
+            remove_path(self._folder)
+            self._folder.mkdir(parents=True)
+        index = tantivy.Index(self._schema, path=str(self._folder), reuse=reuse)
+        index.register_tokenizer(_ANALYZER, self._analyzer)
+        return index
 
     def __len__(self) -> int:
         return self._index.searcher().num_docs
@@ -369,6 +385,14 @@ class KeywordIndex:
 
     def _range(self, field: str, least: int | None, most: int | None) -> tantivy.Query:
         return tantivy.Query.range_query(self._schema, field, tantivy.FieldType.Integer, least, most)
+
+
+def _require_own_files(folder: Path) -> None:
+    """Raise ValueError where the list of tantivy's own files is damaged: it names at least those that are there."""
+    listed = decode_json((folder / ".managed.json").read_bytes(), list[str])
+    there = {path.name for path in folder.iterdir() if path.suffix in {".idx", ".term", ".store", ".pos", ".fast"}}
+    if missing := there.difference(listed):
+        raise ValueError(f".managed.json does not name {min(missing)}")
 
 
 def _scored(found: tantivy.SearchResult) -> list[_Scored]:

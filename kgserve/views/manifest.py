@@ -9,6 +9,7 @@ import xxhash
 
 from kgserve.decoding import decode_json
 from kgserve.journal.files import write_whole
+from kgserve.sqlite_files import remove_path
 
 MANIFEST = "manifest.json"
 
@@ -43,12 +44,14 @@ def seal(folder: Path, kind: str, sequence: int, model: str = "", checksums: Che
 
 def unseal(folder: Path) -> None:
     """Remove the manifest: the files are about to change."""
-    (folder / MANIFEST).unlink(missing_ok=True)
+    remove_path(folder / MANIFEST)
 
 
 def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
     """The manifest of a folder whose files are exactly as they were sealed, for a kind and model; None otherwise."""
     try:
+        if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):
+            return None
         manifest = decode_json((folder / MANIFEST).read_bytes(), ViewManifest)
         found = Checksums().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -24,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.decoding import msgpack_decoder
-from kgserve.sqlite_files import WrittenBesideReading, of_some, write_anew
+from kgserve.sqlite_files import WrittenBesideReading, of_some, remove_path, write_anew
 from kgserve.views.columns import Column, Columns
 from kgserve.views.matrix import VectorFile, Vectors, products
 from kgserve.views.text import Facets, Filter, Text
@@ -178,7 +178,7 @@ class PastVectors(WrittenBesideReading):
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:
                 raise
-        shutil.rmtree(self._folder)
+        remove_path(self._folder)
         self._folder.mkdir()
         return self._checked()
 
@@ -192,7 +192,7 @@ class PastVectors(WrittenBesideReading):
             path = self._file(number)
             for each in self._folder.glob("vectors-*"):
                 if each != path:
-                    each.unlink()
+                    remove_path(each)
             file = VectorFile(path, self._dimensions)
             _check_vectors(connection, file.rows)
             return connection, (PastTexts(_read_texts(connection)), file)
@@ -247,7 +247,7 @@ class PastVectors(WrittenBesideReading):
             transaction.executemany(_PUT, [_values(past) for past in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
-        file.path.unlink()
+        remove_path(file.path)
         return copied
 
 

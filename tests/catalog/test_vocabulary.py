@@ -283,6 +283,7 @@ def test_an_index_of_attributes_that_was_left_behind_is_made_anew(tmp_path: Path
     with sqlite3.connect(path) as other:
         other.execute("UPDATE cursor SET sequence = 2")
     other.close()
+    path.with_name("catalog.sqlite-seal").unlink()
     catalog = Catalog(path)
     assert (catalog.sequence, catalog.has_attributes) == (2, False)
     catalog.index_attributes([msgspec.structs.replace(row("n1"), attributes='{"a":1.0}'), row("n2")])

@@ -105,6 +105,8 @@ def test_numbers_that_were_damaged_are_found_and_made_anew(tmp_path: Path, harm:
         assert store.check().ok
     with closing(sqlite3.connect(layout(tmp_path).ended)) as file, file:
         file.execute(harm)
+    # As if it had been so before it was closed.
+    layout(tmp_path).ended.with_name("ended.sqlite-seal").unlink()
     with opened(tmp_path) as store:
         if harm.startswith("DELETE"):  # what is there is compared with its checksum when it is asked for
             assert [store.check().ok for _ in range(2)] == [False, True]
