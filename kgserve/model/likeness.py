@@ -95,7 +95,10 @@ def identifiers(text: str) -> list[str]:
     These are tokens with an underscore, with a digit, with a capital behind another letter, and those of capitals
     alone, but for English words that are stressed so. 5MB counts as MB does in 5 MB, and APIs as API.
     """
-    return [found for found in map(_cased, _CAPITALISED.findall(text)) if found]
+    found = _CAPITALISED.findall(text)
+    if found and text.lstrip().startswith(found[0]) and not any(letter.isupper() for letter in found[0][1:]):
+        del found[0]  # a sentence begins with a capital: F3 is f3 there
+    return [named for named in map(_cased, found) if named]
 
 
 def _cased(token: str) -> str:

@@ -372,9 +372,7 @@ class Recaller:
     def _ranked(self, wanted: int) -> list[Recalled]:
         match self._request.mode:
             case "keyword":
-                words = self._words(wanted)
-                sharing = self._sharing_words(words) if self._has_content_words else words
-                return plain({key: words[key] for key in words if key in sharing}, by_words=True)
+                return plain(self._words(wanted), by_words=True)
             case "semantic":
                 self.searched.present.require(meaning=True)
                 return plain(self._meaning(wanted), by_words=False)
