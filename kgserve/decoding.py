@@ -118,6 +118,10 @@ def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
     match found:
         case inspect.LiteralType():
             return found.values
+        case inspect.UnionType():
+            return tuple(
+                value for each in found.types if isinstance(each, inspect.LiteralType) for value in each.values
+            )
         case inspect.StructType():
             return tuple(each.encode_name for each in found.fields)
         case _:

@@ -32,13 +32,23 @@ def _doc(text: str, **bounds: Any) -> msgspec.Meta:
 Dedup: TypeAlias = Literal["off", "exact", "guarded", "similarity"]
 Consolidation: TypeAlias = Literal["safe", "full", "suggest", "off"]
 Pruning: TypeAlias = Literal["archive", "delete", "off"]
+Reinforcing: TypeAlias = Literal["restore", "add"]
+ReinforcementNumber = Annotated[float, msgspec.Meta(ge=0, le=1)]
+"""The amount, as `reinforcement` was given before it named a formula. Stores that are older have it on disk."""
 Indexed: TypeAlias = Literal["none", "words", "words+meaning"]
 
 HalfLife = Annotated[
     Annotated[float, msgspec.Meta(gt=0, le=36_500)] | None,
     _doc("Days after which half of a memory's confidence is left; null: it stays"),
 ]
-Reinforcement = Annotated[float, _doc("What a use adds to the confidence that is left", ge=0, le=1)]
+Reinforcement = Annotated[
+    Reinforcing | ReinforcementNumber,
+    _doc(
+        "What an access does before it adds `reinforcement_amount`: restore the stored confidence, or keep what is "
+        "left; a number sets the amount"
+    ),
+]
+ReinforcementAmount = Annotated[float, _doc("Confidence that an access adds, at most up to 1", ge=0, le=1)]
 MinConfidence = Annotated[float, _doc("Recall leaves out what has less confidence left", ge=0, le=1)]
 DedupPolicy = Annotated[
     Dedup,
@@ -53,6 +63,9 @@ ConsolidationPolicy = Annotated[
     _doc("What is merged by itself: what a new memory would have been, all that is near, nothing but suggestions, off"),
 ]
 ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories are near", ge=0, le=1)]
+ConsolidationGuard = Annotated[
+    bool, _doc("Consolidation keeps apart memories that differ in numbers, names, negations or opposites")
+]
 ConsolidationInterval = Annotated[int, _doc("New memories after which they are consolidated", ge=1, le=1_000_000)]
 ConsolidationHours = Annotated[float, _doc("Hours after which new memories are consolidated", gt=0, le=876_000)]
 PrunePolicy = Annotated[Pruning, _doc("What becomes of memories that have faded: withdrawn, deleted, or nothing")]
@@ -248,12 +261,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     otel_endpoint: Annotated[str, _doc("OTLP address that traces go to over HTTP, such as http://host:4318")] = ""
     default_store: Annotated[str, _doc("Store of requests that name none")] = "default"
     memory_half_life_days: HalfLife = 30.0
-    memory_reinforcement: Reinforcement = 0.1
+    memory_reinforcement: Reinforcement = "restore"
+    memory_reinforcement_amount: ReinforcementAmount = 0.1
     memory_min_confidence: MinConfidence = 0.1
     memory_dedup: DedupPolicy = "guarded"
     memory_dedup_threshold: DedupThreshold = 0.95
     memory_consolidation: ConsolidationPolicy = "safe"
     memory_consolidation_threshold: ConsolidationThreshold = 0.85
+    memory_consolidation_guard: ConsolidationGuard = True
     memory_consolidation_interval: ConsolidationInterval = 50
     memory_consolidation_hours: ConsolidationHours = 24.0
     memory_prune: PrunePolicy = "archive"

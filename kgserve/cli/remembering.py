@@ -335,22 +335,27 @@ def _show(memories: Iterable[Memory]) -> None:
     type=click.FloatRange(0, 1),
     help="Cosine that all of a cluster have with each other.  [default: as the store's settings say]",
 )
+@click.option(
+    "--guard/--no-guard",
+    default=None,
+    help="Keep apart what differs in numbers, names or negations.  [default: as the store's settings say]",
+)
 @click.option("--undo", metavar="RUN", help="Bring back what a run has merged.")
 @as_json_option
 @server_options
-def consolidate(store: str, *, dry_run: bool, threshold: float | None, undo: str | None) -> None:
+def consolidate(store: str, *, dry_run: bool, threshold: float | None, guard: bool | None, undo: str | None) -> None:
     """Merge the memories of STORE that say the same in other words.
 
     What differs in numbers, names or negations is kept apart, and told. Each run has a name, by which it is undone.
     """
-    if undo is not None and (dry_run or threshold is not None):
+    if undo is not None and (dry_run or (threshold, guard) != (None, None)):
         raise click.UsageError("--undo goes alone")
     with connect() as client:
         there = client.store(store)
         if undo is not None:
             done = there.undo_consolidation(undo)
         else:
-            done = there.consolidate(similarity_threshold=threshold, dry_run=dry_run)
+            done = there.consolidate(similarity_threshold=threshold, guard=guard, dry_run=dry_run)
     if told_as_json(done):
         return
     if isinstance(done, ConsolidationReport):
@@ -363,11 +368,13 @@ def _report(store: str, found: ConsolidationReport) -> None:
     would = "would be " if found.dry_run else ""
     for cluster in found.clusters:
         click.echo(f"{cluster.primary} <- {', '.join(cluster.absorbed)}  ({cluster.similarity:.2f})")
-    for pair in found.contradictions:
+    for pair in found.kept_apart:
         click.echo(f"kept apart, they differ in {pair.differs}: {', '.join(pair.ids)}  ({pair.similarity:.2f})")
     merged = f"{_counted(found.memories_deleted)} {would}merged into {found.clusters_found:,}"
     undo = f"; kgserve consolidate {store} --undo {found.run} takes it back" if found.run else ""
     click.echo(f"{store}: {merged}{undo}")
+    if not found.near_checked:
+        click.echo("Only the wording was compared, not the meaning: no embedding model answers.", err=True)
 
 
 def _undone(store: str, done: ConsolidationUndone) -> None:

@@ -355,6 +355,17 @@ def _summarise(store: str, answer: ImportAnswer, conversion: Conversion | None) 
         # What was converted has its place in the message.
         texts = [f"line {fault.line}: {fault.message}" if conversion is None else fault.message for fault in faults]
         _list_faults(f"{unit if count == 1 else f'{unit}s'} {what}", count, texts)
+    _list_merged(answer, unit, has_places=conversion is not None)
+
+
+def _list_merged(answer: ImportAnswer, unit: str, *, has_places: bool) -> None:
+    texts = [
+        each.message if has_places else f"line {each.line} repeats line {each.earlier_line}: {each.message}"
+        for each in answer.merged
+    ]
+    _list_faults(
+        f"{unit if answer.merged_count == 1 else f'{unit}s'} merged into earlier ones", answer.merged_count, texts
+    )
 
 
 def _list_faults(what: str, count: int, texts: list[str]) -> None:

@@ -68,6 +68,7 @@ from kgserve.model.memories import (
     StoredMemory,
     StoreMemoryRequest,
     UndoConsolidationRequest,
+    UpdatedMemory,
     UpdateMemoryRequest,
 )
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
@@ -94,7 +95,6 @@ from kgserve.model.named import (
     MemoryStats,
     MemoryTags,
     MemoryTypes,
-    NamedEntity,
     RelationId,
     RelationInput,
     RelationKey,
@@ -102,6 +102,7 @@ from kgserve.model.named import (
     RelationsCreated,
     RelationsDeleted,
     RelationsQuery,
+    UpdatedEntity,
     UpdateEntityRequest,
 )
 from kgserve.model.queries import (
@@ -210,7 +211,7 @@ STORE_MEMORIES = Route("store_memories", "POST", "/api/memories/batch", StoredMe
 MEMORIES = Route("memories", "GET", "/api/memories", MemoryPage, reads=True)
 MEMORY = Route("memory", "GET", "/api/memories/{id}", Memory, reads=True)
 WHOLE_MEMORY = Route("whole_memory", "GET", "/api/v1/memories/{id}", WholeMemory, reads=True)
-UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", Memory, in_body=True)
+UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", UpdatedMemory, in_body=True)
 DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
 DELETE_MEMORIES = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
 RECALL = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True, reads=True)
@@ -229,7 +230,7 @@ CREATE_ENTITY = Route("create_entity", "POST", "/api/entities", CreatedEntity, i
 CREATE_ENTITIES = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
 ENTITIES = Route("entities", "GET", "/api/entities", EntityPage, reads=True)
 ENTITY = Route("entity", "GET", "/api/entities/{id}", EntityAnswer, reads=True)
-UPDATE_ENTITY = Route("update_entity", "PUT", "/api/entities/{id}", NamedEntity, in_body=True)
+UPDATE_ENTITY = Route("update_entity", "PUT", "/api/entities/{id}", UpdatedEntity, in_body=True)
 DELETE_ENTITY = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
 DELETE_ENTITIES = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
 ENTITY_GRAPH = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
@@ -1219,7 +1220,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
     valid_from: str | None = None,
     valid_to: str | None = None,
     based_on_version: int | None = None,
-) -> Call[Memory]:
+) -> Call[UpdatedMemory]:
     """Change a memory.
 
     Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
@@ -1502,7 +1503,7 @@ def consolidate(
     *,
     similarity_threshold: float | None = None,
     dry_run: bool = False,
-    guard: bool = True,
+    guard: bool | None = None,
     types: Iterable[str] | None = None,
     apply: int | None = None,
 ) -> Call[ConsolidationReport]:
@@ -1512,10 +1513,12 @@ def consolidate(
 
     Only memories of the same type and layer, and never episodes. The one of the highest effective confidence stays, and
     takes over what the others say, their tags, metadata and relations; the others are withdrawn. `guard` keeps apart
-    what differs in numbers, negation, names or opposites, and tells it as `contradictions`. `dry_run` tells what would
+    what differs in numbers, negation, names or opposites, and tells it as `kept_apart`. `dry_run` tells what would
     be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
 
-    Raises Conflict for a plan that is no longer true, or that nobody knows any more.
+    Raises Conflict for a plan that is no longer true, or that nobody knows any more, and Unavailable while vectors of
+    memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
+    `near_checked` is false.
     """
     return CONSOLIDATE.ask(
         store,
@@ -1691,7 +1694,7 @@ def update_entity(
     description: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     aliases: Iterable[str] | None = None,
-) -> Call[NamedEntity]:
+) -> Call[UpdatedEntity]:
     """Change an entity.
 
     Changes what is given of an entity, and keeps the rest; its id stays when it is renamed.

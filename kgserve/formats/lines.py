@@ -17,7 +17,7 @@ import msgspec
 
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.answers import ImportAnswer, LineError
+from kgserve.model.answers import ImportAnswer, LineError, MergedLine
 from kgserve.model.fields import EDGE, NODE, STORE, TEXT, EdgeExtrasLine, Field, NodeExtrasLine
 
 BLOCK_BYTES = 256 << 10
@@ -156,6 +156,7 @@ class Conversion:
         answer.errors = [*self.faults, *map(self._placed, answer.errors)][:MAX_FAULTS]
         answer.error_count += self.fault_count
         answer.edges_skipped = [self._placed(skipped) for skipped in answer.edges_skipped]
+        answer.merged = [self._placed_merge(merged) for merged in answer.merged]
         answer.lines = self.records
         answer.ok = answer.error_count == 0
         return answer
@@ -163,6 +164,12 @@ class Conversion:
     def _placed(self, error: LineError) -> LineError:
         where, number = self.place(error.line)
         return LineError(line=number, message=f"{where}: {error.message}")
+
+    def _placed_merge(self, merged: MergedLine) -> MergedLine:
+        where, number = self.place(merged.line)
+        earlier, earlier_number = self.place(merged.earlier_line)
+        message = f"{where} repeats {earlier}: {merged.message}"
+        return MergedLine(line=number, earlier_line=earlier_number, message=message)
 
     def _where(self, part: int, number: int) -> str:
         name, unit, _ = self._parts[part]

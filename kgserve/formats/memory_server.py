@@ -49,13 +49,15 @@ def read_line(text: bytes) -> Entity | Relation:
     return _decode(text.removeprefix(BOM_UTF8))
 
 
-def memory_line(text: bytes) -> NodeLine | EdgeLine:
+def entity_line(entity: Entity) -> NodeLine:
     """The same as a line of the exchange format."""
-    found = read_line(text)
-    if isinstance(found, Entity):
-        content = content_of(found.observations)
-        return NodeLine(id=found.name, type=found.entity_type or ENTITY_TYPE, content=content)
-    return EdgeLine(source=found.source, target=found.target, relation_type=found.relation_type)
+    content = content_of(entity.observations)
+    return NodeLine(id=entity.name, type=entity.entity_type or ENTITY_TYPE, content=content)
+
+
+def relation_line(relation: Relation) -> EdgeLine:
+    """The same as a line of the exchange format."""
+    return EdgeLine(source=relation.source, target=relation.target, relation_type=relation.relation_type)
 
 
 def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:

@@ -60,9 +60,9 @@ _ROOM = MOST - 2_000
 _MEMORIES_OF_A_NODE = 5
 
 
-def _by_default(value: float, **bounds: Any) -> Meta:
-    """What is said of a default that a store may have chosen differently."""
-    return Meta(extra_json_schema={"default": value}, **bounds)
+def _by_default(default: float, **bounds: Any) -> Meta:
+    """Describe a default that a store may have chosen differently."""
+    return Meta(extra_json_schema={"default": default}, **bounds)
 
 
 _MinConfidence = Annotated[Share | UnsetType, _by_default(0.1, description="Leave out what is less sure")]
@@ -182,6 +182,10 @@ class ConsolidateMemories(Given, kw_only=True):
     """How to consolidate."""
 
     similarity_threshold: _Threshold = UNSET
+    guard: Annotated[
+        bool | UnsetType,
+        _by_default(default=True, description="Keep apart what differs in numbers, names or negations"),
+    ] = UNSET
     dry_run: Annotated[bool, Meta(description="Only say what would be merged")] = False
 
 
@@ -313,17 +317,21 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _stor
         f"{would}merged into {found.clusters_found}."
     )
     lines = [f"[{each.primary}] ← {', '.join(f'[{one}]' for one in each.absorbed)}" for each in found.clusters]
-    lines += [f"kept apart ({each.differs}): {', '.join(each.ids)}" for each in found.contradictions]
+    lines += [f"kept apart ({each.differs}): {', '.join(each.ids)}" for each in found.kept_apart]
     values = {
         "dry_run": found.dry_run,
         "clusters_found": found.clusters_found,
         "memories_merged": found.memories_merged,
         "memories_deleted": found.memories_deleted,
+        "near_checked": found.near_checked,
         "clusters": first_fitting(map(msgspec.to_builtins, found.clusters), _ROOM // 2),
-        "contradictions": first_fitting(map(msgspec.to_builtins, found.contradictions), _ROOM // 4),
+        "kept_apart": first_fitting(map(msgspec.to_builtins, found.kept_apart), _ROOM // 4),
     }
-    hint = f"the run {found.run} can be undone" if found.run else ""
-    return _listing(head, lines, values | ({"run": found.run} if found.run else {}))._replace(hint=hint)
+    hints = [f"the run {found.run} can be undone"] if found.run else []
+    hints += (
+        [] if found.near_checked else ["only the wording was compared, not the meaning: no embedding model answers"]
+    )
+    return _listing(head, lines, values | ({"run": found.run} if found.run else {}))._replace(hint="; ".join(hints))
 
 
 @present.register

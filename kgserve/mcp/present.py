@@ -55,6 +55,8 @@ _VALUE_LINE = 120
 _HEADS_LINE = 20
 _SKIPPED_SHOWN = 20
 
+_NODES = "=== Nodes ==="
+_EDGES = "=== Edges ==="
 _NEARER = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
 
 T = TypeVar("T")
@@ -63,7 +65,8 @@ T = TypeVar("T")
 class Reply(NamedTuple):
     """An answer twice over. ``more``: what was left out, and how to get it. ``hint``: what else is worth knowing.
 
-    ``alone``: nothing is said beside it, for it has the form of somebody else's.
+    ``alone``: nothing is said beside it, for it has the form of somebody else's. ``names_store``: whether the text says
+    which store was meant; the values always do.
     """
 
     text: str
@@ -71,6 +74,7 @@ class Reply(NamedTuple):
     more: str = ""
     hint: str = ""
     alone: bool = False
+    names_store: bool = True
 
     def said(self, store: str, notes: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
         """The text and the values, both with the name of the store and all that is to be said beside them."""
@@ -79,7 +83,8 @@ class Reply(NamedTuple):
         beside = {"more": self.more, "hint": self.hint, "notes": list(notes)}
         values = {"store": store, **self.values} if store else dict(self.values)
         values |= {name: said for name, said in beside.items() if said}
-        named = [f'Store "{store}".'] if store and f'"{store}"' not in self.text else []
+        names_store = store and self.names_store and f'"{store}"' not in self.text
+        named = [f'Store "{store}".'] if names_store else []
         more = [f"More: {self.more}."] if self.more else []
         hint = [f"Hint: {self.hint}."] if self.hint else []
         return "\n".join([self.text, *more, *hint, *(f"Note: {note}" for note in notes), *named]), values
@@ -284,10 +289,10 @@ def _traverse(found: answers.TraverseAnswer, given: schemas.Traverse, _store: st
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
     if not found.nodes:
         hint = f"there is no node {quoted(given.start_id)}{when}; search_knowledge finds ids"
-        return Reply(head, {"nodes": [], "edges": [], "count": 0, "truncated": False}, hint=hint)
+        values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
+        return Reply(f"{head}\n\n{_NODES}", values, hint=hint, names_store=False)
     edge_room = min(_ROOM * 2 // 5, len(encode(found.edges)))
-    marked = (_node_line(node, "-" if node.depth else "*") for node in found.nodes)
-    shown = lines_within(marked, _ROOM - edge_room)
+    shown = lines_within(map(_walked_node_line, found.nodes), _ROOM - edge_room)
     reached = found.nodes[: len(shown)]
     nodes = (
         items(reached, _ROOM - edge_room, detail=True)
@@ -296,17 +301,17 @@ def _traverse(found: answers.TraverseAnswer, given: schemas.Traverse, _store: st
     )
     ids = {(node.get("store"), node["id"]) for node in nodes}
     between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
-    links = lines_within(map(_edge_line, between), edge_room)
+    links = lines_within(map(_walked_edge_line, between), edge_room)
     edges = items(between[: len(links)], edge_room, detail=given.detail)
     left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
     more = ""
     if any(left) or found.truncated:
         beyond = ", and more are within reach" if found.truncated else ""
         more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NEARER}"
-    lines = [head, "Nodes:", *shown[: len(nodes)], *(["Edges:", *links[: len(edges)]] if edges else [])]
+    lines = [head, "", _NODES, *shown[: len(nodes)], *(["", _EDGES, *links[: len(edges)]] if edges else [])]
     hint, redirected = _redirect(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
-    return Reply("\n".join(lines), values, more, hint)
+    return Reply("\n".join(lines), values, more, hint, names_store=False)
 
 
 def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
@@ -433,7 +438,8 @@ def _state_values(state: answers.NodeState) -> dict[str, Any]:
     if not state.diff:
         named |= {"type": node.type, "content": shortened(node.content, EXCERPT)}
     values = item(state, detail=False)
-    return {**values, "node": {name: value for name, value in named.items() if value}}
+    former = {} if node.is_current is UNSET else {"is_current": node.is_current}
+    return {**values, "node": {name: value for name, value in named.items() if value} | former}
 
 
 def _state_lines(state: answers.NodeState) -> str:
@@ -619,12 +625,27 @@ def _place(store: str | UnsetType) -> str:
     return f" of store {quoted(store)}" if store else ""
 
 
-def _node_line(node: answers.ReachedNode, mark: str) -> str:
-    """A node in one line, its content shortened."""
+def _walked_node_line(node: answers.ReachedNode) -> str:
+    """Format a node of a walk as the Memory Engine does: a star marks the start, the content is shortened."""
+    named = f"  [{' ' if node.depth else '*'}] id={quoted(node.id)}"
+    store = f" store={quoted(node.store)}" if node.store else ""
     if is_missing(node):
-        return f"  {mark} {quoted(node.id)}{_place(node.store)} is not there"
+        return f"{named}{store} is not there"
     whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
-    return f"  {mark} {quoted(node.id)} ({node.type}){_place(node.store)}{_facts(whole)}{_content(node, TEASER)}"
+    content = f" content={quoted(shortened(node.content, TEASER, '...'))}" if node.content else ""
+    return f"{named} type={quoted(node.type)}{content}{store}{_facts(whole)}"
+
+
+def _walked_edge_line(edge: answers.Edge) -> str:
+    """Format an edge of a walk as the Memory Engine does; its weight is always there."""
+    facts = "".join(f" {fact}" for fact in _edge_facts(edge) if not fact.startswith("weight="))
+    return f"  {_arrow(edge)} (weight={_weight(edge.weight)}){facts}"
+
+
+def _weight(weight: float) -> str:
+    """A weight with two decimals, or as many significant digits as it takes not to show another one."""
+    text = f"{weight:.2f}"
+    return text if float(text) == weight else f"{weight:.4g}"
 
 
 def _listed_line(node: answers.Node | answers.ListedNode) -> str:

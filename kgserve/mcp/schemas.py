@@ -275,7 +275,7 @@ class Traverse(Detailed, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
     start_id: _Id
-    depth: Annotated[int, Meta(ge=1, le=requests.MAX_DEPTH, description="Hops")] = 2
+    depth: Annotated[int, Meta(ge=1, le=requests.MAX_DEPTH, description="Hops")] = 1
     relation_types: _RelationTypes = UNSET
     direction: Annotated[requests.Direction, Meta(description="Of relations")] = "outgoing"
     max_nodes: Annotated[int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (

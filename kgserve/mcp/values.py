@@ -105,11 +105,16 @@ def lean(thing: Any) -> Any:
             del found["weight"]
     if isinstance(thing, answers.SearchHit | answers.BatchHit):
         found["score"] = round(thing.score, 2)
-    return {name: value for name, value in found.items() if not _is_nothing(value)}
+    return {name: value for name, value in found.items() if not _is_nothing(value) or _is_former(name, value)}
 
 
 def _is_nothing(value: object) -> bool:
     return value is None or value is UNSET or value is False or value in ("", [], {})
+
+
+def _is_former(name: str, value: object) -> bool:
+    """Whether a field says that a version is not the present one, which is not usual."""
+    return name == "is_current" and value is False
 
 
 def own_attributes(edge: answers.Edge) -> dict[str, Any]:

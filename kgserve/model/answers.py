@@ -191,6 +191,12 @@ class LineError(msgspec.Struct, kw_only=True):
     message: str
 
 
+class MergedLine(LineError, kw_only=True):
+    """A line whose node or edge an earlier line of the same import had named: both were written as one."""
+
+    earlier_line: int
+
+
 class ImportAnswer(msgspec.Struct, kw_only=True):
     """What an import did. ``ok`` is false when any line was left out for being wrong; skipped edges do not count."""
 
@@ -210,6 +216,10 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     error_count: int
     sequence: int
     redirected: Redirected = UNSET
+    merged: Annotated[
+        list[MergedLine], Meta(description="Lines of which an earlier one was about the same; at most the first 100")
+    ] = []
+    merged_count: int = 0
 
 
 class SearchHit(Shown, kw_only=True, omit_defaults=True):

@@ -15,9 +15,9 @@ import msgspec
 from kgserve.decoding import json_decoder
 from kgserve.model.batch import EdgePut, edge_again
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
-from kgserve.model.hierarchy import CHILD_OF
+from kgserve.model.hierarchy import CHILD_OF, EPISODE, can_share_layer, can_share_type
 from kgserve.model.likeness import fingerprint
-from kgserve.model.memories import PINNED, Cluster, Contradiction, Suggestion
+from kgserve.model.memories import PINNED, Cluster, KeptApart, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import VERSION_OF
@@ -29,8 +29,6 @@ MAX_LINES = 20
 MAX_MEMBERS = 1_000
 """Memories of one cluster at most: it is one commit."""
 MAX_TOLD = 100
-EPISODE = 3
-"""The layer of events: two that sound alike are two."""
 _MAX_RECORD = MAX_ATTRIBUTES_BYTES - (16 << 10)
 _STEPS = 1_000
 
@@ -58,6 +56,7 @@ class ClusterPlan(msgspec.Struct, frozen=True):
     attributes: str
     tags: tuple[str, ...]
     importance: float | None
+    layer: int | None
     versions: dict[str, int]
 
     @property
@@ -68,11 +67,12 @@ class ClusterPlan(msgspec.Struct, frozen=True):
     def says_more(self, row: NodeRow) -> bool:
         """Whether the primary will say anything that it does not yet."""
         old = row.extras or NO_EXTRAS
-        return (self.content, self.attributes, self.tags, self.importance) != (
+        return (self.content, self.attributes, self.tags, self.importance, self.layer) != (
             row.content,
             row.attributes,
             old.tags,
             old.importance,
+            old.layer,
         )
 
 
@@ -82,14 +82,28 @@ class Plan(msgspec.Struct, frozen=True):
     sequence: int
     clusters: list[ClusterPlan]
     suggestions: list[ClusterPlan]
-    contradictions: list[Contradiction]
-    contradictions_count: int
+    kept_apart: list[KeptApart]
+    kept_apart_count: int
     left: list[Cluster]
     near_checked: bool
 
 
-Kind = tuple[Any, ...]
-"""What memories must have in common to be one: type, layer, name, and when they are true."""
+class Kind(NamedTuple):
+    """The properties that decide whether memories may be consolidated; see `can_be_one`."""
+
+    type: str
+    layer: int | None
+    name: str
+    valid_from: int | None
+    valid_to: int | None
+
+
+def can_be_one(one: Kind, other: Kind) -> bool:
+    """Whether memories of two kinds may be consolidated. Not transitive: no layer goes with facts and with concepts."""
+    if one == other:
+        return True
+    share = can_share_layer(one.layer, other.layer) and can_share_type(one[:2], other[:2])
+    return share and one[2:] == other[2:]
 
 
 def kind_of(row: NodeRow) -> Kind | None:
@@ -97,7 +111,7 @@ def kind_of(row: NodeRow) -> Kind | None:
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE or extras.conflicts or extras.belongs_to:
         return None
-    return row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to
+    return Kind(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
 
 
 def is_pinned(row: NodeRow) -> bool:
@@ -119,8 +133,8 @@ def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Clust
     if reason := _reason(content, primary.content, tags, attributes):
         return left_out([row.id for row in rows], similarity, reason)
     absorbed, versions = tuple(row.id for row in others), {row.id: row.version for row in rows}
-    importance = _importance(rows)
-    return ClusterPlan(primary.id, absorbed, similarity, content, attributes, tags, importance, versions)
+    importance, layer = _importance(rows), _layer(rows)
+    return ClusterPlan(primary.id, absorbed, similarity, content, attributes, tags, importance, layer, versions)
 
 
 def left_out(ids: Sequence[str], similarity: float, reason: str) -> Cluster:
@@ -159,6 +173,11 @@ def _joined(rows: Iterable[NodeRow]) -> str:
 def _importance(rows: Iterable[NodeRow]) -> float | None:
     given = [importance for row in rows if (importance := (row.extras or NO_EXTRAS).importance) is not None]
     return max(given, default=None)
+
+
+def _layer(rows: Iterable[NodeRow]) -> int | None:
+    """Return the layer of those that have one; memories that may be one have no two."""
+    return next((layer for row in rows if (layer := (row.extras or NO_EXTRAS).layer) is not None), None)
 
 
 def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> str:

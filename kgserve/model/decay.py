@@ -45,9 +45,14 @@ def effective(worth: Worth, now: int, half_life: int | None) -> float:
     return confidence * 0.5 ** (max(now - worth.since, 0) / half_life)
 
 
-def reinforced(worth: Worth, now: int, half_life: int | None, by: float) -> Worth:
-    """The value after a use at a moment: what it has come to by then, and some more, at most 1."""
+def add_to_remainder(worth: Worth, now: int, half_life: int | None, by: float) -> Worth:
+    """Return the confidence after an access that adds to what decay has left, at most 1; decay starts again."""
     return Worth(min(effective(worth, now, half_life) + by, 1.0), max(now, worth.since))
+
+
+def restore_and_add(worth: Worth, now: int, by: float) -> Worth:
+    """Return the confidence after an access that undoes decay and then adds, at most 1; decay starts again."""
+    return Worth(min(effective(worth, worth.since, None) + by, 1.0), max(now, worth.since))
 
 
 def key(worth: Worth, half_life: int | None) -> int:

@@ -14,7 +14,7 @@ from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.memories import MAX_LISTED, Id, Memory, MemoryQuery
+from kgserve.model.memories import LAYER_TYPES, MAX_LISTED, USUAL_TYPE, Id, Memory, MemoryQuery
 from kgserve.model.requests import AsOfText
 from kgserve.model.rows import EdgeRow, NodeRow, edge_created_at
 
@@ -22,6 +22,8 @@ CHILD_OF = "child_of"
 """The relation from a memory to the one that it stands below."""
 MAX_DEPTH = 100
 """So many levels above a memory are looked at, and kept."""
+EPISODE = 3
+"""The layer of what happened: the same words twice are two events."""
 
 
 def is_upward(edge: EdgeRow) -> bool:
@@ -45,6 +47,24 @@ def check_layers(child: NodeRow, parent: NodeRow) -> None:
             f"memory {child.id!r} of layer {below} cannot stand below {parent.id!r} of layer {above}: a parent is of "
             "the same layer or of a more general one, whose number is smaller"
         )
+
+
+def can_share_layer(one: int | None, other: int | None) -> bool:
+    """Whether memories of two layers may be one: of the same layer, or one of no layer and the other no episode."""
+    return one == other or (None in {one, other} and EPISODE not in {one, other})
+
+
+def can_share_type(one: tuple[str, int | None], other: tuple[str, int | None]) -> bool:
+    """Whether memories of two types, each given with its layer, may be one.
+
+    They may if the types are equal, or if each is the default of its layer: then neither caller has chosen one.
+    """
+    return one[0] == other[0] or (_is_default(*one) and _is_default(*other))
+
+
+def _is_default(memory_type: str, layer: int | None) -> bool:
+    default = USUAL_TYPE if layer is None else dict(enumerate(LAYER_TYPES)).get(layer)
+    return memory_type == default
 
 
 class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -325,9 +325,16 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
         | None
     ) = None
     dry_run: Annotated[bool, Meta(description="Say what would be merged, and merge nothing")] = False
-    guard: Annotated[
-        bool, Meta(description="Keep apart what differs in numbers, names, negations, opposites or things")
-    ] = True
+    guard: (
+        Annotated[
+            bool,
+            Meta(
+                description="Keep apart what differs in numbers, names, negations, opposites or things; left out: as "
+                "the store's setting `consolidation_guard` says, at first true"
+            ),
+        ]
+        | None
+    ) = None
     types: Annotated[_Labels, Meta(description="Only memories of these types")] | None = None
     apply: (
         Annotated[
@@ -423,6 +430,12 @@ class StoredMemory(Memory, kw_only=True):
     outcome: Outcome
     similar: Annotated[list[Similar], Meta(description="At most five from a cosine of 0.8 on, nearest first")]
     near_checked: Annotated[bool, Meta(description="False: there was no vector to compare by")]
+    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+
+
+class UpdatedMemory(Memory, kw_only=True):
+    """The memory as it is after a change."""
+
     sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
 
 
@@ -524,8 +537,8 @@ class Suggestion(msgspec.Struct, frozen=True):
     similarity: float
 
 
-class Contradiction(msgspec.Struct, kw_only=True):
-    """Two memories that are near and were kept apart, for what they differ in."""
+class KeptApart(msgspec.Struct, kw_only=True):
+    """Two memories that are near in meaning and that the guard kept apart, with what they differ in."""
 
     ids: list[str]
     similarity: float
@@ -547,8 +560,10 @@ class ConsolidationReport(msgspec.Struct, kw_only=True):
     memories_merged: Annotated[int, Meta(description="Memories that were merged into others")]
     memories_deleted: Annotated[int, Meta(description="Memories that were absorbed: withdrawn, not erased")]
     clusters: Annotated[list[Cluster], Meta(description="The first 100")]
-    contradictions: Annotated[list[Contradiction], Meta(description="The first 100")]
-    contradictions_count: int
+    kept_apart: Annotated[
+        list[KeptApart], Meta(description="Near pairs that the guard kept apart, nearest first; the first 100")
+    ]
+    kept_apart_count: int
     left: Annotated[list[Cluster], Meta(description="Found and not merged, each with its reason; the first 100")]
     near_checked: bool
     sequence: int

@@ -203,6 +203,12 @@ class CreatedEntity(NamedEntity, kw_only=True):
     sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
 
 
+class UpdatedEntity(NamedEntity, kw_only=True):
+    """The entity as it is after a change."""
+
+    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+
+
 class EntitiesCreated(msgspec.Struct, kw_only=True):
     """What became of each entity, in the order in which they were sent."""
 

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import force_setattr
 
 from kgserve.model.decay import HalfLives
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import MAX_STORE_NAME, STORE_NAME
 from kgserve.settings import (
     Alpha,
+    ConsolidationGuard,
     ConsolidationHours,
     ConsolidationInterval,
     ConsolidationPolicy,
@@ -30,6 +32,7 @@ from kgserve.settings import (
     PrunePolicy,
     PruneThreshold,
     Reinforcement,
+    ReinforcementAmount,
     Settings,
 )
 
@@ -107,11 +110,13 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     half_life_days: HalfLife = _USUAL.memory_half_life_days
     half_life_by_type: _HalfLives = {}
     reinforcement: Reinforcement = _USUAL.memory_reinforcement
+    reinforcement_amount: ReinforcementAmount = _USUAL.memory_reinforcement_amount
     min_confidence: MinConfidence = _USUAL.memory_min_confidence
     dedup: DedupPolicy = _USUAL.memory_dedup
     dedup_threshold: DedupThreshold = _USUAL.memory_dedup_threshold
     consolidation: ConsolidationPolicy = _USUAL.memory_consolidation
     consolidation_threshold: ConsolidationThreshold = _USUAL.memory_consolidation_threshold
+    consolidation_guard: ConsolidationGuard = _USUAL.memory_consolidation_guard
     consolidation_interval: ConsolidationInterval = _USUAL.memory_consolidation_interval
     consolidation_hours: ConsolidationHours = _USUAL.memory_consolidation_hours
     prune: PrunePolicy = _USUAL.memory_prune
@@ -121,6 +126,12 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     min_similarity: MinSimilarity = _USUAL.memory_min_similarity
     default_limit: DefaultLimit = _USUAL.memory_default_limit
     extract: Extract = _USUAL.memory_extract
+
+    def __post_init__(self) -> None:
+        """Take a number in `reinforcement`, which older stores and callers have there, as the amount."""
+        if not isinstance(self.reinforcement, str):
+            force_setattr(self, "reinforcement_amount", self.reinforcement)
+            force_setattr(self, "reinforcement", "restore")
 
     @property
     def half_lives(self) -> HalfLives:
@@ -134,11 +145,13 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     half_life_days: HalfLife | UnsetType = UNSET
     half_life_by_type: _HalfLives | None = None
     reinforcement: Reinforcement | None = None
+    reinforcement_amount: ReinforcementAmount | None = None
     min_confidence: MinConfidence | None = None
     dedup: DedupPolicy | None = None
     dedup_threshold: DedupThreshold | None = None
     consolidation: ConsolidationPolicy | None = None
     consolidation_threshold: ConsolidationThreshold | None = None
+    consolidation_guard: ConsolidationGuard | None = None
     consolidation_interval: ConsolidationInterval | None = None
     consolidation_hours: ConsolidationHours | None = None
     prune: PrunePolicy | None = None
@@ -154,6 +167,8 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
         given = msgspec.structs.asdict(self)
         kept = {name for name, value in given.items() if value is None and name != "half_life_days"}
         changes = {name: value for name, value in given.items() if name not in kept and value is not UNSET}
+        if isinstance(changes.get("reinforcement"), float):
+            changes["reinforcement_amount"] = changes.pop("reinforcement")
         return msgspec.structs.replace(settings, **changes)
 
 

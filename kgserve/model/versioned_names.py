@@ -1,5 +1,8 @@
 """The names that versioned writes give to fields (``lineage_id``, ``kind``, ``metadata``), for answers of reads.
 
+The contract also computes two flags for each node, ``is_current`` and ``is_stale``. Other answers leave them out where
+they are usual, so they are added here.
+
 An answer is renamed where it is JSON, by the places where nodes and edges stand in answers. What describes it is made
 of its Struct, with the same names; a test says that the two agree.
 """
@@ -42,6 +45,8 @@ _OF: dict[type[msgspec.Struct], Mapping[str, str]] = {
     NodeHistory: _HISTORY,
     SchemaDescription: _SCHEMA,
 }
+_STATES = frozenset({"node", "nodes"})
+"""Places of nodes that name a version which is not the present one as such; rows of a change do not."""
 _HOLDERS = frozenset({"hits", "states", "changes"})
 _DIFF = "diff"
 _NAMING = frozenset({"cleared", "taken_over", "not_taken"})
@@ -71,8 +76,18 @@ def _renamed(name: str, value: Any) -> Any:
     if name == _DIFF:
         first, dot, rest = value["path"].partition(".")
         return value | {"path": _NODE.get(first, first) + dot + rest}
+    fields: dict[str, Any] = value
     names = _PLACES.get(name, {})
-    return {names.get(field, field): each for field, each in value.items()}
+    found = {names.get(field, field): each for field, each in fields.items()}
+    return found if fields.get("missing") else found | _flags(found, name)
+
+
+def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
+    """The flags that a node at a place leaves out, being current and not stale; none for what is no node."""
+    if _PLACES.get(name) is not _NODE:
+        return {}
+    flags = {"is_current": True, "is_stale": False} if name in _STATES else {"is_stale": False}
+    return {flag: usual for flag, usual in flags.items() if flag not in node}
 
 
 @cache

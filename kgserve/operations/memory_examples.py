@@ -13,7 +13,7 @@ from kgserve.model.memories import (
     ConsolidationRun,
     ConsolidationRuns,
     ConsolidationUndone,
-    Contradiction,
+    KeptApart,
     MemoriesDeleted,
     Memory,
     MemoryDeleted,
@@ -26,6 +26,7 @@ from kgserve.model.memories import (
     StoredInBatch,
     StoredMemories,
     StoredMemory,
+    UpdatedMemory,
 )
 from kgserve.model.named import (
     ConfidenceBucket,
@@ -51,6 +52,7 @@ from kgserve.model.named import (
     RelationsCreated,
     RelationsDeleted,
     TypeCount,
+    UpdatedEntity,
 )
 from kgserve.model.reflection import Candidate, Link, Proposal, Reflection
 
@@ -86,6 +88,7 @@ STORE_MEMORY: dict[str, Any] = {
     "entities": [{"name": "Alice", "entity_type": "person"}],
 }
 MEMORY = Memory(**_MEMORY)
+MEMORY_UPDATED = UpdatedMemory(**_MEMORY, sequence=3)
 STORED = StoredMemory(**_MEMORY, outcome="created", similar=_SIMILAR, near_checked=True, sequence=2)
 _DOMAIN: dict[str, Any] = _MEMORY | {
     "id": "web-shop",
@@ -166,8 +169,8 @@ CONSOLIDATED = ConsolidationReport(
     memories_merged=1,
     memories_deleted=1,
     clusters=[_CLUSTER],
-    contradictions=[Contradiction(ids=[_ID, _OTHER], similarity=0.97, differs="numbers")],
-    contradictions_count=1,
+    kept_apart=[KeptApart(ids=[_ID, _OTHER], similarity=0.97, differs="numbers")],
+    kept_apart_count=1,
     left=[],
     near_checked=True,
     sequence=2,
@@ -249,6 +252,7 @@ _KEY: dict[str, Any] = {"source": "Alice", "target": "Web shop", "relation_type"
 ENTITY_INPUT: dict[str, Any] = {"name": "Alice", "entity_type": "person", "description": "Software engineer"}
 ENTITIES_INPUT: dict[str, Any] = {"entities": [ENTITY_INPUT]}
 ENTITY = NamedEntity(**_ALICE)
+ENTITY_UPDATED = UpdatedEntity(**_ALICE, sequence=3)
 ENTITY_CREATED = CreatedEntity(**_ALICE, outcome="created", sequence=2)
 ENTITIES_CREATED = EntitiesCreated(entities=[ENTITY_CREATED], created=1, sequence=2)
 ENTITY_WHOLE = EntityAnswer(**_ALICE, relations=[Relation(**_WORKS)], relations_truncated=False, memories=1)

@@ -104,7 +104,7 @@ MEMORY_CASES = (
     UseCase(
         *("update_memory", "PUT", _MEMORY, memories.update_memory),
         id="updateMemory", tag="memories", role="write", summary="Change a memory", also=("PATCH",),
-        sent=examples.UPDATE_MEMORY, example=examples.MEMORY, errors=_KNOWN, threads="writes", repeatable=False,
+        sent=examples.UPDATE_MEMORY, example=examples.MEMORY_UPDATED, errors=_KNOWN, threads="writes", repeatable=False,
     ),
     UseCase(
         *("delete_memory", "DELETE", _MEMORY, memories.delete_memory),
@@ -193,7 +193,7 @@ MEMORY_CASES = (
     UseCase(
         *("update_entity", "PUT", _ENTITY, named.update_entity),
         id="updateEntity", tag="entities", role="write", summary="Change an entity", also=("PATCH",),
-        sent=examples.UPDATE_ENTITY, example=examples.ENTITY, errors=_KNOWN, threads="writes",
+        sent=examples.UPDATE_ENTITY, example=examples.ENTITY_UPDATED, errors=_KNOWN, threads="writes",
     ),
     UseCase(
         *("delete_entity", "DELETE", _ENTITY, named.delete_entity),

@@ -35,6 +35,7 @@ from kgserve.views.consolidating import Changed, Run, changed_since
 from kgserve.views.indexes import Indexes
 
 LONGEST_REST, MOMENT_SECONDS = 0.5, 1.0
+RETRY_SECONDS = 5
 KEPT_PLANS = 4
 """Plans of dry runs that are known for each open store; a plan beyond that has to be made again."""
 
@@ -44,10 +45,12 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
 
     Only memories of the same type and layer, and never episodes. The one of the highest effective confidence stays, and
     takes over what the others say, their tags, metadata and relations; the others are withdrawn. `guard` keeps apart
-    what differs in numbers, negation, names or opposites, and tells it as `contradictions`. `dry_run` tells what would
+    what differs in numbers, negation, names or opposites, and tells it as `kept_apart`. `dry_run` tells what would
     be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
 
-    Raises Conflict for a plan that is no longer true, or that nobody knows any more.
+    Raises Conflict for a plan that is no longer true, or that nobody knows any more, and Unavailable while vectors of
+    memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
+    `near_checked` is false.
     """
     started = time.perf_counter()
     with graph.lease() as store:
@@ -57,7 +60,8 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
             _plans_of(store).keep(_asked(store, request, plan.sequence), plan)
         run, clusters, left, sequence = None, plan.clusters, list[Cluster](), store.state.sequence
         if plan.clusters and not request.dry_run:
-            run = Run(consolidating.new_run(now), _record(request, plan, threshold, now), graph.graphs.caller.name)
+            record = _record(plan, threshold, now, guard=_guard(store, request))
+            run = Run(consolidating.new_run(now), record, graph.graphs.caller.name)
             clusters, left, sequence = _carried_out(store, plan, run)
     merged = sum(len(each.absorbed) for each in clusters)
     return ConsolidationReport(
@@ -69,8 +73,8 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
         memories_merged=merged,
         memories_deleted=merged,
         clusters=[*map(told, clusters[:MAX_TOLD])],
-        contradictions=plan.contradictions,
-        contradictions_count=plan.contradictions_count,
+        kept_apart=plan.kept_apart,
+        kept_apart_count=plan.kept_apart_count,
         left=[*plan.left, *left][:MAX_TOLD],
         near_checked=plan.near_checked,
         sequence=sequence,
@@ -178,7 +182,7 @@ def _plans_of(store: Store) -> _Plans:
 
 def _asked(store: Store, request: ConsolidateRequest, sequence: int) -> _Asked:
     types = None if request.types is None else tuple(sorted(request.types))
-    return sequence, _threshold(store, request), request.guard, types
+    return sequence, _threshold(store, request), _guard(store, request), types
 
 
 def _threshold(store: Store, request: ConsolidateRequest) -> float:
@@ -186,12 +190,29 @@ def _threshold(store: Store, request: ConsolidateRequest) -> float:
     return store.description.memory.consolidation_threshold if asked is None else asked
 
 
+def _is_still_embedding(indexes: Indexes) -> bool:
+    """Whether vectors that are missing will be there soon: there is a model, and it has not failed."""
+    return indexes.understands and indexes.vector.error is None
+
+
+def _guard(store: Store, request: ConsolidateRequest) -> bool:
+    return store.description.memory.consolidation_guard if request.guard is None else request.guard
+
+
 def _plan(graph: Graph, store: Store, request: ConsolidateRequest, now: int) -> Plan:
     """A new plan, or the one to be applied. Raises Conflict for one that no longer holds."""
     if request.apply is None:
         types = None if request.types is None else frozenset(request.types)
-        wanted = Wanted(_threshold(store, request), request.guard, types)
-        return plan_of(store, _indexes(graph, store), wanted, now, Pace(store))
+        wanted = Wanted(_threshold(store, request), _guard(store, request), types)
+        indexes = _indexes(graph, store)
+        found = plan_of(store, indexes, wanted, now, Pace(store))
+        if indexes is not None and not found.near_checked and _is_still_embedding(indexes):
+            raise Unavailable(
+                "the memories were not compared and nothing was merged, because the server is still embedding new "
+                f"memories; try again in {RETRY_SECONDS} seconds",
+                retry_after=RETRY_SECONDS,
+            )
+        return found
     plan = _plans_of(store).find(_asked(store, request, request.apply.plan))
     if plan is None:
         raise Conflict(
@@ -203,12 +224,12 @@ def _plan(graph: Graph, store: Store, request: ConsolidateRequest, now: int) -> 
     return plan
 
 
-def _record(request: ConsolidateRequest, plan: Plan, threshold: float, now: int) -> RunRecord:
+def _record(plan: Plan, threshold: float, now: int, *, guard: bool) -> RunRecord:
     return RunRecord(
         status="running",
         trigger="manual",
         similarity_threshold=threshold,
-        guard=request.guard,
+        guard=guard,
         through=plan.sequence,
         started_at=format_time(now),
     )
@@ -237,12 +258,9 @@ def _run(store: Store, row: NodeRow, record: RunRecord) -> ConsolidationRun:
 
 
 def _indexes(graph: Graph, store: Store) -> Indexes | None:
-    """The indexes of a store; None where there are none, and only wording counts."""
+    """The indexes of a store; None where there are none, and only wording counts. Raises Unavailable."""
     indexer = graph.graphs.indexer
-    try:
-        return None if indexer is None else indexer.of(store)
-    except Unavailable:
-        return None
+    return None if indexer is None else indexer.of(store)
 
 
 def _now() -> int:

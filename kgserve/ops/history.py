@@ -315,7 +315,7 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
         id=f"{row.id}@{row.sequence}" if is_head else row.id,
         entity_id=head,
         content=row.content,
-        layer=attributes.get("layer") if extras.layer is None else extras.layer,
+        layer=_layer(row, attributes),
         parent_id=attributes.get("parent_id") if parent is None else parent,
         valid_from=None if is_unknown else format_time(since),
         valid_to=None if extras.valid_to is None else format_time(extras.valid_to),
@@ -356,7 +356,7 @@ def _entity_version(state: State[NodeRow], parent: str | None) -> EntityVersion:
         id=f"{row.id}@{state.first}",
         entity_id=row.id,
         content=row.content,
-        layer=attributes.get("layer"),
+        layer=_layer(row, attributes),
         parent_id=attributes.get("parent_id") if parent is None else parent,
         valid_from=format_time(since),
         valid_to=None if until is None else format_time(until),
@@ -365,3 +365,9 @@ def _entity_version(state: State[NodeRow], parent: str | None) -> EntityVersion:
         attributes=attributes,
         sequence=state.first,
     )
+
+
+def _layer(row: NodeRow, attributes: Mapping[str, Any]) -> Any:
+    """Return the layer of a memory, or else the attribute of that name, which other nodes may have."""
+    layer = (row.extras or NO_EXTRAS).layer
+    return attributes.get("layer") if layer is None else layer

@@ -42,6 +42,7 @@ from kgserve.model.memories import (
     StoredMemory,
     StoreMemoriesRequest,
     StoreMemoryRequest,
+    UpdatedMemory,
     UpdateMemoryRequest,
 )
 from kgserve.model.names import IS_ABOUT
@@ -365,7 +366,7 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
         return memory
 
 
-def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
+def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedMemory]:
     """Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
 
     Another `parent_id` takes the place of the one before. Raises InvalidInput, NotFound, and Conflict when it was
@@ -379,11 +380,12 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
         cost = len(request.content or "") + 1_000
         return store.submit_decided(lambda ahead: _changed(ahead, request, put, graph.name), cost)
 
-    def answer(_: Report) -> Memory:
+    def answer(report: Report) -> UpdatedMemory:
         store = leased[0]
         with store.reading() as rows:
             row = memory_in(rows, request.memory_id, graph.name)
-        return _memories(store, [row.id])[0]
+        [memory] = _memories(store, [row.id])
+        return UpdatedMemory(**msgspec.structs.asdict(memory), sequence=report.sequence)
 
     return graph.write(begin, answer)
 

@@ -37,13 +37,13 @@ from kgserve.model.named import (
     EntityId,
     EntityInput,
     GraphEntity,
-    NamedEntity,
     Relation,
     RelationId,
     RelationInput,
     RelationKey,
     RelationsCreated,
     RelationsDeleted,
+    UpdatedEntity,
     UpdateEntityRequest,
 )
 from kgserve.model.names import ALIASES, IS_ABOUT, aliases_in
@@ -202,7 +202,7 @@ def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
             )
 
 
-def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[NamedEntity]:
+def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedEntity]:
     """Changes what is given of an entity, and keeps the rest; its id stays when it is renamed.
 
     Raises InvalidInput, NotFound, and Conflict where another entity has the name and the type.
@@ -230,11 +230,11 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[NamedEnt
         draft.put_node(msgspec.structs.replace(put, id=row.id, attributes=attributes))
         return draft.batch()
 
-    def answer(_: Store, rows: Rows, __: Report) -> NamedEntity:
+    def answer(_: Store, rows: Rows, report: Report) -> UpdatedEntity:
         row = rows.node(met[0])
         if row is None:
             raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
-        return NamedEntity(**entity_fields(row))
+        return UpdatedEntity(**entity_fields(row), sequence=report.sequence)
 
     return _decided(graph, decide, answer, len(request.description or "") + 1_000)
 

@@ -28,7 +28,7 @@ from kgserve.model.consolidation import Plan, RunRecord
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.listing import MemoryFilter
-from kgserve.model.memories import LAYER_TYPES, MAX_TOLD, Contradiction
+from kgserve.model.memories import LAYER_TYPES, MAX_TOLD, KeptApart
 from kgserve.model.plan import Report
 from kgserve.model.reflection import (
     CONCEPT,
@@ -163,11 +163,12 @@ class _Reflecting:
             self._now,
             Pace(self._store),
         )
+        found.near_checked = plan.near_checked
         absorbed = {each for cluster in plan.clusters for each in cluster.absorbed}
         found.merged = len(absorbed)
         known = indexes.vectors_of([each for each in orphans if each not in absorbed])
         links, proposals = self._placed(indexes, {each: known[each] for each in sorted(known)})
-        proposals += self._contradicting(plan.contradictions)
+        proposals += self._contradicting(plan.kept_apart)
         decided = decided_before(self._store)
         fresh = [each for each in proposals if each.key not in decided]
         found.proposals = _numbered(fresh)
@@ -260,7 +261,7 @@ class _Reflecting:
         consolidating.carry_out(self._store, run, plan.clusters, Pace(self._store))
         return run.id
 
-    def _contradicting(self, apart: Sequence[Contradiction]) -> list[Proposal]:
+    def _contradicting(self, apart: Sequence[KeptApart]) -> list[Proposal]:
         """Of memories that are near and differ, those that are about one entity, or stand below one memory."""
         ids = [*dict.fromkeys(chain.from_iterable(each.ids for each in apart))]
         with self._store.reading() as rows:

@@ -41,11 +41,18 @@ def use(store: Store, rows: Iterable[NodeRow], now: int, least: Mapping[str, flo
         row = by_id[node_id]
         worth, fading = worth_of(row, before), half_lives.of(row.type)
         if (floor := at_least.get(node_id, 0.0)) > decay.effective(worth, now, fading):
-            worth = Worth(floor, now)
-        risen = decay.reinforced(worth, now, fading, settings.reinforcement)
+            worth = Worth(floor if settings.reinforcement == "add" else max(floor, worth.confidence), now)
+        risen = _reinforce(settings, worth, now, fading)
         return Access(node_id, 1 if before is None else before.count + 1, risen.since, risen.confidence)
 
     return store.accesses.update(by_id, used)
+
+
+def _reinforce(settings: MemorySettings, worth: Worth, now: int, half_life: int | None) -> Worth:
+    """Apply the formula that the store's setting `reinforcement` names."""
+    if settings.reinforcement == "add":
+        return decay.add_to_remainder(worth, now, half_life, settings.reinforcement_amount)
+    return decay.restore_and_add(worth, now, settings.reinforcement_amount)
 
 
 def shown(store: Store, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:

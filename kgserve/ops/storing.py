@@ -5,7 +5,7 @@ A draft is what a write by names comes to, while it is decided: the rows ahead o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +25,15 @@ from kgserve.model.fields import (
     NodeExtras,
     NodeExtrasPut,
 )
-from kgserve.model.hierarchy import CHILD_OF, MAX_DEPTH, check_layers, newest
+from kgserve.model.hierarchy import (
+    CHILD_OF,
+    EPISODE,
+    MAX_DEPTH,
+    can_share_layer,
+    can_share_type,
+    check_layers,
+    newest,
+)
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.memories import AssociatedEntity, Outcome
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
@@ -209,9 +217,6 @@ def _name(row: NodeRow) -> str:
     return "" if row.extras is None else row.extras.name
 
 
-EPISODE = 3
-"""The layer of what happened: the same words twice are two events."""
-
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -321,19 +326,30 @@ class Storing(Draft):
         """The older one stays, with its wording; another wording is kept as a memory that was absorbed."""
         extras = put.extras
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
-        self._take_over(row, extras.tags, put.node.attributes or EMPTY_OBJECT)
+        self._take_over(row, extras, put.node.attributes or EMPTY_OBJECT)
         self.associate(row.id, about)
         if not absorbs or text_hash(row.content) == text_hash(put.content):
             return Stored(row.id, "duplicate")
         self._absorb(put, row.id)
         return Stored(row.id, "merged")
 
-    def _take_over(self, row: NodeRow, tags: Sequence[str], attributes: str) -> None:
-        own = () if row.extras is None else row.extras.tags
-        united = tuple(dict.fromkeys((*own, *tags)))[:MAX_TAGS]
-        joined = united_attributes(row.attributes, attributes)
-        if united != own or joined != row.attributes:
-            self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united)))
+    def _take_over(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
+        own = row.extras or NO_EXTRAS
+        united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
+        joined, layer = united_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
+        if united != own.tags or joined != row.attributes or layer != own.layer:
+            self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united, layer=layer)))
+
+    def _layer_for(self, row: NodeRow, layer: int | None) -> int | None:
+        """Return the layer that a memory has after a merge: its own, or the given one if it can have that."""
+        own = row.extras or NO_EXTRAS
+        if own.layer is not None or layer is None:
+            return own.layer
+        try:
+            self.places.keep_order(msgspec.structs.replace(row, extras=msgspec.structs.replace(own, layer=layer)))
+        except Conflict:
+            return None
+        return layer
 
     def _absorb(self, put: MemoryPut, into: str) -> None:
         extras = put.extras
@@ -385,13 +401,15 @@ class Storing(Draft):
     def _takes(self, row: NodeRow, put: MemoryPut) -> bool:
         """Whether a memory may take another one in, and says the same as far as the policy goes."""
         extras = row.extras
-        if not row.is_memory or extras is None or extras.ended or extras.layer != put.extras.layer:
+        layer = put.extras.layer
+        if not row.is_memory or extras is None or extras.ended or not can_share_layer(extras.layer, layer):
             return False
         if text_hash(row.content) == text_hash(put.content):
             return True
         if put.dedup == "exact":
             return False
-        alike = row.type == put.node.type and fingerprint(row.content) == fingerprint(put.content)
+        share = can_share_type((row.type, extras.layer), (put.node.type or "", layer))
+        alike = share and fingerprint(row.content) == fingerprint(put.content)
         return alike or row.id in self._near(put)
 
     def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:

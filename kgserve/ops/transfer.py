@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -26,13 +26,14 @@ from kgserve.decoding import json_decoder
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
 from kgserve.formats.lines import Conversion, Part
-from kgserve.formats.memory_server import is_memory_line, memory_line
+from kgserve.formats.memory_server import entity_line, is_memory_line, read_line, relation_line
 from kgserve.history.history import History, State
 from kgserve.journal.files import storage_error
 from kgserve.links.links import LinkReader
-from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError, RestoreAnswer
+from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError, MergedLine, RestoreAnswer
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.model.change import Access
+from kgserve.model.entities import Entity, Relation
 from kgserve.model.events import BULK_ROWS
 from kgserve.model.fields import STORE
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
@@ -41,7 +42,9 @@ from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, RowT
 from kgserve.model.stores import StoreLine, StoreSettings
 from kgserve.ops.entities import completed
 from kgserve.ops.graph import Graph, rest_seconds
+from kgserve.ops.import_keys import ImportedKeys, RowKey, key_of, merge_message
 from kgserve.ops.moments import Held, Past, valid_moment, whole_history
+from kgserve.ops.observations import TOO_LONG, with_known_observations
 from kgserve.ops.stores import checked_settings
 from kgserve.ops.validate import Faults, edge_put, node_access, node_put
 from kgserve.permissions import private_folder
@@ -70,12 +73,14 @@ BATCHES_IN_FLIGHT = 2
 QUEUE_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
+_Imported = _Line | Entity | Relation
 
 
 class _Block(NamedTuple):
     """The rows of a block of lines, and the line number of each.
 
     ``heads`` are versions that nodes stand beside, by their ids: the oldest of each node first, and so on.
+    ``entities`` are the memory server's, by the index of their nodes.
     """
 
     heads: list[dict[str, NodePut]]
@@ -84,6 +89,18 @@ class _Block(NamedTuple):
     links: list[LinkPut]
     accesses: list[Access]
     numbers: list[int]
+    entities: dict[int, Entity]
+
+    def add(self, put: NodePut | EdgePut | LinkPut) -> None:
+        """Take in what a line says."""
+        if isinstance(put, NodePut) and put.is_head:
+            self.add_head(put)
+        elif isinstance(put, NodePut):
+            self.nodes.append(put)
+        elif isinstance(put, LinkPut):
+            self.links.append(put)
+        else:
+            self.edges.append(put)
 
     def add_head(self, put: NodePut) -> None:
         """Take in a version; each of a node goes by a batch of its own, for of one batch the last would count."""
@@ -94,6 +111,7 @@ class _Block(NamedTuple):
 
 
 _decoder = json_decoder(_Line)
+_NO_ENTITIES: Mapping[int, Entity] = {}
 
 
 def _nobody() -> int:
@@ -122,12 +140,15 @@ class Importer:
         self._size = self._kept = self._ends = 0
         self._lines = 0
         self._flying: deque[tuple[Future[Report], list[int]]] = deque()
+        self._too_long: deque[int] = deque()
+        self._keys = ImportedKeys()
         state = self._store.state
         self._answer = _empty_answer(state.sequence)
         self._released = False
         self._names_entities = False
         self._is_new = state.sequence == 0 and self._store.description.settings == graph.pool.usual
         self._chosen: Callable[[StoreSettings], StoreSettings] | None = None
+        self._settings_line = 0
 
     def feed(self, data: bytes) -> bool:
         """Take some bytes; true when `flush` is due."""
@@ -187,29 +208,31 @@ class Importer:
     def _take(self, block: bytes) -> None:
         if not block:
             return
-        heads, nodes, edges, links, accesses, numbers = self._decode(block)
-        if not numbers:
+        found = self._decode(block)
+        if not found.numbers:
             return
-        for some in heads:
-            self._fly(WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), numbers)
+        for some in found.heads:
+            self._fly(WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), found.numbers)
         # The lines were measured when they came in: no need to add up the rows.
-        newer = self._newer(accesses)
         batch = WriteBatch(
-            nodes=nodes,
-            edges=edges,
-            links=links,
-            accesses=newer,
+            nodes=found.nodes,
+            edges=found.edges,
+            links=found.links,
+            accesses=self._newer(found.accesses),
             touch=False,
             partial=True,
             cost=3 * len(block),
         )
-        self._fly(batch, numbers)
+        self._fly(batch, found.numbers, found.entities)
 
-    def _fly(self, batch: WriteBatch, numbers: list[int]) -> None:
+    def _fly(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
         """Queue a batch; blocks while two are under way."""
         while len(self._flying) >= BATCHES_IN_FLIGHT:
             self._land()
-        report = self._of_entities(batch) if self._names_entities else self._store.submit(batch, wait=QUEUE_SECONDS)
+        if self._names_entities:
+            report = self._of_entities(batch, numbers, entities)
+        else:
+            report = self._store.submit(batch, wait=QUEUE_SECONDS)
         self._answer.nodes_sent += len(batch.nodes)
         self._answer.edges_sent += len(batch.edges) + len(batch.links)
         self._flying.append((report, numbers))
@@ -224,18 +247,21 @@ class Importer:
                 newer[access.id] = access
         return [*newer.values()]
 
-    def _of_entities(self, batch: WriteBatch) -> Future[Report]:
-        """Queue a batch whose edges need not have their ends."""
+    def _of_entities(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity]) -> Future[Report]:
+        """Queue a batch whose entities keep the observations they have, and whose edges need not have their ends."""
 
         def prepared() -> WriteBatch:
             with self._store.reading() as rows:
-                return completed(rows, batch)
+                nodes, too_long = with_known_observations(rows, batch.nodes, entities)
+                self._too_long.extend(numbers[index] for index in too_long)
+                return completed(rows, msgspec.structs.replace(batch, nodes=nodes))
 
         return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
 
     def _decode(self, block: bytes) -> _Block:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
-        found = _Block([], [], [], [], [], [])
+        found = _Block([], [], [], [], [], [], {})
+        keys: list[RowKey] = []
         faults = Faults()
         for number, line in self._numbered(block):
             if isinstance(line, StoreLine):
@@ -243,30 +269,49 @@ class Importer:
                 continue
             if isinstance(line, HeadLine) and self._store.description.history == "none":
                 continue
-            index, access = len(found.numbers), None
-            if isinstance(line, NodeLine):
-                put: NodePut | EdgePut | LinkPut = node_put(index, line, faults)
-                access = node_access(line, faults)
-            else:
-                put = self._edge(edge_put(index, line, faults), line.to_graph, faults)
+            index = len(found.numbers)
+            put, access = self._checked(index, line, faults)
             if faults.errors:
                 self._note(number, "; ".join(f"{e.path} {e.message}" for e in faults.errors))
                 faults.errors.clear()
                 continue
             found.numbers.append(number)
-            if isinstance(put, NodePut) and put.is_head:
-                found.add_head(put)
-            elif isinstance(put, NodePut):
-                found.nodes.append(put)
-            elif isinstance(put, LinkPut):
-                found.links.append(put)
-            else:
-                found.edges.append(put)
+            keys.append(key_of(put))
+            found.add(put)
+            if isinstance(line, Entity):
+                found.entities[index] = line
             if access is not None:
                 found.accesses.append(access)
+        self._note_merged(keys, found)
         return found
 
+    def _checked(
+        self, index: int, line: NodeLine | EdgeLine | Entity | Relation, faults: Faults
+    ) -> tuple[NodePut | EdgePut | LinkPut, Access | None]:
+        if isinstance(line, Entity):
+            line = entity_line(line)
+        elif isinstance(line, Relation):
+            line = relation_line(line)
+        if isinstance(line, NodeLine):
+            return node_put(index, line, faults), node_access(line, faults)
+        return self._edge(edge_put(index, line, faults), line.to_graph, faults), None
+
+    def _note_merged(self, keys: list[RowKey], found: _Block) -> None:
+        """Report every row of a block whose key an earlier line has."""
+        for place, earlier in self._keys.add(keys, found.numbers).items():
+            message = merge_message(keys[place], is_entity=place in found.entities)
+            self._note_repeat(found.numbers[place], earlier, message)
+
+    def _note_repeat(self, number: int, earlier: int, message: str) -> None:
+        if not earlier:
+            return
+        self._answer.merged_count += 1
+        if len(self._answer.merged) < MAX_NOTED:
+            self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
+
     def _choose(self, number: int, line: StoreLine) -> None:
+        self._note_repeat(number, self._settings_line, "settings of the store: the later line counts alone")
+        self._settings_line = number
         try:
             self._chosen = checked_settings(line)
             self._chosen(self._store.description.settings)
@@ -286,7 +331,7 @@ class Importer:
             faults(STORE, str(error))
         return LinkPut(to_graph, put)
 
-    def _numbered(self, block: bytes) -> Iterator[tuple[int, _Line]]:
+    def _numbered(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
         texts = block.removesuffix(b"\n").split(b"\n")
         first = self._lines + 1
         self._answer.lines = self._lines = self._lines + len(texts)
@@ -302,16 +347,18 @@ class Importer:
                 if text.strip():
                     self._note(number, _in_words(error))
 
-    def _decoded(self, text: bytes) -> _Line:
+    def _decoded(self, text: bytes) -> _Imported:
         """A line of ours, or one of the memory server's. Raises msgspec's DecodeError."""
         if not is_memory_line(text):
             return _decoder.decode(text)
         self._names_entities = True
-        return memory_line(text)
+        return read_line(text)
 
     def _land(self) -> None:
         future, numbers = self._flying.popleft()
         report = future.result()
+        while self._too_long:
+            self._note(self._too_long.popleft(), TOO_LONG)
         answer = self._answer
         answer.nodes_created += report.nodes_created
         answer.nodes_updated += report.nodes_updated

@@ -19,12 +19,13 @@ from kgserve.model.consolidation import (
     Kind,
     Member,
     Plan,
+    can_be_one,
     kind_of,
     planned,
 )
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.likeness import Difference, complete_linkage, conflicts, fingerprint
-from kgserve.model.memories import Cluster, Contradiction
+from kgserve.model.memories import Cluster, KeptApart
 from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import NodeRow
 from kgserve.model.withdrawing import is_active
@@ -86,7 +87,8 @@ class _Survey:
         self._store = store
         self._wanted = wanted
         self._now = now
-        self._first: dict[tuple[Kind, bytes], str] = {}
+        self._kinds: dict[str, set[Kind]] = {}
+        self._firsts: dict[bytes, list[str]] = {}
 
     def fill(self, pause: Pause) -> list[str]:
         """Take in all that are fresh, with those of the same wording; their groups."""
@@ -107,9 +109,21 @@ class _Survey:
         kind = _candidate_kind(row, self._wanted, self._now)
         if kind is not None and row.id not in self.candidates:
             found = self.candidates[row.id] = _Candidate(kind, fingerprint(row.content), row.sequence)
-            first = self._first.setdefault((kind, found.wording), row.id)
+            firsts = self._firsts.setdefault(found.wording, [])
+            first = next((each for each in firsts if self._goes_with(kind, each)), None)
+            if first is None:
+                first = row.id
+                firsts.append(first)
+            self._kinds.setdefault(first, set()).add(kind)
             self.groups.setdefault(first, []).append(row.id)
             self.group_of[row.id] = first
+
+    def can_be_one(self, one: str, other: str) -> bool:
+        """Whether two groups, by their firsts, may be consolidated."""
+        return all(self._goes_with(kind, other) for kind in self._kinds[one])
+
+    def _goes_with(self, kind: Kind, first: str) -> bool:
+        return all(can_be_one(kind, each) for each in self._kinds[first])
 
     def look_up(self, ids: Iterable[str]) -> None:
         """Take in what was met."""
@@ -148,8 +162,8 @@ def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pau
         sequence=survey.at,
         clusters=clusters,
         suggestions=suggestions,
-        contradictions=near.contradictions() if near else [],
-        contradictions_count=near.apart_count if near else 0,
+        kept_apart=near.kept_apart() if near else [],
+        kept_apart_count=near.apart_count if near else 0,
         left=left[:MAX_TOLD],
         near_checked=near is not None and near.complete,
     )
@@ -198,12 +212,10 @@ class _Pairs:
         told = (similarity, pair, differs)
         (heapq.heappush if len(self._apart) < MAX_TOLD else heapq.heappushpop)(self._apart, told)
 
-    def contradictions(self) -> list[Contradiction]:
+    def kept_apart(self) -> list[KeptApart]:
         """The nearest of those that the guard keeps apart."""
         ordered = sorted(self._apart, key=lambda told: (-told[0], told[1]))
-        return [
-            Contradiction(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered
-        ]
+        return [KeptApart(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered]
 
 
 def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:
@@ -239,13 +251,12 @@ def _met(
 ) -> Iterator[tuple[tuple[str, str], float]]:
     """Groups that are near and can be one. A memory that the index has yet to see says something else."""
     for asking, hits in found.items():
-        own = survey.candidates[asking]
         for hit in hits:
             other = survey.candidates.get(hit.id)
-            if other is None or other.kind != own.kind or other.sequence > reached:
+            if other is None or other.sequence > reached:
                 continue
             first = survey.group_of[hit.id]
-            if first != asking:
+            if first != asking and survey.can_be_one(asking, first):
                 yield (min(asking, first), max(asking, first)), hit.similarity
 
 
@@ -281,21 +292,31 @@ def _least(group: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> floa
 
 
 def parted(rows: Rows, members: Iterable[Member]) -> list[list[Member]]:
-    """Memories in groups, none of which is about two nodes of one name; what fits several is with the oldest of them.
+    """Memories in groups that may be one: none is about two nodes of one name, and their kinds go together.
 
-    The first of a group are the oldest of it.
+    What fits several groups is with the oldest of them. The first of a group are the oldest of it.
     """
-    groups: list[tuple[dict[str, str], list[Member]]] = []
+    groups: list[_Part] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
-        about = _about(rows, member.row.id)
-        for names, group in groups:
-            if _agree(names, about):
-                names.update(about)
-                group.append(member)
+        about, kind = _about(rows, member.row.id), kind_of(member.row)
+        kinds = set[Kind]() if kind is None else {kind}
+        for group in groups:
+            if _agree(group.names, about) and all(can_be_one(one, each) for one in kinds for each in group.kinds):
+                group.names.update(about)
+                group.kinds.update(kinds)
+                group.members.append(member)
                 break
         else:
-            groups.append((about, [member]))
-    return [group for _, group in groups]
+            groups.append(_Part(about, kinds, [member]))
+    return [group.members for group in groups]
+
+
+class _Part(NamedTuple):
+    """Memories that may be one, the kinds that they are of, and what they are about by name."""
+
+    names: dict[str, str]
+    kinds: set[Kind]
+    members: list[Member]
 
 
 def _about(rows: Rows, memory: str) -> dict[str, str]:

@@ -186,6 +186,7 @@ def _merging(rows: Rows, run: Run, cluster: ClusterPlan) -> WriteBatch:
     if _is_nested(rows, cluster.ids):
         raise Nested
     found = rows.nodes(cluster.ids)
+    cluster = _with_possible_layer(rows, cluster, found[cluster.primary])
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
     if sum(map(len, edges.values())) > _MAX_EDGES:
         raise TooManyEdges
@@ -205,9 +206,17 @@ def _merging(rows: Rows, run: Run, cluster: ClusterPlan) -> WriteBatch:
     return WriteBatch(nodes=nodes, edges=[*puts, *marks], delete_edges=gone, touch=False, cost=cost)
 
 
+def _with_possible_layer(rows: Rows, cluster: ClusterPlan, primary: NodeRow) -> ClusterPlan:
+    """Leave a primary that has a place in the hierarchy without a layer: its own places might contradict it."""
+    own = (primary.extras or NO_EXTRAS).layer
+    if cluster.layer == own or not any(edge.relation_type == CHILD_OF for edge in _edges(rows, primary.id)):
+        return cluster
+    return msgspec.structs.replace(cluster, layer=own)
+
+
 def _grown(cluster: ClusterPlan, author: str) -> NodePut:
     importance = msgspec.UNSET if cluster.importance is None else cluster.importance
-    extras = NodeExtrasPut(created_by=author, tags=cluster.tags, importance=importance)
+    extras = NodeExtrasPut(created_by=author, tags=cluster.tags, importance=importance, layer=cluster.layer)
     return NodePut(0, cluster.primary, content=cluster.content, attributes=cluster.attributes, extras=extras)
 
 
@@ -406,7 +415,7 @@ def _earlier_notes(rows: Rows, memory: str, left: int) -> Iterator[EdgePut]:
 
 def _shrunk(primary: str, former: NodeRow, author: str) -> NodePut:
     old = former.extras or NO_EXTRAS
-    extras = NodeExtrasPut(created_by=author, tags=old.tags, importance=old.importance)
+    extras = NodeExtrasPut(created_by=author, tags=old.tags, importance=old.importance, layer=old.layer)
     return NodePut(0, primary, content=former.content, attributes=former.attributes, extras=extras)
 
 

@@ -132,7 +132,7 @@ class Keeping(View):
         apart = frozenset(each for _, run in consolidating.runs(self.store) for each in run.apart)
         near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
         fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
-        wanted = Wanted(threshold, guard=True, near=near, fresh=fresh, apart=apart)
+        wanted = Wanted(threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart)
         plan = plan_of(self.store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
@@ -155,7 +155,7 @@ class Keeping(View):
             status="running",
             trigger="automatic",
             similarity_threshold=threshold,
-            guard=True,
+            guard=self.settings.consolidation_guard,
             through=plan.sequence,
             started_at=format_time(now),
             suggestions=[Suggestion([*each.ids], round(each.similarity, 4)) for each in suggested],

@@ -73,7 +73,9 @@ def test_consolidation_and_its_undoing(server: Running) -> None:
             assert done.code == 0, done.err
             return done.out
 
-        assert "1 memory would be merged into 1" in said("--dry-run")
+        assert "1 memory would be merged into 1" in said("--dry-run", "--no-guard")
+        unchecked = kgserve("consolidate", "consolidated", "--dry-run", "--server", server.url)
+        assert "Only the wording was compared" in unchecked.err
         assert store.memory_stats().total_memories == 2
         report = json.loads(said("--json"))
         assert store.memory_stats().total_memories == 1

@@ -21,6 +21,7 @@ from kgserve.settings import Settings
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
 from tests.http.serving import Served, accepted, refusal
+from tests.mcp.talking import Stateless
 
 Json = dict[str, Any]
 
@@ -207,12 +208,28 @@ def test_confidence_decay_over_time(http: httpx.Client, days: int, left: float) 
 
 @requirement("EM-10.3.3", "Access updates last_accessed_at and raises the confidence by 0.1")
 def test_access_reinforcement(http: httpx.Client) -> None:
-    made = stored(http, "Something", days=15)
+    made = stored(http, "Something", days=15, confidence=0.6)
     read(http, made)
     after = read(http, made, touch="false")
-    assert after["confidence"] == pytest.approx(0.807, abs=0.002)
+    assert after["confidence"] == pytest.approx(0.7)
+    assert after["effective_confidence"] == pytest.approx(0.7, abs=0.001)
     assert after["access_count"] == 1
     assert after["last_accessed_at"] > made["created_at"]
+
+
+def test_reinforcement_that_adds_to_the_remainder(http: httpx.Client, store: str) -> None:
+    settings = {"memory": {"reinforcement": "add", "reinforcement_amount": 0.2}}
+    accepted(http.put(f"/api/memory/{store}", json=settings), 201)
+    made = stored(http, "Something", days=15)
+    read(http, made)
+    assert read(http, made, touch="false")["confidence"] == pytest.approx(0.907, abs=0.002)
+
+
+def test_an_access_counts_for_what_is_met_again(http: httpx.Client) -> None:
+    made = stored(http, "Something", days=60, confidence=0.8)
+    again = stored(http, "something.", confidence=0.3)
+    assert (again["id"], again["outcome"]) == (made["id"], "duplicate")
+    assert again["confidence"] == pytest.approx(0.9)
 
 
 @requirement("EM-10.3.4", "Confidence is at most 1.0")
@@ -398,6 +415,31 @@ def test_get_analytics_overview(http: httpx.Client) -> None:
     assert stats["average_confidence"] == pytest.approx(0.75, abs=0.001)
     assert stats["oldest_memory"] <= stats["newest_memory"]
     assert stats["low_confidence_count"] == 0
+
+
+def test_the_history_of_an_entity_names_its_layer(http: httpx.Client) -> None:
+    made = stored(http, "Alice lives in Berlin", layer=2)
+    accepted(http.put(f"/api/memories/{made['id']}", json={"tags": ["home"]}))
+    accepted(http.put(f"/api/memories/{made['id']}", json={"layer": 1}))
+    states = http.get(f"/api/v1/entities/{made['id']}/history").json()
+    assert [each["layer"] for each in states] == [2, 2, 1]
+
+
+def test_the_guard_of_consolidation_is_a_parameter_and_a_setting(http: httpx.Client, store: str) -> None:
+    for content in ("The server has 8 cores", "The server has 16 cores"):
+        stored(http, content)
+    found(http, "server")
+    [pair] = consolidated(http, dry_run=True)["kept_apart"]
+    assert pair["differs"] == "numbers"
+    assert consolidated(http, dry_run=True, guard=False)["clusters_found"] == 1
+    accepted(http.patch(f"/api/memory/{store}", json={"memory": {"consolidation_guard": False}}))
+    assert consolidated(http, dry_run=True)["clusters_found"] == 1
+    assert consolidated(http, dry_run=True, guard=True)["kept_apart_count"] == 1
+    called = Stateless(http).call(
+        "consolidate_memories", {"guard": True, "dry_run": True}, kgserve_tools="entity-memory"
+    )
+    answer = called["structuredContent"]
+    assert (answer["clusters_found"], len(answer["kept_apart"])) == (0, 1)
 
 
 # 2. Database schema
@@ -643,9 +685,9 @@ def test_hybrid_score(http: httpx.Client) -> None:
     for days, content in enumerate(VARIED):
         stored(http, content, days=days * 3)
     answer = hits(http, "PostgreSQL orders database", limit=10)
-    best = max(4.0, *(hit["keyword_score"] or 0.0 for hit in answer))
+    best = max(4.0, *(hit.get("keyword_score", 0.0) for hit in answer))
     for hit in answer:
-        combined = 0.4 * (hit["keyword_score"] or 0.0) / best + 0.6 * (hit["semantic_score"] or 0.0)
+        combined = 0.4 * (hit.get("keyword_score", 0.0)) / best + 0.6 * (hit.get("semantic_score", 0.0))
         assert hit["score"] == pytest.approx(combined * hit["effective_confidence"], rel=1e-3), hit
 
 

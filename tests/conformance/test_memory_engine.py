@@ -297,7 +297,7 @@ def test_mcp_tools_write_walk_and_delete(agent: Agent, store: str) -> None:
     graph: Json = {"index": store, "nodes": nodes, "edges": [*edges, edge("impl-db", "feat-jwt", "USES", weight=0.5)]}
     agent("inject_knowledge_graph", **graph)
     again = agent("inject_knowledge_graph", **graph)
-    assert again["nodes_created"] == again["edges_created"] == 0
+    assert again.keys().isdisjoint({"nodes_created", "edges_created"})
     text = agent.text("traverse_knowledge_graph", index=store, start_id="req-001", depth=3)
     for line in (
         'Traversal from "req-001" (depth 3) — 3 nodes, 3 edges',

@@ -58,6 +58,49 @@ def test_a_placeholder_becomes_an_entity(http: httpx.Client, api: str) -> None:
     assert [(node["id"], node["attributes"]) for node in nodes] == [("a", {}), ("b", {"placeholder": True})]
 
 
+def entity(name: str, *observations: str, kind: str = "person") -> bytes:
+    line = {"type": "entity", "name": name, "entityType": kind, "observations": observations}
+    return msgspec.json.encode(line) + b"\n"
+
+
+def content(http: httpx.Client, api: str, name: str) -> str:
+    return http.get(f"{api}/nodes/{name}").json()["node"]["content"]
+
+
+def test_two_lines_for_one_entity_keep_the_observations_of_both(http: httpx.Client, api: str) -> None:
+    answer = imported(http, api, entity("Ann", "one") + entity("Bob", "x") + entity("Ann", "two", "one", kind=""))
+    assert content(http, api, "Ann") == "one\ntwo"
+    assert http.get(f"{api}/nodes/Ann").json()["node"]["type"] == "person"
+    assert (answer["error_count"], answer["merged_count"]) == (0, 1)
+    [merged] = answer["merged"]
+    assert (merged["line"], merged["earlier_line"]) == (3, 1)
+    assert merged["message"].startswith('entity "Ann": the observations of both are kept')
+
+
+def test_an_imported_entity_keeps_the_observations_of_earlier_imports(http: httpx.Client, api: str) -> None:
+    imported(http, api, entity("Ann", "one", "three"))
+    answer = imported(http, api, entity("Ann", "two", "three", kind="scientist"))
+    assert content(http, api, "Ann") == "one\nthree\ntwo"
+    assert (answer["nodes_updated"], answer["merged_count"]) == (1, 0)
+    again = imported(http, api, entity("Ann", "two", "three", kind="scientist"))
+    assert (again["nodes_unchanged"], again["sequence"]) == (1, answer["sequence"])
+
+
+def test_observations_without_room_are_left_out_and_reported(http: httpx.Client, api: str) -> None:
+    most = "x" * ((1 << 20) - 10)
+    answer = imported(http, api, entity("Ann", most) + entity("Ann", "0123456789") + entity("Ann", "012345678"))
+    assert [fault["line"] for fault in answer["errors"]] == [2]
+    assert "exceed 1,048,576 bytes" in answer["errors"][0]["message"]
+    assert content(http, api, "Ann").endswith("\n012345678")
+
+
+def test_lines_of_both_kinds_about_one_node_keep_their_order(http: httpx.Client, api: str) -> None:
+    ours = b'{"kind":"node","id":"Ann","type":"t","content":"ours"}\n'
+    answer = imported(http, api, entity("Ann", "one") + ours + entity("Ann", "two"))
+    assert content(http, api, "Ann") == "ours\ntwo"
+    assert [(each["line"], each["earlier_line"]) for each in answer["merged"]] == [(2, 1), (3, 1)]
+
+
 def test_wrong_lines_are_named(http: httpx.Client, api: str) -> None:
     text = (
         '\ufeff{"type":"relation","from":"a","to":"b","relationType":"R"}\n\n'

@@ -126,8 +126,8 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
     return problem(response.status_code, response.headers, response.content)
 
 
-def accepted(response: httpx.Response, status: int = 200) -> dict[str, Any]:
-    """The JSON of an answer that must have this status."""
+def accepted(response: httpx.Response, status: int = 200, media: str = "application/json") -> dict[str, Any]:
+    """The JSON of an answer that must have this status and media type."""
     assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/json"
+    assert response.headers["content-type"] == media
     return msgspec.json.decode(response.content, type=dict[str, Any])

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kgserve.decoding import decode_json
+from kgserve.model.versioned_names import VERSIONED_JSON
 from kgserve.operations.operation import UseCase
 from kgserve.operations.table import USE_CASES
 from tests.http.serving import accepted, refusal
@@ -71,6 +72,42 @@ def test_as_of_takes_a_number_or_text(http: httpx.Client, api: str) -> None:
     for moment in (1, "1"):
         found = accepted(http.post(f"{api}/get", json={"ids": ["a"], "as_of": moment}))
         assert found["nodes"][0]["content"] == "one"
+
+
+def flags(node: Json) -> tuple[bool, bool]:
+    """A node's `is_current` and `is_stale`."""
+    return node["is_current"], node["is_stale"]
+
+
+def test_versioned_names_say_which_version_is_current(http: httpx.Client, api: str) -> None:
+    versioned = {"field_names": "versioned"}
+    put(http, api, id="a", content="one", freshness_at="2020-01-01T00:00:00Z")
+    put(http, api, id="a", content="two")
+    put(http, api, id="b", content="other")
+    subgraph(http, api, edges=[{"from_lineage": "b", "to_lineage": "a", "kind": "r"}])
+
+    def read(path: str, **query: Any) -> Json:
+        return accepted(http.get(f"{api}/{path}", params=versioned | query), media=VERSIONED_JSON)
+
+    assert flags(read("nodes/a")["node"]) == (True, False)
+    assert flags(read("nodes/a", version=2)["node"]) == (True, False)
+    assert flags(read("nodes/a", version=1)["node"]) == (False, True)
+    assert flags(read("nodes/a", as_of=1)["node"]) == (False, True)
+    assert [flags(each["node"]) for each in read("nodes/a/history")["states"]] == [(True, False), (False, True)]
+    for compact in (True, False):
+        assert [flags(each) for each in read("nodes", compact=compact)["nodes"]] == [(True, False)] * 2
+    for path, body in (("traverse", {"start_id": "b"}), ("get", {"ids": ["a", "b"]})):
+        walked = accepted(http.post(f"{api}/{path}", params=versioned, json=body), media=VERSIONED_JSON)
+        assert [flags(each) for each in walked["nodes"]] == [(True, False)] * 2
+    hits = accepted(
+        http.post(f"{api}/search", params=versioned, json={"query": "two", "at_least": 4}), media=VERSIONED_JSON
+    )
+    assert flags(hits["hits"][0]["node"]) == (True, False)
+    made = accepted(http.post(f"{api}/nodes", params=versioned, json={"id": "a", "kind": "note"}), media=VERSIONED_JSON)
+    assert flags(made["node"]) == (True, False)
+    assert "is_current" not in accepted(http.get(f"{api}/nodes/a"))["node"]
+    # Rows of a change are of that moment, so they do not say what is current now.
+    assert all("is_current" not in each for entry in read("changes")["changes"] for each in entry["nodes_created"])
 
 
 KEPT = pytest.mark.parametrize("history", ["all", "none"])

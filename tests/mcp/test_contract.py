@@ -100,7 +100,13 @@ def test_field_names_of_the_contract_can_be_asked_back(server: Running, mode: Mo
     ]
     assert {(each["lineage_id"], each["kind"]) for each in nodes} <= {("a", "note"), ("b", "note")}
     assert not any({"id", "type", "attributes"} & each.keys() for each in nodes)
+    assert {(each["is_current"], each["is_stale"]) for each in nodes} == {(True, False)}
     assert one["node"]["metadata"] == {"m": 1}
+    call(server.url, mode, "put_node", index=store, id="a", type="note", content="other words")
+    former = asked("get_entity", id="a", version=1)["node"]
+    assert (former["superseded_by"], former["is_current"]) == (2, False)
+    states = asked("entity_history", id="a")["states"]
+    assert [each["node"]["is_current"] for each in states] == [True, False]
     edges = [*one["outgoing"], *walked["edges"], *asked("list_relations", id="a")["edges"]]
     assert [(each["from_lineage"], each["to_lineage"], each["kind"]) for each in edges] == [("a", "b", "SEES")] * 3
     assert "versioned" in refusal(server.url, mode, "get_entity", index=store, id="a", field_names="other")

@@ -42,7 +42,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "delete_entities": {"entity_names": NO_DEFAULT, "cascade_memories": False},
     "delete_relations": {"relations": NO_DEFAULT},
     "get_entity_graph": {"entity_name": NO_DEFAULT, "depth": 1, "min_strength": 0.0, "include_memories": True},
-    "consolidate_memories": {"similarity_threshold": 0.85, "dry_run": False},
+    "consolidate_memories": {"similarity_threshold": 0.85, "guard": True, "dry_run": False},
     "get_memory_stats": {},
 }
 READ_ONLY = {"recall_memories", "get_entity_graph", "get_memory_stats"}
@@ -159,7 +159,9 @@ def test_consolidation_by_dry_run_and_for_good(agent: Agent) -> None:
         agent("store_memory", content="The shop opens at nine", memory_type=f"kind {tag}")
     report = agent("consolidate_memories", dry_run=True)
     assert (report["dry_run"], report["memories_deleted"]) == (True, 0)
-    assert agent("consolidate_memories")["clusters_found"] == 0
+    done = agent("consolidate_memories", guard=False)
+    assert (done["clusters_found"], done["near_checked"]) == (0, False)
+    assert "only the wording was compared" in done["hint"]
 
 
 def test_answers_keep_to_their_size(agent: Agent) -> None:

@@ -62,8 +62,8 @@ def test_a_walk_goes_on_in_other_stores(linked: Running, *, detail: bool) -> Non
         ("linked-law", "rfc", None, "uri"),
     }
     text = text_of(found)
-    assert '- "rfc" (standard) of store "linked-law" "About rfc"' in text
-    assert '- "nobody" of store "linked-law" is not there' in text
+    assert '[ ] id="rfc" type="standard" content="About rfc" store="linked-law"' in text
+    assert '[ ] id="nobody" store="linked-law" is not there' in text
     assert '"api" of store "linked-shop" -[FOLLOWS]-> "rfc" of store "linked-law"' in text
 
 

@@ -160,3 +160,21 @@ def test_reflection_numbers_what_it_proposes(agent: Agent) -> None:
     ]
     assert "accept=[numbers]" in reply.hint
     assert [each["number"] for each in reply.values["proposals"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("retained_first", [True, False])
+def test_a_text_is_one_memory_whether_stored_or_retained(
+    agent: Agent, bare: httpx.Client, store: str, *, retained_first: bool
+) -> None:
+    text = "The deploy runs on Tuesdays."
+
+    def retain() -> str:
+        return agent("retain", content=text)["operations"][0]["memory_id"]
+
+    def store_memory() -> str:
+        return bare.post("/api/memories", params={"store": store}, json={"content": text}).json()["id"]
+
+    first, second = (retain(), store_memory()) if retained_first else (store_memory(), retain())
+    assert first == second
+    listed = bare.get("/api/memories", params={"store": store}).json()["memories"]
+    assert [(each["id"], each["layer"]) for each in listed] == [(first, 2)]

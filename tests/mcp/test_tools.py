@@ -95,7 +95,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
         "follow_symlinks",
     }
     assert walk["required"] == ["start_id"]
-    assert walk["properties"]["depth"]["default"] == 2
+    assert walk["properties"]["depth"]["default"] == 1
     assert walk["properties"]["max_nodes"]["default"] == MAX_TRAVERSED_NODES
     assert "created_by" not in str(tools["inject_knowledge_graph"].input_schema)
     assert not {"at_least", "id_prefix"} & set(tools["search_knowledge"].input_schema["properties"])
@@ -178,19 +178,34 @@ def test_what_is_injected_can_be_walked(server: Running, mode: Mode, store: str)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="req-001", depth=3)
     assert text_of(walked) == (
         'Traversal from "req-001" (depth 3) — 3 nodes, 2 edges\n'
-        "Nodes:\n"
-        '  * "req-001" (requirement) "Login via email"\n'
-        '  - "feat-jwt" (code) "JWT handler"\n'
-        '  - "impl-db" (code) "DB session store"\n'
-        "Edges:\n"
-        '  "req-001" -[IMPLEMENTED_BY]-> "feat-jwt"\n'
-        '  "req-001" -[IMPLEMENTED_BY]-> "impl-db" weight=0.5\n'
-        f'Store "{store}".'
+        "\n"
+        "=== Nodes ===\n"
+        '  [*] id="req-001" type="requirement" content="Login via email"\n'
+        '  [ ] id="feat-jwt" type="code" content="JWT handler"\n'
+        '  [ ] id="impl-db" type="code" content="DB session store"\n'
+        "\n"
+        "=== Edges ===\n"
+        '  "req-001" -[IMPLEMENTED_BY]-> "feat-jwt" (weight=1.00)\n'
+        '  "req-001" -[IMPLEMENTED_BY]-> "impl-db" (weight=0.50)'
     )
     first, *_ = walked.structured_content["nodes"]
     assert first == {"id": "req-001", "type": "requirement", "content": "Login via email"}
     assert walked.structured_content["edges"] == EDGES
     assert (walked.structured_content["count"], walked.structured_content["store"]) == (3, store)
+
+
+def test_a_walk_shows_weights_and_goes_one_hop_by_default(server: Running, store: str) -> None:
+    nodes = [{"id": each, "type": "t"} for each in ("a", "b", "c")]
+    edges = [
+        {"from": "a", "to": "b", "relation_type": "R", "weight": 0.004, "valid_to": "2030-01-01T00:00:00Z"},
+        {"from": "b", "to": "c", "relation_type": "R", "weight": -12.5},
+    ]
+    call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes, edges=edges)
+    near = call(server.url, "auto", "traverse_knowledge_graph", index=store, start_id="a")
+    assert near.structured_content["count"] == 2
+    assert '"a" -[R]-> "b" (weight=0.004) valid_to=2030-01-01T00:00:00Z' in text_of(near)
+    far = call(server.url, "auto", "traverse_knowledge_graph", index=store, start_id="a", depth=2)
+    assert '"b" -[R]-> "c" (weight=-12.50)' in text_of(far)
 
 
 def test_details_are_told_when_they_are_asked_for(server: Running, mode: Mode, store: str) -> None:
@@ -208,7 +223,7 @@ def test_details_are_told_when_they_are_asked_for(server: Running, mode: Mode, s
 def test_walking_from_nowhere_says_so(server: Running, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="nowhere")
-    assert text_of(walked).startswith('Traversal from "nowhere" (depth 2) — 0 nodes, 0 edges')
+    assert text_of(walked).startswith('Traversal from "nowhere" (depth 1) — 0 nodes, 0 edges\n\n=== Nodes ===')
     assert "no node" in text_of(walked)
     assert "no node" in walked.structured_content["hint"]
 
@@ -219,8 +234,8 @@ def test_long_content_is_shortened_in_the_text(server: Running, store: str) -> N
         server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t", "content": content}]
     )
     walked = call(server.url, "auto", "traverse_knowledge_graph", index=store, start_id="a")
-    [line] = [line for line in text_of(walked).splitlines() if line.startswith("  *")]
-    assert line.endswith('xxx…"')
+    [line] = [line for line in text_of(walked).splitlines() if line.startswith("  [*]")]
+    assert line.endswith('xxx..."')
     assert len(line) < 130
     assert walked.structured_content["nodes"][0]["content"] == f"{content[:59]}…"
     whole = call(server.url, "auto", "get_entity", index=store, id="a")

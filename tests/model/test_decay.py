@@ -11,11 +11,12 @@ from kgserve.model.decay import (
     LEAST_KEY,
     HalfLives,
     Worth,
+    add_to_remainder,
     effective,
     key,
     least_key,
     live,
-    reinforced,
+    restore_and_add,
 )
 
 MONTH = 30 * DAY
@@ -37,17 +38,32 @@ def test_nothing_fades_without_a_half_life() -> None:
 
 
 def test_a_use_adds_to_what_is_left_and_starts_anew() -> None:
-    used = reinforced(Worth(1.0, NOW - 15 * DAY), NOW, MONTH, 0.1)
+    used = add_to_remainder(Worth(1.0, NOW - 15 * DAY), NOW, MONTH, 0.1)
     assert used.confidence == pytest.approx(0.8071, abs=1e-4)
     assert used.since == NOW
-    assert reinforced(Worth(0.95, NOW), NOW, MONTH, 0.1) == Worth(1.0, NOW)
-    assert reinforced(Worth(0.0, NOW), NOW, MONTH, 0.0) == Worth(0.0, NOW)
+    assert add_to_remainder(Worth(0.95, NOW), NOW, MONTH, 0.1) == Worth(1.0, NOW)
+    assert add_to_remainder(Worth(0.0, NOW), NOW, MONTH, 0.0) == Worth(0.0, NOW)
+
+
+def test_reinforcement_restores_the_stored_confidence_and_adds() -> None:
+    assert restore_and_add(Worth(0.5, NOW - 60 * DAY), NOW, 0.1) == Worth(0.6, NOW)
+    assert restore_and_add(Worth(0.95, NOW - 60 * DAY), NOW, 0.1) == Worth(1.0, NOW)
+    assert restore_and_add(Worth(0.4, NOW + DAY), NOW, 0.1) == Worth(0.5, NOW + DAY)
+
+
+def test_monthly_use_keeps_a_memory_at_full_confidence() -> None:
+    worth = Worth(1.0, NOW)
+    for month in range(1, 25):
+        at = NOW + month * MONTH
+        assert effective(worth, at, MONTH) == pytest.approx(0.5)
+        worth = restore_and_add(worth, at, 0.1)
+        assert worth == Worth(1.0, at)
 
 
 def test_a_clock_that_was_set_back_raises_nothing() -> None:
     later = Worth(0.4, NOW + DAY)
     assert effective(later, NOW, MONTH) == 0.4
-    assert reinforced(later, NOW, MONTH, 0.1) == Worth(0.5, NOW + DAY)
+    assert add_to_remainder(later, NOW, MONTH, 0.1) == Worth(0.5, NOW + DAY)
 
 
 def test_a_use_counts_if_it_came_after_what_was_stored() -> None:

@@ -21,12 +21,12 @@ from kgserve.model.memories import (
     UndoConsolidationRequest,
 )
 from kgserve.model.merging import MERGED_INTO
-from kgserve.ops.consolidating import consolidate, consolidations, prune_memories, undo_consolidation
+from kgserve.ops.consolidating import RETRY_SECONDS, consolidate, consolidations, prune_memories, undo_consolidation
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of, node_of
 from tests.ops.consolidated import HOOKS, Place, exported, memory, placed, put, row_of
 from tests.store.writing import settings
-from tests.views.indexing import caught_up, indexed
+from tests.views.indexing import StuckEmbedder, caught_up, indexed
 
 NOW = 1_790_000_000_000_000
 
@@ -240,9 +240,9 @@ def test_what_the_guard_keeps_apart_is_told(place: Place, store: str) -> None:
         put(leased, [memory("c", "The server has 8 cores"), memory("d", "The server has 16 cores")])
     told = run(place, store, dry_run=True)
     assert told.clusters == []
-    found = {tuple(each.ids): each.differs for each in told.contradictions}
+    found = {tuple(each.ids): each.differs for each in told.kept_apart}
     assert found == {("a", "b"): "names", ("c", "d"): "numbers"}
-    assert all(each.similarity > 0.85 for each in told.contradictions)
+    assert all(each.similarity > 0.85 for each in told.kept_apart)
     assert run(place, store, guard=False).clusters_found == 2
 
 
@@ -264,7 +264,34 @@ def test_others_stay_out_of_it(place: Place, store: str) -> None:
         ]
         put(leased, memories)
     done = run(place, store, similarity_threshold=1.0)
-    assert [(each.primary, each.absorbed) for each in done.clusters] == [("pinned", ["older", "weak"])]
+    assert [(each.primary, sorted(each.absorbed)) for each in done.clusters] == [
+        ("pinned", ["layered", "older", "weak"])
+    ]
+
+
+def test_memories_without_layer_are_consolidated_with_those_of_a_layer(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        puts = [
+            memory("none", HOOKS[0], created_at=NOW),
+            memory("fact", HOOKS[1], "fact", layer=2, created_at=NOW + 1),
+            memory("concept", HOOKS[0] + ".", "concept", layer=1, created_at=NOW + 2),
+            memory("episode", HOOKS[0], "episode", layer=3, created_at=NOW + 3),
+            memory("decided", HOOKS[0], "decision", created_at=NOW + 4),
+        ]
+        put(leased, puts)
+        done = run(place, store)
+        assert [(each.primary, each.absorbed) for each in done.clusters] == [("none", ["concept"])]
+        assert (row_of(leased, "none").extras or NO_EXTRAS).layer == 1
+        assert run(place, store).clusters == []
+        undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=done.run or ""))
+        assert (row_of(leased, "none").extras or NO_EXTRAS).layer is None
+
+
+def test_a_fact_and_its_restatement_without_layer_are_one(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory("fact", HOOKS[0], "fact", layer=2, created_at=NOW), memory("none", HOOKS[1])])
+    (cluster,) = run(place, store).clusters
+    assert {cluster.primary, *cluster.absorbed} == {"fact", "none"}
 
 
 def test_the_one_that_is_worth_most_stays(place: Place, store: str) -> None:
@@ -325,6 +352,29 @@ def test_without_vectors_only_the_wording_counts(tmp_path: Path) -> None:
         done = consolidate(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
     assert not done.near_checked
     assert [(each.primary, each.absorbed) for each in done.clusters] == [("m0", ["m2"])]
+
+
+class BusyModel(StuckEmbedder):
+    """A model of meaning that takes its time."""
+
+    degraded = False
+
+
+def test_consolidation_is_refused_while_vectors_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.views.comparing.WAIT_SECONDS", 0.1)
+    model = BusyModel()
+    with indexed(tmp_path, model) as (pool, indexer), pool.lease("s", create=True) as leased:
+        put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[0].lower()))])
+        graph = graph_of(pool, "s", indexer)
+        for dry_run in (True, False):
+            with pytest.raises(Unavailable, match="were not compared and nothing was merged") as refused:
+                consolidate(graph, ConsolidateRequest(dry_run=dry_run))
+            assert refused.value.retry_after == RETRY_SECONDS
+        assert consolidations(graph, ConsolidationsQuery()).runs == []
+        model.let_go.set()
+        caught_up(leased, indexer.of(leased))
+        done = consolidate(graph, ConsolidateRequest())
+    assert (done.near_checked, done.memories_merged) == (True, 1)
 
 
 def test_vectors_of_letters_merge_nothing(tmp_path: Path) -> None:

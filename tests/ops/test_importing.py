@@ -55,6 +55,25 @@ def lines(*texts: bytes, end: bytes = b"\n") -> bytes:
     return end.join(texts) + end
 
 
+def test_lines_that_repeat_earlier_ones_are_reported(pool: StorePool) -> None:
+    edge = b'{"kind":"edge","from":"a","to":"b","relation_type":"R","weight":%d}'
+    answer = imported(
+        pool,
+        lines(NODE % b"a", NODE % b"b", edge % 1, b'{"kind":"node","id":"a","type":"t","content":"x"}', edge % 2),
+        lines(NODE % b"b", *[NODE % b"%d" % number for number in range(SMALL_BLOCK_LINES)], edge % 3, NODE % b"7"),
+    )
+    assert (answer.ok, answer.error_count, answer.merged_count) == (True, 0, 5)
+    assert [(each.line, each.earlier_line) for each in answer.merged] == [
+        (4, 1),
+        (5, 3),
+        (6, 2),
+        (SMALL_BLOCK_LINES + 7, 3),
+        (SMALL_BLOCK_LINES + 8, 14),
+    ]
+    assert answer.merged[0].message == 'node "a": where both say something, the later one counts'
+    assert answer.merged[1].message.startswith('edge "a" "R" "b": ')
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.memories import (
@@ -148,6 +149,33 @@ def test_other_layers_episodes_and_namesakes_are_kept_apart(store: World) -> Non
     assert put(store, "Alice is late", entities=[person]).outcome == "duplicate"
 
 
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("again", ["Alice likes dark themes", "Alice likes the dark themes!"])
+def test_a_memory_without_layer_is_one_with_the_same_of_any_layer_but_episodes(
+    store: World, layer: int, again: str
+) -> None:
+    first = put(store, "Alice likes dark themes")
+    assert put(store, again, layer=3).outcome == "created"
+    second = put(store, again, layer=layer)
+    assert (second.id, second.outcome) == (first.id, "duplicate" if again == first.content else "merged")
+    assert second.layer == layer
+    third = put(store, "Alice likes dark themes")
+    assert (third.id, third.layer) == (first.id, layer)
+    assert put(store, again, layer=(layer + 1) % 3).outcome == "created"
+
+
+def test_a_merge_gives_no_layer_that_the_hierarchy_does_not_allow(store: World) -> None:
+    above = put(store, "Rust projects")
+    put(store, "Rust", layer=1, parent_id=above.id)
+    again = put(store, "Rust projects", layer=2)
+    assert (again.id, again.outcome, again.layer) == (above.id, "duplicate", UNSET)
+
+
+def test_a_chosen_type_is_not_merged_into_a_default_one_in_other_words(store: World) -> None:
+    put(store, "Alice likes dark themes")
+    assert put(store, "Alice likes the dark themes", memory_type="decision").outcome == "created"
+
+
 def test_memories_of_one_batch_and_of_one_group_meet_each_other(store: World) -> None:
     batch = StoreMemoriesRequest(memories=[StoreMemoryRequest(content=text) for text in (DARK, "b", DARK, "B.")])
     done = memories.store_memories(store.graph, batch).result(PATIENCE)
@@ -203,12 +231,12 @@ def test_what_is_wrong_is_refused_and_nothing_is_stored(store: World, wrong: dic
     assert all_rows(store) == {}
 
 
-def test_reading_is_a_use_on_the_faded_value(store: World) -> None:
-    old = put(store, DARK, created_at=before(days=15))
-    assert old.effective_confidence == pytest.approx(0.5**0.5, abs=0.002)
-    assert got(store, old.id, touch=True).confidence == pytest.approx(0.5**0.5 + 0.1, abs=0.002)
+def test_reading_reinforces_the_stored_confidence(store: World) -> None:
+    old = put(store, DARK, created_at=before(days=15), confidence=0.8)
+    assert old.effective_confidence == pytest.approx(0.8 * 0.5**0.5, abs=0.002)
+    assert got(store, old.id, touch=True).confidence == pytest.approx(0.9)
     again = got(store, old.id)
-    assert again.effective_confidence == pytest.approx(0.807, abs=0.002)
+    assert again.effective_confidence == pytest.approx(0.9, abs=0.002)
     assert (again.access_count, again.version) == (1, old.version)
 
 

@@ -37,7 +37,18 @@ def test_variables_are_of_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MEMORY_HALF_LIFE_DAYS", "null")
     monkeypatch.setenv("KGSERVE_MEMORY_PRUNE", "delete")
     found = usual(load()).memory
-    assert (found.half_life_days, found.prune, found.reinforcement) == (None, "delete", 0.1)
+    assert (found.half_life_days, found.prune, found.reinforcement) == (None, "delete", "restore")
+
+
+def test_a_number_as_reinforcement_is_the_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = msgspec.convert({"reinforcement": 0.2}, MemorySettings)
+    assert (older.reinforcement, older.reinforcement_amount) == ("restore", 0.2)
+    adds = MemorySettingsChange(reinforcement="add").onto(older)
+    assert (adds.reinforcement, adds.reinforcement_amount) == ("add", 0.2)
+    again = MemorySettingsChange(reinforcement=0.3).onto(adds)
+    assert (again.reinforcement, again.reinforcement_amount) == ("add", 0.3)
+    monkeypatch.setenv("KGSERVE_MEMORY_REINFORCEMENT", "0.4")
+    assert usual(load()).memory.reinforcement_amount == 0.4
 
 
 def test_a_store_that_is_older_has_the_usual_ones(tmp_path: Path) -> None:
