@@ -687,7 +687,8 @@ def test_hybrid_score(http: httpx.Client) -> None:
     answer = hits(http, "PostgreSQL orders database", limit=10)
     best = max(4.0, *(hit.get("keyword_score", 0.0) for hit in answer))
     for hit in answer:
-        combined = 0.4 * (hit.get("keyword_score", 0.0)) / best + 0.6 * (hit.get("semantic_score", 0.0))
+        words, meaning = hit.get("keyword_score") or 0.0, max(hit.get("semantic_score") or 0.0, 0.0)
+        combined = 0.4 * words / best + 0.6 * meaning
         assert hit["score"] == pytest.approx(combined * hit["effective_confidence"], rel=1e-3), hit
 
 
