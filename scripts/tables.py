@@ -14,6 +14,7 @@ from kgserve.cli.options import VARIABLES_ALONE, description, option_names, vari
 from kgserve.cli.root import kgserve
 from kgserve.settings import Settings
 from kgserve.shell.commands import COMMANDS
+from scripts.conformance import difference_rows, requirement_rows, summary_rows
 from scripts.pages import DOCS, PAPERS, TOP
 
 TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -24,6 +25,9 @@ def written(text: str) -> str:
     """A page's text with every table written anew."""
     tables = {"commands": _commands(), "shell": _shell(), "settings": _settings(), "targets": _targets()}
     tables["editors"] = _editors()
+    tables["specifications"] = _table(("prefix", "specification", "requirements", "differences"), summary_rows())
+    tables["differences"] = _table(("number", "the specification", "kgserve"), difference_rows())
+    tables["requirements"] = _table(("number", "requirement"), requirement_rows())
 
     def table(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"

@@ -11,9 +11,12 @@ from scripts.tables import tabled, written
 def test_tables_of_commands_settings_and_targets_are_up_to_date() -> None:
     assert {name for page in tabled() for name in re.findall(r"<!-- table: (\w+) -->", page.read_text())} == {
         "commands",
+        "differences",
         "editors",
+        "requirements",
         "shell",
         "settings",
+        "specifications",
         "targets",
     }
     assert [page.name for page in tabled() if written(page.read_text()) != page.read_text()] == [], "run: make docs"
