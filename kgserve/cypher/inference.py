@@ -5,7 +5,7 @@ from __future__ import annotations
 from kgserve.cypher.calls import CallRules
 from kgserve.cypher.context import Binding, Context, Scope, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
-from kgserve.cypher.operators import OperatorRules, comparable
+from kgserve.cypher.operators import OperatorRules, are_alike, comparable
 from kgserve.cypher.syntax import (
     Access,
     Call,
@@ -146,10 +146,24 @@ class Typer:
             raise self._context.refuse(literal.start, f"{what} it stands")
         kinds = [self.type_of(item, scope) for item in literal.items]
         self._check_mixed(literal.start, "a list", kinds)
+        self._check_elements(literal, kinds)
         element = kinds[0] if kinds else None
         for kind in kinds[1:]:
             element = kind if element is None else join(element, kind)
         return list_of(element) if element is not None else Type("list")
+
+    def _check_elements(self, literal: ListLiteral, kinds: list[Type]) -> None:
+        """Refuse elements of different types, of which an engine may make texts."""
+        seen: list[Type] = []
+        for item, kind in zip(literal.items, kinds, strict=True):
+            if kind in seen:
+                continue
+            other = next((each for each in seen if not are_alike(each, kind)), None)
+            if other is not None:
+                names = other.name, kind.name if kind.name != other.name else f"another kind of {kind.name[2:]}"
+                what = f"a list holds values of one type here; {names[0]} is in this one, and {names[1]} stands"
+                raise self._context.refuse(item.start, what)
+            seen.append(kind)
 
     def _check_mixed(self, index: int, what: str, kinds: list[Type]) -> None:
         found = {kind.kind for kind in kinds if kind.kind in NUMBERS}

@@ -34,6 +34,19 @@ def comparable(left: Type, right: Type) -> bool:
     return left.kind == right.kind or any(together)
 
 
+def are_alike(left: Type, right: Type) -> bool:
+    """Tell whether values of these types can be in one list and stay as they are."""
+    if "any" in {left.kind, right.kind} or left.kind in _LENIENT or right.kind in _LENIENT:
+        return True
+    if left.kind == right.kind == "list":
+        return left.of is None or right.of is None or are_alike(left.of, right.of)
+    if left.kind == right.kind == "map":
+        names = [name for name, _ in left.fields]
+        has_same = names == [name for name, _ in right.fields]
+        return has_same and all(are_alike(part, right.field(name) or part) for name, part in left.fields)
+    return comparable(left, right) and {left.kind, right.kind} != {"integer", "float"}
+
+
 def has_null_parts(kind: Type) -> bool:
     """Tell whether a list or a map may hold nulls."""
     parts = ([] if kind.of is None else [kind.of]) + [part for _, part in kind.fields]

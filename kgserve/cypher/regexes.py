@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 
 MAX_REPETITIONS = 1_000
+_MINOR = {"L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfo"}
+_SCRIPTS = "Arabic Armenian Bengali Cyrillic Devanagari Georgian Greek Han Hangul Hebrew Hiragana Katakana Latin Thai"
 _CATEGORIES = frozenset(
-    re.findall(
-        r"\w+",
-        "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co"
-        " Arabic Armenian Bengali Cyrillic Devanagari Georgian Greek Han Hangul Hebrew Hiragana Katakana Latin Thai",
-    )
+    [*_MINOR, *(major + minor for major, minors in _MINOR.items() for minor in minors), *re.findall(r"\w+", _SCRIPTS)]
 )
 _PART = re.compile(
     r"""

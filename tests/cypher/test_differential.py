@@ -37,15 +37,18 @@ TEXTS = (
     "RETURN upper('straße') AS a, toUpper('ab') AS b, toLower('İX') AS c, lower('ÀÉ') AS d",
     "MATCH (n) WHERE size(trim(n.content)) > 3 RETURN n.id, upper(n.content)",
 )
+MIXED = ("['', false, 0.0]", "[1, 'a', true][0]", "[{a: 1}, {b: 1}]", "[[1], [], [1.5]]")
 
 
 def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Path) -> None:
     store = ProductStore(tmp_path, ENGINE, has_loops=False)
     comparison = Comparison(store, store.graph())
     found = {text: comparison.compare(Generated(parse(text), {})).verdict for text in TEXTS}
+    mixed = [store.ask(f"RETURN {text} AS c", {}).error for text in MIXED]
     refused = store.ask("RETURN 'ab' =~ '(?=a)ab' AS c", {}).error
     store.close()
     assert found == dict.fromkeys(TEXTS, "agreed")
+    assert all("a list holds values of one type here" in error for error in mixed)
     assert "not one of RE2's: lookahead" in refused
 
 

@@ -5,7 +5,7 @@ import pytest
 from kgserve.cypher.regexes import find_fault
 
 READ = (
-    "", ".*1.*", r"\pL+\p{Nd}", "(?i)abc", "(?i:a)b", "[[:alpha:]]+", r"[^\]a]", r"\Qa(b\E", r"\d{1,3}", "(?P<x>a)",
+    "", ".*1.*", r"\pL+\p{Lu}", "(?i)abc", "(?i:a)b", "[[:alpha:]]+", r"[^\]a]", r"\Qa(b\E", r"\d{1,3}", "(?P<x>a)",
     "[*+]", r"\x{1F600}", r"\\+", ".+?", "^$", r"[\w.-]+@[a-z]+\.(com|de)", r"[\pL\d]",
 )  # fmt: skip
 UNREADABLE = (
