@@ -310,7 +310,7 @@ def aggregate(name: str, values: list[Any]) -> Any:
             pass
     if not all(map(is_number, values)):
         raise CypherError(f"{name} needs numbers")
-    total: Any = 0
+    total: Any = 0.0 if name == "avg" else 0
     for value in values:
         total = calculate("+", total, value)
     if name == "sum":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MAX_REPETITIONS = 1_000
-_MINOR = {"L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfo"}
+_MINOR = {"L": "ultmo", "M": "cen", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfo"}
 _SCRIPTS = "Arabic Armenian Bengali Cyrillic Devanagari Georgian Greek Han Hangul Hebrew Hiragana Katakana Latin Thai"
 _CATEGORIES = frozenset(
     [*_MINOR, *(major + minor for major, minors in _MINOR.items() for minor in minors), *re.findall(r"\w+", _SCRIPTS)]
