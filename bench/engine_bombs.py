@@ -44,7 +44,7 @@ BOMBS: dict[str, tuple[str, ...]] = {
     "nested lists": (
         "MATCH (a:Entity) WITH collect([a.content, a.id]) AS x WITH [x, x, x] AS y RETURN [y, y, y]",
         "UNWIND range(1,5000) AS i UNWIND range(1,5000) AS j RETURN collect([[i, j], [j, i]])",
-        "MATCH (a:Entity),(b:Entity) WITH a, collect([b.content, [a.content]]) AS x RETURN collect(x)",
+        "MATCH (a:Entity),(b:Entity) WITH a, collect([[b.content], [a.content]]) AS x RETURN collect(x)",
     ),
     "functions given to functions": (
         "MATCH (a:Entity) WITH collect(a.content) AS x MATCH (b:Entity) RETURN list_transform(x, y -> y + b.content)",

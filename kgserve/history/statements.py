@@ -191,7 +191,7 @@ AT_ODDS = {
     WHERE last <= first
     OR (SELECT time FROM moment WHERE sequence = last) <> ended
     OR (first > (SELECT oldest FROM cursor) AND (SELECT time FROM moment WHERE sequence = first) <> started)
-    OR (last IS NOT NULL AND NOT EXISTS (SELECT * FROM moment WHERE sequence = last) {NO_GAPS})
+    OR (last > (SELECT oldest FROM cursor) AND NOT EXISTS (SELECT * FROM moment WHERE sequence = last) {NO_GAPS})
     LIMIT 1
     """
     for table in TABLES

@@ -403,10 +403,8 @@ def decode(body: bytes, into: type[Into]) -> Into:
     if not body.strip():
         raise InvalidInput("the body is empty; a JSON object is expected")
     try:
-        return decode_json(body, into)
+        return _decode_either(body, into)
     except msgspec.ValidationError as error:
-        if renamed := _under_own_names(body, into):
-            return renamed
         fault = place_of(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except UnicodeDecodeError as error:
@@ -417,9 +415,19 @@ def decode(body: bytes, into: type[Into]) -> Into:
         raise InvalidInput("the body is nested too deeply") from None
 
 
+def _decode_either(body: bytes, into: type[Into]) -> Into:
+    """Decode a body by the names of the fields or, where that fails, by their aliases."""
+    try:
+        return decode_json(body, into)
+    except msgspec.ValidationError:
+        if renamed := _under_own_names(body, into):
+            return renamed
+        raise
+
+
 def aliases_of(into: type[msgspec.Struct]) -> Mapping[str, str]:
     """Other names of a request's fields, that callers may use as well."""
-    return getattr(into, "aliases", {})
+    return getattr(into, "field_aliases", {})
 
 
 def _under_own_names(body: bytes, into: type[Into]) -> Into | None:
@@ -427,7 +435,10 @@ def _under_own_names(body: bytes, into: type[Into]) -> Into | None:
 
     Raises InvalidInput for a value that does not fit, and for two names of one field with different values.
     """
-    names, given = aliases_of(into), decode_json(body) if aliases_of(into) else None
+    names = aliases_of(into)
+    if not names:
+        return None
+    given = decode_json(body)
     if not isinstance(given, dict) or names.keys().isdisjoint(cast("dict[str, Any]", given)):
         return None
     values: dict[str, Any] = {}

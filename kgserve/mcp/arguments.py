@@ -175,6 +175,7 @@ class Mending:
 
     def __init__(self, now: float) -> None:
         self._now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        self._moments = MOMENTS
         self._faults = _Seen(_MOST_FAULTS)
         self._notes = _Seen(_MOST_NOTES)
         self._mends: dict[type, Callable[[Any, Any, str], Any]] = {
@@ -200,6 +201,7 @@ class Mending:
 
     def mended(self, given: Mapping[str, Any], struct: type[msgspec.Struct]) -> Mapping[str, Any]:
         """The arguments as ``struct`` takes them, as far as they can be put right."""
+        self._moments = MOMENTS - _names_of_texts(struct)
         try:
             return self._struct(dict(given), kind_of(inspect.type_info(struct)), "")
         except _Enough:
@@ -315,14 +317,14 @@ class Mending:
         return found
 
     def _text(self, value: Any, kind: inspect.StrType, path: str) -> Any:
-        if type(value) is int and _name_of(path) not in MOMENTS:
+        if type(value) is int and _name_of(path) not in self._moments:
             self._notes.add(path, f"the number was taken as the text {shown(str(value))}")
             return str(value)
         if not isinstance(value, str):
             first = value[0] if isinstance(value, list) and len(value) == 1 else None
             self._wrong(value, "text", path, first if isinstance(first, str) else self._example(path, kind))
             return value
-        if _name_of(path) in MOMENTS:
+        if _name_of(path) in self._moments:
             return self._moment(value, path)
         self._check_length(len(value), kind, path, "characters")
         return value
@@ -638,7 +640,13 @@ def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[frozenset[str], li
 
 
 def _moments_of(kind: inspect.StructType) -> frozenset[str]:
-    return MOMENTS & {field.encode_name for field in kind.fields if isinstance(kind_of(field.type), inspect.StrType)}
+    texts = {field.encode_name for field in kind.fields if isinstance(kind_of(field.type), inspect.StrType)}
+    return MOMENTS & texts - _names_of_texts(kind.cls)
+
+
+def _names_of_texts(struct: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the fields of a request that share a name with times and hold other texts."""
+    return getattr(struct, "not_times", frozenset())
 
 
 def explained(error: KgserveError, names: Names = tuple) -> str:

@@ -7,7 +7,7 @@ size, and ``more`` says what was left out.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
@@ -75,6 +75,7 @@ class DeleteRelations(Given, kw_only=True):
 class ReadGraph(Given, kw_only=True):
     """Where to begin."""
 
+    not_times: ClassVar[frozenset[str]] = frozenset({"after"})
     after: Annotated[str, Meta(description="Name to go on behind")] = ""
 
 

@@ -197,7 +197,7 @@ class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ``aliases`` are the names that the entity memory's specification gives to filters; REST takes either.
     """
 
-    aliases: ClassVar[Mapping[str, str]] = {"memory_types": "types", "entity_id": "entity", "entity_name": "entity"}
+    field_aliases: ClassVar[Mapping[str, str]] = {"memory_types": "types", "entity_id": "entity", "entity_name": "entity"}
 
     types: Annotated[_Labels, Meta(description="Of any of these types; also `memory_types`")] | None = None
     tags: Annotated[_Labels, Meta(description="With all of these tags")] | None = None
@@ -324,7 +324,7 @@ class RecallingQuery(Recalling, kw_only=True):
 class RecallQuery(RecallingQuery, kw_only=True):
     """What to recall, as a query. Lists are given by repeating the parameter."""
 
-    aliases: ClassVar[Mapping[str, str]] = {**WhichMemories.aliases, "query": "q", "search_mode": "mode"}
+    field_aliases: ClassVar[Mapping[str, str]] = {**WhichMemories.field_aliases, "query": "q", "search_mode": "mode"}
 
     query: _Query = field(name="q")
 

@@ -46,7 +46,7 @@ class EdgeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a node list; ``aliases`` are the names that the versioned contract gives to filters."""
 
-    aliases: ClassVar[Mapping[str, str]] = {"kinds": "kind", "types": "type", "tags": "tag"}
+    field_aliases: ClassVar[Mapping[str, str]] = {"kinds": "kind", "types": "type", "tags": "tag"}
 
     type: Annotated[
         list[_Label],

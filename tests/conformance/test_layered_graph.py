@@ -81,9 +81,9 @@ def test_versions_keep_their_layer(http: httpx.Client) -> None:
 
 @requirement("LG-2.5", "A version is addressed by its own id")
 def test_versions_are_addressable(http: httpx.Client) -> None:
-    retain(http, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z")
-    retain(http, "Alice lives in London.", entity_id="home", valid_from="2025-01-01T00:00:00Z")
-    for version in listed(http, "entities/home/history"):
+    retain(http, "Alice lives in Berlin.", entity_id="dwelling", valid_from="2022-01-01T00:00:00Z")
+    retain(http, "Alice lives in London.", entity_id="dwelling", valid_from="2025-01-01T00:00:00Z")
+    for version in listed(http, "entities/dwelling/history"):
         assert memory(http, version["id"])["content"] == version["content"]
 
 

@@ -113,7 +113,7 @@ def test_abuse_35_36_37_what_is_no_json(of: httpx.Client) -> None:
 
 
 def test_times_numbers_and_cursors_of_queries(of: httpx.Client) -> None:
-    fields = {"before_date": TIMES, "after_date": TIMES, "valid_at": TIMES, "cursor": ("x", "é" * 9, "AAAA")}
+    fields = {"before_date": TIMES[2:], "after_date": TIMES[2:], "valid_at": TIMES, "cursor": ("x", "é" * 9, "AAAA")}
     fields |= {"limit": ("0", "1001", "-1", "many", str(2**63)), "offset": ("-1", "1.5", str(10**30))}
     fields |= {"min_confidence": ("2", "-0.1", "nan", "inf", "x"), "layer": ("4", "-1", "x"), "buckets": ("0", "1001")}
     fields |= {"min_strength": ("2", "nan"), "metadata": ("x", "[]", "{", '{"a":NaN}'), "by": ("hour", "")}

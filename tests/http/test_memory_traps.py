@@ -205,9 +205,9 @@ def test_settings_of_a_store_stand_in_the_way_of_nothing(of: httpx.Client, store
     assert "conflicts" not in exported(of, store)[0]
 
 
-def test_times_say_their_zone(of: httpx.Client) -> None:
+def test_what_is_no_date_is_refused(of: httpx.Client) -> None:
     stored(of, "Tea at four")
-    for bare in ("2025-01-01T00:00:00", "2025-01-01", "yesterday", "", "1e9"):
+    for bare in ("2025-01", "yesterday", "1e9"):
         for name in ("before_date", "after_date"):
             for path, query in (("/api/memories", {}), ("/api/memories/search", {"q": "tea"})):
                 found = refusal(of.get(path, params={name: bare, **query}), 400)

@@ -45,6 +45,7 @@ OF_THE_MOMENT = {
     "engine_bytes",
     "engine_log_bytes",
     "bytes",
+    "history",
     "pending",
 }
 NODES = [

@@ -162,6 +162,7 @@ def test_an_import_that_fails_gives_the_store_back(library: Library) -> None:
         yield {"kind": "node", "id": "a", "type": "t"}
         raise OSError("gone")
 
+    library.create("s")
     with pytest.raises(OSError, match="gone"):
         library.store("s").import_(lines())
     with pytest.raises(InvalidInput, match="not asynchronous"):

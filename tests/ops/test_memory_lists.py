@@ -225,7 +225,7 @@ def test_cursors_and_questions_that_cannot_be(store: World) -> None:
         {"cursor": page.next_cursor, "sort": "updated"},
         {"cursor": page.next_cursor, "offset": 1},
         {"cursor": (page.next_cursor or "") + "!"},
-        {"before_date": "2025-01-01T00:00:00"},
+        {"before_date": "2025-01"},
         {"metadata": "[1]"},
         {"metadata": '{"a": 18446744073709551616}'},
         {"valid_at": "yesterday"},
@@ -353,7 +353,7 @@ def test_a_use_counts_in_lists_and_numbers_at_once(tmp_path: Path) -> None:
         assert ids(listed(world, min_confidence=0.34)) == ["old"]
         assert ids(listed(world, sort="confidence")) == ["old", "new"]
         assert ids(listed(world, sort="accessed")) == ["old", "new"]
-        assert analytics.overview(graph).average_confidence == pytest.approx((0.35 + 0.3) / 2, abs=SLACK)
+        assert analytics.overview(graph).average_confidence == pytest.approx((0.6 + 0.3) / 2, abs=SLACK)
 
 
 def test_merged_entities_are_one(tmp_path: Path) -> None:

@@ -404,12 +404,12 @@ def test_a_filter_in_graph_mode_reaches_all_memories_of_a_hub(world: World, monk
         assert set(world.found(mode=mode, entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
 
 
-def test_names_that_several_have_and_dates_without_a_zone_are_refused(world: World) -> None:
+def test_names_that_several_have_and_what_is_no_date_are_refused(world: World) -> None:
     world.write(WriteBatch(nodes=[*people("Ann", "ann"), memory("m1", "fox")]))
     with pytest.raises(Conflict, match="names 2 entities"):
         world.recall(entity="ANN")
     for field in ("after_date", "before_date"):
-        wanted: dict[str, Any] = {field: "2026-01-01T00:00:00"}
+        wanted: dict[str, Any] = {field: "2026-01"}
         with pytest.raises(InvalidInput, match=f"{field}: is not an RFC 3339 time"):
             world.recall("fox", **wanted)
 

@@ -13,7 +13,7 @@ from kgserve.store.feed import Feeds
 from kgserve.store.pool import StorePool
 from tests.store.writing import settings
 
-BELONGS_TO_THE_WHOLE = {"lease", "__enter__", "__exit__"}
+BELONGS_TO_THE_WHOLE = {"lease", "release_or_discard", "__enter__", "__exit__"}
 """Made of what is redefined."""
 
 

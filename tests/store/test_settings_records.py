@@ -118,15 +118,15 @@ def test_the_doctor_says_so_once(files: Layout, damage: Callable[[Layout], None]
 
 @contextmanager
 def unwritable(folder: Path) -> Generator[None]:
-    """Nothing can be written aside in it: where the new file is to be there is a folder."""
+    """Nothing can be written aside in it: the new file's name is a link into a folder that does not exist."""
     blocked = [folder / f"{name}.new" for name in ("settings.5", "store.json")]
     for path in blocked:
-        path.mkdir()
+        path.symlink_to("missing/file")
     try:
         yield
     finally:
         for path in blocked:
-            path.rmdir()
+            path.unlink()
 
 
 def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) -> None:
