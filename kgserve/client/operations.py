@@ -42,7 +42,7 @@ from kgserve.model.cluster import (
 )
 from kgserve.model.drawing import Drawing, DrawRequest, Timeline, TimelineQuery
 from kgserve.model.extraction import ExtractAnswer, ExtractRequest
-from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
+from kgserve.model.hierarchy import WholeMemoryRequest
 from kgserve.model.layers import ForgetAnswer, ForgetRequest, Message, RetainAnswer, RetainedBatch, RetainRequest
 from kgserve.model.memories import (
     ApplyPlan,
@@ -119,6 +119,7 @@ from kgserve.model.queries import (
     TagsQuery,
 )
 from kgserve.model.reflection import Reflection, ReflectRequest
+from kgserve.model.relationships import WholeMemory
 from kgserve.model.requests import (
     ContextRequest,
     CountRequest,
@@ -1193,11 +1194,12 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
 
 
 def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> Call[WholeMemory]:
-    """One memory with its parent, children and versions.
+    """One memory or version with what belongs to it.
 
-    Answers with a memory as `memory` does, with its parent, the number of its children, and what it was.
+    Answers with a memory as `memory` does, with its parent, number of children, relationships, and what it was.
 
-    It counts as used, unless `touch` is false or the key only reads. Raises NotFound.
+    The id of a version, as a history lists it, is answered with that version, which `belongs_to` the memory. A memory
+    counts as used, a version does not, unless `touch` is false or the key only reads. Raises NotFound.
     """
     return WHOLE_MEMORY.ask(store, WholeMemoryRequest(memory_id=memory_id, touch=touch))
 
@@ -1831,7 +1833,7 @@ def relations(
 ) -> Call[RelationPage]:
     """List relations between entities, page by page.
 
-    Lists the relations between entities that have a name, those that are true now, by their ends and their types.
+    Lists the relations between named entities and memories that are true now, by their ends and their types.
 
     A page that has looked at 20,000 relations ends there: it may be short, or empty, with a `next_cursor`. Raises
     InvalidInput for a cursor, NotFound for an entity that there is not, and Conflict for a name that several have.
@@ -1857,7 +1859,7 @@ def relate(  # noqa: PLR0913 - the fields of the request
 ) -> Call[CreatedRelation]:
     """Relate two entities by name.
 
-    Relates two entities by their names; ends that are not there are made, as `unknown`.
+    Relates two entities by name, or memories by id; entities that are not there are made, as `unknown`.
 
     Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
     StorageFull and Unavailable.
@@ -1881,6 +1883,7 @@ def create_relations(store: str, relations: Iterable[Mapping[str, Any] | Relatio
 
     Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
 
+    A name that no entity has and that is the id of a memory means that memory.
     Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
     Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """

@@ -20,7 +20,7 @@ from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fiel
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.values import EXCERPT, LONG, MOST, brief_attributes, first_fitting, lean, lines_within, shortened
 from kgserve.model import layers
-from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
+from kgserve.model.hierarchy import WholeMemoryRequest
 from kgserve.model.memories import (
     SPAN,
     AssociatedEntity,
@@ -36,8 +36,9 @@ from kgserve.model.memories import (
 )
 from kgserve.model.named import RelationInput
 from kgserve.model.reflection import Reflection, ReflectRequest, memory_line, proposal_line
+from kgserve.model.relationships import WholeMemory
 from kgserve.model.requests import SearchMode
-from kgserve.ops import forgetting, hierarchy, reflecting, retaining
+from kgserve.ops import forgetting, reflecting, retaining, whole_memory
 from kgserve.ops.graph import Graph
 from kgserve.ops.recall import recall
 from kgserve.settings import Dedup
@@ -204,7 +205,7 @@ def naming_arguments(names: Mapping[str, str]) -> Generator[None]:
 
 
 def _whole(graph: Graph, given: GetMemory) -> WholeMemory:
-    return hierarchy.whole_memory(graph, WholeMemoryRequest(memory_id=given.id, touch=given.touch))
+    return whole_memory.whole_memory(graph, WholeMemoryRequest(memory_id=given.id, touch=given.touch))
 
 
 def _set(given: msgspec.Struct) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,12 +37,16 @@ from kgserve.model.decay import LEAST_KEY, HalfLives, Worth, least_key
 from kgserve.model.listing import Counted, MemoryFilter
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT, aliases_in, folded
+from kgserve.model.relationships import STRUCTURAL_RELATIONS
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.sqlite_files import of_some, opened, seal, write_anew
 
 NO_RELATIONS = (IS_ABOUT, MERGED_INTO)
 """What joins no two entities: that a memory is about one, and that one has come to another."""
 _AT_ONCE = 5_000
+
+_Standing = Literal["", "entity", "memory"]
+"""What a node is at the end of a relation; empty for one that has ended or is neither."""
 
 EdgesOf = Callable[[str], Iterable[EdgeRow]]
 """The edges of a node, in both directions."""
@@ -73,7 +77,7 @@ class Follower:
         self._edges_of = edges_of
         self._books = Books()
         self._hierarchy = Hierarchy(transaction)
-        self._stands: dict[str, bool] = {}
+        self._stands: dict[str, _Standing] = {}
 
     def follow(self, net: NetChange) -> None:
         """Take in what several commits come to."""
@@ -99,6 +103,7 @@ class Follower:
     def _add(self, rows: Sequence[NodeRow]) -> None:
         self._add_memories([row for row in rows if row.is_memory])
         self._fill_entities([(row, entity) for row in rows if (entity := _entity_of(row)) is not None])
+        self._unknow(rows)
 
     def _add_memories(self, rows: Sequence[NodeRow]) -> None:
         if not rows:
@@ -142,8 +147,12 @@ class Follower:
         self._hierarchy.put(edges)
         related = [edge for edge in edges if edge.relation_type not in NO_RELATIONS]
         self._know({end for edge in related for end in edge.key[:2]})
-        related = [edge for edge in related if self._stands[edge.source] and self._stands[edge.target]]
-        self._run_many(sql.RELATION, map(_relation, related))
+        self._run_many(sql.RELATION, [_relation(edge) for edge in related if self._is_shown(edge)])
+
+    def _is_shown(self, edge: EdgeRow) -> bool:
+        """Whether a relation joins what stands, and is none by which the store itself joins memories."""
+        ends = {self._stands[edge.source], self._stands[edge.target]}
+        return "" not in ends and ("memory" not in ends or edge.relation_type not in STRUCTURAL_RELATIONS)
 
     def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:
         keys = list(keys)
@@ -161,14 +170,16 @@ class Follower:
         entries = {found[1]: (found[0], Entry(*found[1:])) for found in of_some(self._run, sql.ENTRIES_OF, ids)}
         new = [row for row in rows if row.is_memory and row.id not in entries]
         self._add_memories(new)
-        self._put_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
+        risen = self._put_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
         entities = {
             found[0]: _Entity._make((*found[:4], bool(found[4]))) for found in of_some(self._run, sql.ENTITY_ROWS, ids)
         }
-        return [*(row.id for row in new), *(row.id for row in rows if self._put_entity(row, entities.get(row.id)))]
+        risen += [row.id for row in rows if self._put_entity(row, entities.get(row.id))]
+        self._unknow(rows)
+        return [*(row.id for row in new), *risen]
 
-    def _put_memories(self, found: Sequence[tuple[NodeRow, int, Entry]]) -> None:
-        """Take in rows of what was a memory."""
+    def _put_memories(self, found: Sequence[tuple[NodeRow, int, Entry]]) -> list[str]:
+        """Take in rows of what was a memory; the ids of those that are in force again."""
         for row, _, before in found:
             if not row.is_memory:
                 self._drop_memory(before)
@@ -178,14 +189,20 @@ class Follower:
         for number, tag in of_some(self._run, sql.TAGS_OF_SOME, [number for _, number, _ in found]):
             had.setdefault(number, set()).add(tag)
         puts: list[Entry] = []
+        risen: list[str] = []
         for row, number, before in found:
             entry = entry_of(row, used.get(row.id), self._half_lives)
             if entry != before:
                 puts.append(entry)
             if before.active != entry.active:
                 self._hierarchy.changed(row.id)
+                if entry.active:
+                    risen.append(row.id)
+                else:
+                    self._drop_relations(row.id)
             self._book(number, (before, entry), (had.get(number, set()), _tags(row)))
         self._run_many(sql.PUT, puts)
+        return risen
 
     def _book(self, number: int, entries: tuple[Entry, Entry], tags: tuple[set[str], set[str]]) -> None:
         """Count a memory as it is in place of how it was."""
@@ -205,6 +222,8 @@ class Follower:
         self._run_many(sql.UNTAG, [(tag, number) for tag in tags])
         self._run(sql.ABOUT_NOTHING, (number,))
         self._hierarchy.forget(number)
+        self._drop_relations(entry.id)
+        self._stands.pop(entry.id, None)
         self._run(sql.DROP, (number,))
 
     def _touch(self, ids: Iterable[str]) -> None:
@@ -229,7 +248,7 @@ class Follower:
         return self._has_risen(before, entity)
 
     def _has_risen(self, before: _Entity | None, entity: _Entity) -> bool:
-        self._stands[entity.id] = entity.standing
+        self._stands.pop(entity.id, None)
         stood = before is not None and before.standing
         if stood and not entity.standing:
             self._drop_relations(entity.id)
@@ -239,10 +258,11 @@ class Follower:
         if entity is None:
             return
         self._count(entity, -1)
-        self._stands[entity.id] = False
+        self._stands.pop(entity.id, None)
         self._run(sql.NO_ENTITY, (entity.id,))
         self._run(sql.UNNAME, (entity.id,))
-        self._drop_relations(entity.id)
+        if entity.standing:
+            self._drop_relations(entity.id)
 
     def _drop_relations(self, node_id: str) -> None:
         self._run(sql.NO_RELATIONS_FROM, (node_id,))
@@ -286,10 +306,15 @@ class Follower:
         return found and _Entity(node_id, found[0], found[1], found[2], bool(found[3]))
 
     def _know(self, ids: set[str]) -> None:
-        """Find out which of some nodes are entities that stand."""
-        unknown = ids - self._stands.keys()
-        standing = {node_id for (node_id,) in of_some(self._run, sql.STANDING, [*unknown])}
-        self._stands |= {node_id: node_id in standing for node_id in unknown}
+        """Find out what stands of some nodes, and as what."""
+        unknown = [*(ids - self._stands.keys())]
+        self._stands |= dict.fromkeys(unknown, "")
+        self._stands |= {node_id: "memory" for (node_id,) in of_some(self._run, sql.ACTIVE, unknown)}
+        self._stands |= {node_id: "entity" for (node_id,) in of_some(self._run, sql.STANDING, unknown)}
+
+    def _unknow(self, rows: Iterable[NodeRow]) -> None:
+        for row in rows:
+            self._stands.pop(row.id, None)
 
 
 def _tags(row: NodeRow) -> set[str]:

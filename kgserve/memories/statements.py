@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kgserve.memories import closure
 
-FORMAT = 4
+FORMAT = 5
 MOST_PINNED = 1_000
 """So many pinned memories are looked at, the newest."""
 # A power loss may take the end of what was taken in, but nothing out of the middle.
@@ -134,6 +134,7 @@ ENTITY = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?)"
 ENTITY_OF = "SELECT type, name, fold, standing FROM entity WHERE id = ?"
 ENTITY_ROWS = "SELECT id, type, name, fold, standing FROM entity WHERE id IN"
 STANDING = "SELECT id FROM entity WHERE standing AND id IN"
+ACTIVE = "SELECT id FROM memory WHERE active AND id IN"
 NO_ENTITY = "DELETE FROM entity WHERE id = ?"
 NAME = "INSERT OR IGNORE INTO named VALUES (?, ?, ?, ?)"
 UNNAME = "DELETE FROM named WHERE id = ?"

@@ -110,27 +110,3 @@ class PlacedPage(msgspec.Struct, frozen=True):
 
     memories: list[PlacedMemory]
     next: str | None
-
-
-class FormerMemory(msgspec.Struct, kw_only=True):
-    """A former version of a memory, or one that it has absorbed.
-
-    It was true from ``valid_from`` to before ``valid_to``; where both are the same, at no moment.
-    """
-
-    id: str
-    content: str
-    ended: str | None
-    valid_from: str | None
-    valid_to: str | None
-
-
-class WholeMemory(Memory, kw_only=True):
-    """A memory with what belongs to it: its parent, how many stand directly below it, and what it was."""
-
-    parent: Annotated[Memory | None, Meta(description="What it stands below; null: nothing")]
-    children: Annotated[int, Meta(description="Memories directly below it that are true now")]
-    versions: Annotated[
-        list[FormerMemory],
-        Meta(description="Former versions and those that it absorbed, by when they were true; the first 100"),
-    ]

@@ -508,7 +508,7 @@ class RecalledMemory(Memory, kw_only=True):
     """A memory that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode.
 
     ``via`` is the memory beside which it stands, as many ``hops`` away, that gave to its score: a turn near it in a
-    conversation, or anything with ``expand``.
+    conversation, or anything with ``expand``; ``relation`` says what the hit is to it.
     """
 
     score: Annotated[float, Meta(description="What it is sorted by, effective confidence included")]
@@ -516,6 +516,16 @@ class RecalledMemory(Memory, kw_only=True):
     semantic_score: float | UnsetType = UNSET
     hops: int | UnsetType = UNSET
     via: Annotated[str, Meta(description="The hit that gave to its score")] | UnsetType = UNSET
+    relation: (
+        Annotated[
+            str,
+            Meta(
+                description="With `via`, what this is to that hit: parent, child, sibling, entity (both are about the "
+                "same), or the type of the relationship"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     said: Annotated[int, Meta(description="How many of those found say this, if several do")] | UnsetType = UNSET
     why: str | UnsetType = UNSET
     store: Annotated[str, Meta(description="With `also`, where it is")] | UnsetType = UNSET

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kgserve.model.fusion import DECAY, FUNCTION_WORDS, Match, Neighbours, both_ways, spread
+from kgserve.model.layers import NEXT
 from kgserve.model.names import folded
 
 MOST_ENTITIES = 300
@@ -31,7 +32,7 @@ class Recalled(msgspec.Struct, frozen=True):
     """A memory that fits: ``score`` is what it is sorted by, ``match`` what it is without its confidence.
 
     ``keyword`` and ``semantic`` are the scores of the two indexes, ``hops`` how far away the entity is that led to it,
-    or the memory ``via`` which it has a part of its score.
+    or the memory ``via`` which it has a part of its score, and ``relation`` what it is to that memory.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Recalled(msgspec.Struct, frozen=True):
     hops: int | None = None
     why: str = ""
     via: str | None = None
+    relation: str | None = None
 
 
 WORDS_AT_LEAST = 4.0
@@ -264,6 +266,7 @@ def in_conversation(
                     score=share * (each.score + gain * standing[each.id].confidence),
                     match=share * (each.match + gain),
                     via=near[0].via if near else None,
+                    relation=NEXT if near else None,
                     hops=near[0].hops if near else None,
                     why=", ".join((each.why, *told, *(("asks",) if share < 1.0 else ()))),
                 )
@@ -308,6 +311,12 @@ class Gift(NamedTuple):
     share: float
     kind: Kind
     hops: int
+    type: str = ""
+
+    @property
+    def relation(self) -> str:
+        """How the taker is related to the giver: the type of a relationship, else the kind."""
+        return self.type or self.kind
 
 
 def by_entity(memories: int) -> float:
@@ -338,7 +347,9 @@ def expanded(
 def _taken(before: Recalled, gift: Gift, score: float) -> Recalled:
     why = f"{before.why + ', ' if before.why else ''}{_TOLD[gift.kind]} {gift.giver}: {score - before.score:+.2f}"
     match = before.match or score
-    return msgspec.structs.replace(before, score=score, match=match, via=gift.giver, hops=gift.hops, why=why)
+    return msgspec.structs.replace(
+        before, score=score, match=match, via=gift.giver, hops=gift.hops, why=why, relation=gift.relation
+    )
 
 
 def _among(kept: Sequence[Recalled], taken: Sequence[Recalled]) -> list[Recalled]:

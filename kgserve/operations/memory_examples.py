@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.model.extraction import ExtractAnswer
-from kgserve.model.hierarchy import PlacedMemory, WholeMemory
+from kgserve.model.hierarchy import PlacedMemory
 from kgserve.model.layers import ForgetAnswer, RetainAnswer, Retained, RetainedBatch, RetainOperation
 from kgserve.model.memories import (
     Cluster,
@@ -55,6 +55,7 @@ from kgserve.model.named import (
     UpdatedEntity,
 )
 from kgserve.model.reflection import Candidate, Link, Proposal, Reflection
+from kgserve.model.relationships import WholeMemory
 
 _TIME = "2025-07-15T12:00:00.000000Z"
 _ID = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
@@ -99,7 +100,7 @@ _DOMAIN: dict[str, Any] = _MEMORY | {
     "entities": [],
 }
 DOMAIN = Memory(**_DOMAIN, layer=0)
-WHOLE_MEMORY = WholeMemory(**_MEMORY, parent_id="web-shop", parent=DOMAIN, children=0, versions=[])
+WHOLE_MEMORY = WholeMemory(**_MEMORY, parent_id="web-shop", parent=DOMAIN, children=0, relationships=[], versions=[])
 PLACED = [PlacedMemory(**_MEMORY, parent_id="web-shop", depth=1)]
 STORE_MEMORIES: dict[str, Any] = {"memories": [STORE_MEMORY]}
 STORED_MANY = StoredMemories(

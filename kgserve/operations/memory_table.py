@@ -22,13 +22,13 @@ from kgserve.ops import (
     analytics,
     consolidating,
     forgetting,
-    hierarchy,
     memories,
     memory_lists,
     named,
     recall,
     reflecting,
     retaining,
+    whole_memory,
 )
 
 _MEMORIES = "/api/memories"
@@ -97,8 +97,8 @@ MEMORY_CASES = (
         example=examples.MEMORY, errors=(*READ, "conflict"),
     ),
     UseCase(
-        *("whole_memory", "GET", "/api/v1/memories/{id}", hierarchy.whole_memory),
-        id="getWholeMemory", tag="memories", role="read", summary="One memory with its parent, children and versions",
+        *("whole_memory", "GET", "/api/v1/memories/{id}", whole_memory.whole_memory),
+        id="getWholeMemory", tag="memories", role="read", summary="One memory or version with what belongs to it",
         example=examples.WHOLE_MEMORY, errors=(*READ, "conflict"),
     ),
     UseCase(

@@ -151,15 +151,18 @@ class About(ABC):
             self._is_entity |= {end: end in there and not there[end].is_memory for end in new}
         return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]]
 
-    def beside(self, memory: str, most: int, apart: tuple[str, ...] = ()) -> list[tuple[str, float]]:
-        """What a memory is related to, memory or not, and what is left of each relation; of one with more nothing.
+    def beside(self, memory: str, most: int, apart: tuple[str, ...] = ()) -> list[tuple[str, float, str]]:
+        """What a memory is related to, what is left of each relation, and its type; of one with more nothing.
 
         But for relations of some types.
         """
         edges = list(islice(self._relations(memory, (*_BESIDE, *apart)), most + 1))
         if len(edges) > most:
             return []
-        return [(edge.target if edge.source == memory else edge.source, self._worth(edge)) for edge in edges]
+        return [
+            (edge.target if edge.source == memory else edge.source, self._worth(edge), edge.relation_type)
+            for edge in edges
+        ]
 
     @property
     def _store(self) -> Store:

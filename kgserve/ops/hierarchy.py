@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import asdict
-
 from kgserve.errors import NotFound, TooLarge
 from kgserve.history.history import History
 from kgserve.memories.closure import BelowPage, Placed
@@ -15,25 +13,21 @@ from kgserve.model.hierarchy import (
     MAX_DEPTH,
     AncestorsRequest,
     BelowRequest,
-    FormerMemory,
     PlacedMemory,
     PlacedPage,
-    WholeMemory,
-    WholeMemoryRequest,
     is_upward,
     newest,
 )
-from kgserve.model.memories import MemoryEntity, MemoryRequest
+from kgserve.model.memories import MemoryEntity
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.model.times import format_time
 from kgserve.model.withdrawing import stands
 from kgserve.ops.about import Associations, entities_at
 from kgserve.ops.graph import Graph
-from kgserve.ops.memories import get_memory, memory_in
+from kgserve.ops.memories import memory_in
 from kgserve.ops.moments import EVERY_EDGE
 from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
-from kgserve.ops.shown_memories import fields_of, now_in_microseconds, settings_of, shown, shown_fields
+from kgserve.ops.shown_memories import fields_of, now_in_microseconds, settings_of, shown_fields
 from kgserve.ops.validate import checked_label
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.ways import parents
@@ -43,29 +37,6 @@ from kgserve.views.history import HistoryFollower
 
 MOST_THEN = 10_000
 """So many memories are gone along, at most, to know what stood below one in the past."""
-MOST_VERSIONS = 100
-
-
-def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
-    """Answers with a memory as `memory` does, with its parent, the number of its children, and what it was.
-
-    It counts as used, unless `touch` is false or the key only reads. Raises NotFound.
-    """
-    with graph.lease() as store:
-        memory = get_memory(graph, MemoryRequest(memory_id=request.memory_id, touch=request.touch))
-        now, memory_id, parent_id = now_in_microseconds(), memory.id, memory.parent_id
-
-        def look(memories: Memories, rows: Rows) -> WholeMemory:
-            above = rows.node(parent_id) if isinstance(parent_id, str) else None
-            former = rows.nodes([each.id for each in memories.versions(memory_id, MOST_VERSIONS)])
-            return WholeMemory(
-                **asdict(memory),
-                parent=None if above is None or not stands(above) else shown(store, rows, [above], now)[0],
-                children=memories.children(memory_id, now),
-                versions=[_former(row) for row in former.values()],
-            )
-
-        return store.memories.ask(look)
 
 
 def children(graph: Graph, request: BelowRequest) -> PlacedPage:
@@ -132,14 +103,6 @@ def _shown(store: Store, rows: Rows, places: Sequence[Placed], now: int) -> list
         raise MemoriesDamaged("it names a memory that is not there")
     memories = shown_fields(store, rows, [*found.values()], now)
     return [PlacedMemory(**fields, depth=place.depth) for fields, place in zip(memories, places, strict=True)]
-
-
-def _former(row: NodeRow) -> FormerMemory:
-    extras = row.extras
-    times = (extras.valid_from, extras.valid_to) if extras is not None else (None, None)
-    since, until = (None if time is None else format_time(time) for time in times)
-    ended = (extras.ended or None) if extras is not None else None
-    return FormerMemory(id=row.id, content=row.content, ended=ended, valid_from=since, valid_to=until)
 
 
 # The past

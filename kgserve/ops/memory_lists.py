@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from kgserve.decoding import msgpack_decoder
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.memories.lookups import RelationFilter
 from kgserve.memories.memories import Memories
 from kgserve.memories.selecting import FEW, MemoryPlace, Sort
@@ -25,6 +25,7 @@ from kgserve.model.named import (
     RelationsQuery,
 )
 from kgserve.model.rows import EdgeKey
+from kgserve.model.withdrawing import stands
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.moments import valid_moment
@@ -32,6 +33,7 @@ from kgserve.ops.named import entity_fields, found_entity, shown_relations
 from kgserve.ops.shown_memories import now_in_microseconds, shown
 from kgserve.ops.validate import Faults, asked_in_json, bound
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.ways import survivor
 from kgserve.store.memories_view import MemoriesDamaged
 from kgserve.store.store import Store
 
@@ -152,7 +154,7 @@ def list_entities(graph: Graph, request: EntitiesQuery) -> EntityPage:
 
 
 def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
-    """Lists the relations between entities that have a name, those that are true now, by their ends and their types.
+    """Lists the relations between named entities and memories that are true now, by their ends and their types.
 
     A page that has looked at 20,000 relations ends there: it may be short, or empty, with a `next_cursor`. Raises
     InvalidInput for a cursor, NotFound for an entity that there is not, and Conflict for a name that several have.
@@ -161,8 +163,8 @@ def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
     with graph.lease() as store:
         wanted = RelationFilter(
             now_in_microseconds(),
-            found_entity(store, request.source, graph.name) if request.source else "",
-            found_entity(store, request.target, graph.name) if request.target else "",
+            _found_end(store, request.source, graph.name) if request.source else "",
+            _found_end(store, request.target, graph.name) if request.target else "",
             tuple(filter(None, request.type)),
             request.min_strength,
         )
@@ -176,6 +178,18 @@ def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
             return RelationPage(relations=relations, next_cursor=None if page.next is None else _cursor(page.next))
 
         return store.memories.ask(look)
+
+
+def _found_end(store: Store, text: str, name: str) -> str:
+    """Return the id of an entity, by its id or its name, or of a memory. Raises NotFound and Conflict."""
+    try:
+        return found_entity(store, text, name)
+    except NotFound:
+        with store.reading() as rows:
+            row = rows.node(survivor(rows, text))
+        if stands(row):
+            return row.id
+        raise
 
 
 # Cursors

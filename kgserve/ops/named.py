@@ -53,6 +53,7 @@ from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import merging
 from kgserve.ops.graph import Graph, made_of
+from kgserve.ops.relating import met_end, relation_key
 from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of, shown, use
 from kgserve.ops.storing import Draft
 from kgserve.ops.validate import Faults, called, edge_put, node_put
@@ -407,6 +408,7 @@ def _use_shown(store: Store, nodes: Iterable[GraphEntity], now: int) -> None:
 def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[RelationsCreated]:
     """Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
 
+    A name that no entity has and that is the id of a memory means that memory.
     Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
     Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
@@ -418,7 +420,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
 
     def decide(draft: Draft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
-            key = (draft.entity(each.source), draft.entity(each.target), each.relation_type)
+            key = relation_key(draft, each)
             made.append(put_relation(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
@@ -477,7 +479,7 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
 
     def decide(draft: Draft) -> WriteBatch:
         for each in request.relations:
-            source, target = draft.met(each.source), draft.met(each.target)
+            source, target = met_end(draft, each.source), met_end(draft, each.target)
             key = (source or "", target or "", each.relation_type)
             if draft.edge(key) is None:
                 missing.append(each)
@@ -607,7 +609,7 @@ def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
 
 
 def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
-    """Relates two entities by their names; ends that are not there are made, as `unknown`.
+    """Relates two entities by name, or memories by id; entities that are not there are made, as `unknown`.
 
     Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
     StorageFull and Unavailable.

@@ -41,6 +41,7 @@ from kgserve.model.withdrawing import FORGOTTEN, SUPERSEDED
 from kgserve.ops.graph import Graph
 from kgserve.ops.memories import TEASER, Checked, Done, checked_memory, store_checked
 from kgserve.ops.named import put_relation, related_put
+from kgserve.ops.relating import relation_key
 from kgserve.ops.shown_memories import name_of, settings_of
 from kgserve.ops.storing import MemoryPut, Stored, Storing, united_attributes
 from kgserve.ops.superseding import Fact, check_bounds, place
@@ -534,7 +535,7 @@ class Retaining(Storing):
     def _relate(self) -> None:
         """Write the relations that came along."""
         for each, put in zip(self._wanted.request.relations, self._wanted.relations, strict=True):
-            key = (self.entity(each.source), self.entity(each.target), each.relation_type)
+            key = relation_key(self, each)
             _, made = put_relation(self, msgspec.structs.replace(put, key=key))
             told = f"{each.source} {each.relation_type} {each.target}"
             self._tell(Step("link", key[0], told, f"relation {made}", is_new=made != "existing"))
