@@ -7,7 +7,7 @@ size, and ``more`` says what was left out.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field

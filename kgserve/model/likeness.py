@@ -93,11 +93,8 @@ def identifiers(text: str) -> list[str]:
     """Return the tokens of a text in which case matters, in order: those that hold a capital and name something.
 
     These are tokens with an underscore, with a digit, with a capital behind another letter, and those of capitals
-    alone, but for English words that are stressed so. 5MB counts as MB does in 5 MB, and APIs as API. In a text without
-    small letters of more than one word, case says nothing.
+    alone, but for English words that are stressed so. 5MB counts as MB does in 5 MB, and APIs as API.
     """
-    if " " in text.strip() and text.isupper():
-        return []
     found = _CAPITALISED.findall(text)
     if found and text.lstrip().startswith(found[0]) and not any(letter.isupper() for letter in found[0][1:]):
         del found[0]  # a sentence begins with a capital: F3 is f3 there

@@ -197,7 +197,11 @@ class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ``aliases`` are the names that the entity memory's specification gives to filters; REST takes either.
     """
 
-    field_aliases: ClassVar[Mapping[str, str]] = {"memory_types": "types", "entity_id": "entity", "entity_name": "entity"}
+    field_aliases: ClassVar[Mapping[str, str]] = {
+        "memory_types": "types",
+        "entity_id": "entity",
+        "entity_name": "entity",
+    }
 
     types: Annotated[_Labels, Meta(description="Of any of these types; also `memory_types`")] | None = None
     tags: Annotated[_Labels, Meta(description="With all of these tags")] | None = None

@@ -14,7 +14,9 @@ from tests.http.serving import Served, serving
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve with the local embedding model, as a fresh installation does."""
     data = tmp_path_factory.mktemp("conformance") / "data"
-    with serving(data, embedding_provider="local", models_dir=model_settings().models_dir, max_open_stores=8) as running:
+    with serving(
+        data, embedding_provider="local", models_dir=model_settings().models_dir, max_open_stores=8
+    ) as running:
         yield running
 
 

@@ -214,14 +214,14 @@ def test_a_run_whose_primary_was_absorbed_later_names_the_run_that_did(place: Pl
     before = exported(of)
     first = run(place, store)
     with place.pool.lease(store) as leased:
-        put(leased, [memory("c", "THE USER LIKES TEA", confidence=1.0)])
+        put(leased, [memory("c", "The user likes tea.", confidence=1.0)])
     again = run(place, store)
     assert [(each.primary, each.absorbed) for each in again.clusters] == [("c", ["a"])]
     with pytest.raises(Conflict, match=f"'a' was absorbed by 'c' since, in the consolidation '{again.run}': undo that"):
         undo_consolidation(of, UndoConsolidationRequest(run_id=first.run or ""))
     # A third one, of which "c" is the primary, and takes words over.
     with place.pool.lease(store) as leased:
-        put(leased, [memory("d", "The User likes TEA", confidence=0.5, tags=("warm",))])
+        put(leased, [memory("d", "the user likes tea!", confidence=0.5, tags=("warm",))])
     third = run(place, store)
     assert [(each.primary, each.absorbed) for each in third.clusters] == [("c", ["d"])]
     with pytest.raises(Conflict, match="changed since the consolidation: 'c'"):

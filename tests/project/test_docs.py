@@ -33,7 +33,9 @@ def name(page: Path) -> str:
     return page.relative_to(TOP).as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page.parent == DOCS and not FILE_MARK.match(page.read_text())], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in pages() if page.parent == DOCS and not FILE_MARK.match(page.read_text())], ids=name
+)
 def test_a_page_begins_with_a_sentence_and_an_example(page: Path) -> None:
     title, sentence, block = page.read_text().split("\n\n", 2)
     assert title.startswith("# ")
