@@ -49,7 +49,7 @@ class Report(msgspec.Struct):
             self.examples.setdefault(reason, result.text)
 
     def wants(self, generated: Generated, result: Result) -> bool:
-        """Whether a difference is worth minimising: not one whose kind has been met, nor more than so many."""
+        """Return whether to minimise a difference: its kind is new, and the bound on differences is not reached."""
         kind = f"{result.verdict}: {_shape(generated)}"
         if kind in self.findings:
             self.findings[kind].count += 1

@@ -126,7 +126,7 @@ def _round(value: Any, digits: int = 0) -> float:
     if not math.isfinite(number):
         return number
     if not 0 <= _whole(digits) <= MAX_DIGITS:
-        raise Unmodelled("so many digits")
+        raise Unmodelled("too many digits")
     if digits:
         return math.copysign(math.floor(abs(number) * 10.0**digits + 0.5), number) / 10.0**digits
     below = math.floor(number)

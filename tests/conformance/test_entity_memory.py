@@ -652,8 +652,8 @@ def test_search_modes(http: httpx.Client) -> None:
     refusal(http.get("/api/memories/search", params={"q": "x", "mode": "fuzzy"}), 400)
 
 
-@requirement("EM-5.3.1", "Semantic search leaves out what is below a similarity of 0.5 unless told otherwise")
-@requirement("EM-5.3.2", "Search answers with 20 memories unless told otherwise")
+@requirement("EM-5.3.1", "By default semantic search leaves out what is below a similarity of 0.5")
+@requirement("EM-5.3.2", "Search answers with 20 memories by default")
 @requirement("EM-5.6.7", "limit is at most 100")
 def test_search_defaults(http: httpx.Client, api: str) -> None:
     batch = [{"content": f"Ship number {number} is in the harbour"} for number in range(25)]
@@ -1015,7 +1015,7 @@ VARIABLES = {
 )
 @requirement(
     "EM-9.1.3",
-    "The server listens on 0.0.0.0:3333 unless told otherwise",
+    "The server listens on 0.0.0.0:3333 by default",
     "It listens on 127.0.0.1:8080; other addresses need keys.",
 )
 def test_setting_defaults() -> None:
