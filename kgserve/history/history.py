@@ -271,7 +271,7 @@ class History(WrittenBesideReading):
                 [(empty, _)] = self._outside(sql.EMPTY_PAGES)
         elif 2 * empty > pages:
             self._outside("VACUUM")
-        # What somebody is still reading stays in the log until later.
+        # Pages that a reader still uses stay in the log until later.
         self.settle()
 
     def _outside(self, statement: str) -> list[tuple[Any, ...]]:
@@ -330,7 +330,7 @@ class History(WrittenBesideReading):
     def settle(self, *, whole: bool = False) -> bool:
         """Move the log into the file, and seal the pages that changed, or the whole file; whether all was moved.
 
-        What somebody is still reading stays in the log. Raises sqlite3.Error and OSError.
+        Pages that a reader still uses stay in the log. Raises sqlite3.Error and OSError.
         """
         with self._writing:
             changed = None if whole or self._seal.sealed() is None else self._seal.logged()

@@ -6,7 +6,8 @@ log may be written over. So after a crash each page either fits its checksum or 
 checksums.
 
 A seal is made of blocks of a page each. The first says what the file was when it was sealed; each of the others has
-the checksums of 511 pages. All end with a checksum of their own, so a damaged seal is told from a damaged history.
+the checksums of 511 pages. All end with a checksum of their own, which tells a damaged seal from a
+damaged history.
 """
 
 from __future__ import annotations

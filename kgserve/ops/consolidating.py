@@ -48,7 +48,7 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
     what differs in numbers, negation, names or opposites, and tells it as `kept_apart`. `dry_run` tells what would
     be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
 
-    Raises Conflict for a plan that is no longer true, or that nobody knows any more, and Unavailable while vectors of
+    Raises Conflict for a plan that is outdated or unknown, and Unavailable while vectors of
     memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
     `near_checked` is false.
     """
