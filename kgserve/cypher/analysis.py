@@ -6,7 +6,8 @@ its place and what to write instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -30,9 +31,9 @@ from kgserve.cypher.syntax import (
     Projection,
     Property,
     Setting,
-    Span,
     Unwind,
     Variable,
+    iterate_spans,
 )
 from kgserve.cypher.types import Type
 
@@ -59,17 +60,6 @@ def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> An
     return Analysed(context.edits, frozenset(context.assumptions))
 
 
-def _spans(value: object) -> Iterator[Span]:
-    """Yield all parts of a tree."""
-    if isinstance(value, tuple):
-        for each in value:
-            yield from _spans(each)
-    elif isinstance(value, Span):
-        yield value
-        for name in value.__struct_fields__:
-            yield from _spans(getattr(value, name))
-
-
 class _Part:
     """One of the queries that UNION joins."""
 
@@ -87,12 +77,20 @@ class _Part:
     def read(self) -> list[str] | None:
         """Read all clauses; return the names of the columns, None where only the engine knows them."""
         columns: list[str] | None = []
+        self._begin()
         for number, clause in enumerate(self._clauses):
             if isinstance(clause, Projection):
                 columns = self._project(clause, self._clauses[number + 1 :])
             else:
                 self._read(clause)
         return columns
+
+    def _begin(self) -> None:
+        """Give a WHERE behind literals a row to filter: Kùzu crashes on one that has no source."""
+        leading = list(takewhile(lambda clause: isinstance(clause, Projection), self._clauses))
+        if any(isinstance(clause, Projection) and clause.where is not None for clause in leading):
+            self._context.edits.before(leading[0].start, f"UNWIND [1] AS {self._context.hide('u')} ")
+            self._hidden = len(self._context.hidden)
 
     def _read(self, clause: Clause) -> None:
         match clause:
@@ -275,7 +273,7 @@ class _Part:
     def _see_through(self, clause: Projection, value: Expression, before: Scope) -> None:
         """Kùzu sorts by the old variable where a column has its name: put the column's expression there."""
         made = {item.alias: item.value for item in clause.items if item.alias in before.bindings}
-        for part in list(_spans(value)):
+        for part in list(iterate_spans(value)):
             shadowing = made.get(part.name) if isinstance(part, Variable) else None
             if shadowing is not None and not (isinstance(shadowing, Variable) and shadowing.name == part.name):  # pyright: ignore[reportAttributeAccessIssue]
                 self._context.edits.replace(part.start, part.end, f"({self._text_of(shadowing)})")
@@ -285,7 +283,7 @@ class _Part:
         return text.partition(" AS `")[0] if text.endswith("`") else text
 
     def _filter(self, clause: Projection, where: Expression, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
-        names = {part.name for part in _spans(where) if isinstance(part, Variable)}
+        names = {part.name for part in iterate_spans(where) if isinstance(part, Variable)}
         dropped = [name for name in before.bindings if name in names and name not in after.bindings]
         if dropped and not keeps_rows:
             what = f"{dropped[0]} is not passed on by this WITH, and its WHERE cannot see it; add it. The WHERE stands"

@@ -38,6 +38,8 @@ from kgserve.cypher.types import (
     NULL,
     NUMBERS,
     Type,
+    declare_type,
+    has_integers,
     join,
     list_of,
     type_of_literal,
@@ -64,7 +66,7 @@ class Typer:
             case Literal():
                 return self._literal(expression)
             case Parameter():
-                return type_of_value(self._context.parameters.get(expression.name))
+                return self._parameter(expression)
             case Variable():
                 return self._variable(expression, scope)
             case Group():
@@ -103,6 +105,15 @@ class Typer:
                 return BOOLEAN if expression.word == "EXISTS" else Type("integer")
             case _:
                 raise self._context.refuse(expression.start, "a function stands where none can be,")
+
+    def _parameter(self, parameter: Parameter) -> Type:
+        """The engines give a whole number the smallest type that holds it: have them as numbers of 64 bits."""
+        kind = type_of_value(self._context.parameters.get(parameter.name))
+        declared = declare_type(kind) if has_integers(kind) else None
+        if declared is not None:
+            written = f"CAST({self._context.outline.tokens[parameter.start].text} AS {declared})"
+            self._context.edits.replace(parameter.start, parameter.end, written)
+        return kind
 
     def _literal(self, literal: Literal) -> Type:
         value = literal.value
@@ -191,7 +202,6 @@ class Typer:
             self.operators.truth("NOT", negation.start, kind)
             return Type("boolean", is_nullable=kind.is_nullable)
         operand = negation.operand
-        self.operators.keep_sign(operand, kind)
         if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
             raise self._context.refuse(operand.start, "this whole number does not fit into 64 bits; it stands")
         if isinstance(operand, Access):
@@ -226,9 +236,6 @@ class Typer:
         return self.operators.compare(word, index, left, kinds[0], right, kinds[1])
 
     def _arithmetic(self, operation: Operation, kinds: list[Type]) -> Type:
-        for operand, each in zip(operation.operands, kinds, strict=True):
-            if operand is not None:
-                self.operators.keep_sign(operand, each)
         kind = kinds[0].derived()
         for (word, index), following, operand in zip(
             operation.operators, kinds[1:], operation.operands[1:], strict=True

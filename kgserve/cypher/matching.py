@@ -29,8 +29,10 @@ from kgserve.cypher.syntax import (
     PatternTest,
     Property,
     RelationPattern,
+    Span,
     Subquery,
     Variable,
+    iterate_spans,
 )
 from kgserve.cypher.types import EDGE_COLUMNS, ELSEWHERE_COLUMNS, NODE_COLUMNS, Type
 
@@ -114,12 +116,26 @@ class PatternAnalysis(PatternReader):
         edits.replace(call.start, call.start + 1, "COUNT")
         edits.replace(call.start + 1, call.start + 2, " { MATCH ")
         edits.replace(call.end - 1, call.end, closing)
+        self._keep_uncounted(call, (test.path,), scope)
 
     def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
         """Read the patterns of EXISTS and COUNT."""
         inner = scope.copy()
         for match in subquery.matches:
             self.read_match(match, inner, counts_rows=subquery.word == "COUNT")
+        if subquery.word == "COUNT":
+            self._keep_uncounted(subquery, subquery.matches, scope)
+
+    def _keep_uncounted(self, counted: Span, patterns: tuple[Span, ...], scope: Scope) -> None:
+        """Read a property of each outer variable, or the engines drop the rows whose count is 0."""
+        kinds = {"node": "id", "relation": "relation_type"}
+        names = dict.fromkeys(
+            part.name for part in iterate_spans(patterns) if isinstance(part, NodePattern | RelationPattern | Variable)
+        )
+        bound = [(name, scope.bindings[name].type.kind) for name in names if name in scope.bindings]
+        tests = " OR ".join(f"`{name}`.{kinds[kind]} = ''" for name, kind in bound if kind in kinds)
+        if tests:
+            self._context.edits.around(counted.start, counted.end, "(", f" + CASE WHEN {tests} THEN 0 ELSE 0 END)")
 
     def _in_pattern(self, condition: Expression, scope: Scope) -> None:
         before, self._context.in_pattern = self._context.in_pattern, True
@@ -320,6 +336,7 @@ class PatternAnalysis(PatternReader):
             if column is None:
                 continue
             rules.check_comparable("=", key + 1, column, kind)
+            rules.keep_from_joining(column, value, kind)
             if column.kind == "integer" and kind.kind in {"float", "decimal"}:
                 what = f"{name} is a whole number, and the engine would round this one; compare it in WHERE. It stands"
                 raise self._context.refuse(key, what)

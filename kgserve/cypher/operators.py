@@ -10,7 +10,17 @@ import msgspec
 
 from kgserve.cypher.context import Context, ungroup
 from kgserve.cypher.expressions import BITS_OR, POWER, SHIFT
-from kgserve.cypher.syntax import Expression, Group, ListLiteral, Literal, Negation, Operation, Parameter
+from kgserve.cypher.syntax import (
+    Access,
+    Expression,
+    Group,
+    ListLiteral,
+    Literal,
+    Negation,
+    Operation,
+    Parameter,
+    Variable,
+)
 from kgserve.cypher.types import ANY, BOOLEAN, NUMBERS, Type, join
 
 _MOMENTS = frozenset({"date", "time"})
@@ -69,7 +79,14 @@ class OperatorRules:
             self._check_nan(left, left_type, right, right_type)
         self._keep_whole(left, left_type, right_type)
         self._keep_whole(right, right_type, left_type)
+        if operator == "=" and self._context.in_pattern and is_stored(left):
+            self.keep_from_joining(left_type, right, right_type)
         return Type("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+
+    def keep_from_joining(self, left: Type, right: Expression, right_type: Type) -> None:
+        """Kùzu loses rows where it joins by values of which some are null: have it compare them one by one."""
+        if (left.is_nullable or right_type.is_nullable) and is_stored(right):
+            self._context.edits.around(right.start, right.end, "coalesce(", ")")
 
     def check_comparable(self, operator: str, index: int, left: Type, right: Type) -> None:
         """Raise InvalidInput for types that are compared through a cast, and for nulls within lists and maps."""
@@ -171,12 +188,6 @@ class OperatorRules:
             if isinstance(operand, Operation | Negation) or (is_list and not isinstance(operand, ListLiteral | Group)):
                 self._context.edits.around(operand.start, operand.end, "(", ")")
 
-    def keep_sign(self, operand: Expression, kind: Type) -> None:
-        """Kùzu takes some parameters for numbers without a sign: have them as whole numbers of 64 bits."""
-        inner = ungroup(operand)
-        if kind.kind == "integer" and isinstance(inner, Parameter):
-            self._context.edits.around(inner.start, inner.end, "CAST(", " AS INT64)")
-
     def arithmetic(
         self, operator: str, index: int, level: int, left: Type, right: Type, divisor: Expression | None
     ) -> Type:
@@ -247,6 +258,12 @@ class OperatorRules:
             raise self._context.refuse(
                 index, f"{word} needs a boolean, and its operand is of no certain type; it stands"
             )
+
+
+def is_stored(expression: Expression) -> bool:
+    """Tell whether an expression is a variable or a property of one, by which Kùzu may join."""
+    inner = ungroup(expression)
+    return isinstance(inner, Variable | Access)
 
 
 def _is_other_than_zero(expression: Expression | None) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal as OneOf
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -292,3 +293,14 @@ class Query(Span, frozen=True, kw_only=True):
     """A whole statement: the clauses of each part that UNION joins."""
 
     parts: tuple[tuple[Clause, ...], ...]
+
+
+def iterate_spans(value: object) -> Iterator[Span]:
+    """Yield all parts of a tree, each before its own parts."""
+    if isinstance(value, tuple):
+        for each in cast("tuple[object, ...]", value):
+            yield from iterate_spans(each)
+    elif isinstance(value, Span):
+        yield value
+        for name in value.__struct_fields__:
+            yield from iterate_spans(getattr(value, name))

@@ -6,6 +6,7 @@ known here; operations that the engine would answer wrongly for some types refus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -211,3 +212,25 @@ def join_elements(first: Type, second: Type) -> Type | None:
     if first.of is None or second.of is None:
         return first.of or second.of
     return join(first.of, second.of)
+
+
+_DECLARED = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean": "BOOL"}
+_PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def has_integers(kind: Type) -> bool:
+    """Tell whether a value is a whole number, or holds any."""
+    parts = [part for _, part in kind.fields] if kind.of is None else [kind.of]
+    return kind.kind == "integer" or any(map(has_integers, parts))
+
+
+def declare_type(kind: Type) -> str | None:
+    """Return the engine's name of a type; None where a part of it is not certain."""
+    if kind.kind == "list":
+        element = None if kind.of is None else declare_type(kind.of)
+        return None if element is None else f"{element}[]"
+    if kind.kind != "map":
+        return _DECLARED.get(kind.kind)
+    fields = [(name, declare_type(part)) for name, part in kind.fields]
+    is_plain = all(part is not None and _PLAIN_KEY.fullmatch(name) for name, part in fields)
+    return f"STRUCT({', '.join(f'{name} {part}' for name, part in fields)})" if is_plain else None

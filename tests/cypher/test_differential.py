@@ -37,6 +37,30 @@ TEXTS = (
     "RETURN upper('straße') AS a, toUpper('ab') AS b, toLower('İX') AS c, lower('ÀÉ') AS d",
     "MATCH (n) WHERE size(trim(n.content)) > 3 RETURN n.id, upper(n.content)",
 )
+JOINED = (
+    "MATCH (m), (n) WHERE n.layer = m.layer RETURN count(*) AS c",
+    "MATCH (m), (n) WHERE n.name = m.source RETURN count(*) AS c",
+    "MATCH ()-[r]->(), (n) WHERE n.layer = r.ordinal RETURN count(*) AS c",
+    "UNWIND [1, 2, 3] AS x MATCH (n {layer: x}) RETURN x, count(*) AS c",
+    "UNWIND [0.5, 1.0] AS x OPTIONAL MATCH (n) WHERE n.confidence = x RETURN x, n.id",
+    "MATCH (n) WITH DISTINCT n.layer AS x MATCH (m {layer: x}) RETURN x, count(*) AS c",
+)
+COUNTED = (
+    "MATCH (a) RETURN COUNT { MATCH (a)-->(b) } AS c",
+    "MATCH (a) WHERE COUNT { MATCH (a)-->(b) } = 0 RETURN count(*) AS c",
+    "MATCH (a) WITH a, COUNT { MATCH (a)<--() } AS c WHERE c = 0 RETURN count(*) AS n",
+)
+FILTERED = (
+    "WITH 1 AS x WHERE x = 2 RETURN x",
+    "WITH DISTINCT 'a' AS x WITH x WHERE x = 'a' RETURN x",
+    "WITH 1 AS x WHERE x = 1 MATCH (n) RETURN x, count(*) AS c",
+)
+INTEGERS = (
+    "UNWIND $list AS x RETURN x, list_position([1, 3], x) AS p, [x, 1000] AS l, x * x * x AS c",
+    "RETURN list_position($list, $one) AS p, $list + [1000] AS l, CASE WHEN true THEN $one ELSE 1000 END AS c",
+    "UNWIND $rows AS r RETURN r.a * 1000 AS c, list_position([1, 2], r.a) AS p, [r.a, 1000] AS l",
+)
+PARAMETERS = {"list": [1, 3, 127], "one": 1, "rows": [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]}
 MIXED = ("['', false, 0.0]", "[1, 'a', true][0]", "[{a: 1}, {b: 1}]", "[[1], [], [1.5]]")
 
 
@@ -50,6 +74,15 @@ def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Pa
     assert found == dict.fromkeys(TEXTS, "agreed")
     assert all("a list holds values of one type here" in error for error in mixed)
     assert "not one of RE2's: lookahead" in refused
+
+
+@pytest.mark.parametrize("texts", [JOINED, COUNTED, FILTERED, INTEGERS], ids=["joins", "counts", "filters", "integers"])
+def test_no_row_is_lost(texts: tuple[str, ...], tmp_path: Path) -> None:
+    store = ProductStore(tmp_path, ENGINE, has_loops=False)
+    comparison = Comparison(store, store.graph())
+    found = {text: comparison.compare(Generated(parse(text), PARAMETERS)) for text in texts}
+    store.close()
+    assert {text: each.verdict for text, each in found.items()} == dict.fromkeys(texts, "agreed"), found
 
 
 @pytest.fixture(scope="module")
