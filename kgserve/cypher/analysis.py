@@ -40,14 +40,18 @@ from kgserve.cypher.types import Type
 _MANY_ROWS = 1_000_000_000
 
 
-class Analysed(msgspec.Struct, frozen=True):
-    """Changes to a statement, and what must hold of a store for the answer to be right (`context`)."""
+class Analysis(msgspec.Struct, frozen=True):
+    """Changes to a statement, and what must hold of a store for the answer to be right (`context`).
+
+    It ``depends_on_values`` when the value of a parameter, not just its type, mattered.
+    """
 
     edits: Edits
     assumptions: frozenset[str]
+    depends_on_values: bool
 
 
-def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysed:
+def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysis:
     """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
     query = parse(outline)
     context = Context(outline, parameters, edits)
@@ -57,7 +61,7 @@ def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> An
         if columns[0] is not None and columns[-1] is not None and columns[-1] != columns[0]:
             what = f"UNION joins columns of the same names: {', '.join(columns[0])} and {', '.join(columns[-1])};"
             raise context.refuse(part[-1].start, f"{what} the second RETURN stands")
-    return Analysed(context.edits, frozenset(context.assumptions))
+    return Analysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
 
 
 class _Part:
@@ -224,9 +228,13 @@ class _Part:
                 )
 
     def _check_keys(self, clause: Projection) -> None:
-        """To the engines each NaN is another value."""
+        """To the engines each NaN is another value, and a relationship is two when met from either end."""
         for item in clause.items:
             kind = self._kinds.get(item.start)
+            is_undirected = kind is not None and kind.is_undirected and clause.word == "WITH"
+            if is_undirected and not self._has_aggregate(item.start, item.end):
+                what = "to the engine a relationship that is followed both ways is two; write id(…) of it. It stands"
+                raise self._context.refuse(item.start, what)
             is_nan = kind is not None and kind.kind == "float" and kind.may_be_nan
             if is_nan and not self._has_aggregate(item.start, item.end):
                 what = "this may be NaN, and the engine would not take two of them for one value; it stands"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from kgserve.cypher.context import Context, ungroup
 from kgserve.cypher.functions import KINDS_OF_CASTS, SIGNATURES, Signature
-from kgserve.cypher.operators import comparable
+from kgserve.cypher.operators import comparable, has_null_parts
 from kgserve.cypher.syntax import Call, Cast, Expression, Literal, Negation, Parameter
+from kgserve.cypher.texts import TextRules
 from kgserve.cypher.types import ANY, FLOAT, INTEGER, MAX_INTEGER, NUMBERS, Type, join, list_of
 
 _ENGINE = Type("engine", is_nullable=True)
-_WHOLE_TEXT = 2_000_000
-"""More characters than a text of a store can have."""
 _AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "max"})
+_CONTAINING = frozenset({"list_contains", "list_has"})
 _NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
 _MADE_DIFFERENTLY = frozenset({"coalesce", "ifnull"})
-_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
-"""All white space of Unicode, as the engine's literals write RE2's syntax."""
-_COUNTED = frozenset({"left", "right"})
+_COUNTED = frozenset({"left", "right", "substring"})
 
 
 class CallRules:
@@ -26,6 +26,7 @@ class CallRules:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._texts = TextRules(context)
 
     def check(self, call: Call, kinds: list[Type]) -> Type:
         """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
@@ -92,8 +93,9 @@ class CallRules:
                 "list_any_value() of an empty list is 0 to the engine; write list[0], or list_filter() first. It stands"
             )
             raise self._context.refuse(call.start, what)
-        if name in _COUNTED and len(call.arguments) > 1:
-            self._check_not_negative(call, call.arguments[1])
+        if name in _COUNTED:
+            for argument in call.arguments[1:]:
+                self._check_not_negative(call, argument)
         if name == "substr":
             what = "substr counts from 1, and substring from 0 as openCypher has it: write substring. It stands"
             raise self._context.refuse(call.start, what)
@@ -104,6 +106,11 @@ class CallRules:
             element = kinds[0].of
             if element is not None and not comparable(element, kinds[1]):
                 what = f"{name}() looks for {kinds[1].name} in a list of {element.name}s; it stands"
+                raise self._context.refuse(call.start, what)
+            if name in _CONTAINING and has_null_parts(kinds[0]):
+                what = (
+                    f"{name}() answers false where the list has a null and not the value; take the nulls out. It stands"
+                )
                 raise self._context.refuse(call.start, what)
         if name in {"list_append", "list_prepend"} and len(kinds) > 1 and kinds[1].is_nullable:
             what = f"{name}() of a null is null to the engine, and no list with a null; leave nulls out. It stands"
@@ -146,23 +153,23 @@ class CallRules:
         match call.name:
             case "log":
                 edits.replace(call.start, call.start + 1, "ln")
-            case "substring":
-                self._count_from_one(call)
             case "label" | "labels":
                 self._label(call, kinds)
             case "collect" if not call.is_star:
                 edits.around(call.start, call.end, "coalesce(", ", [])")
             case "sum" if kinds and kinds[0].kind in NUMBERS:
                 self._sum(call, kinds[0])
+            case "list_contains" | "list_has" if len(kinds) > 1 and kinds[1].is_nullable:
+                edits.around(call.start, call.end, f"(size({self._context.text(call.arguments[0])}) > 0 AND ", ")")
             case "json_extract":
                 edits.around(call.start, call.end, "nullif(", ", '')")
             case _ if kinds:
-                self._rewrite_numbers(call, kinds[0])
+                self._rewrite_by_kind(call, kinds)
             case _:
                 pass
 
-    def _rewrite_numbers(self, call: Call, kind: Type) -> None:
-        edits = self._context.edits
+    def _rewrite_by_kind(self, call: Call, kinds: list[Type]) -> None:
+        edits, kind = self._context.edits, kinds[0]
         match call.name:
             case "sign" if kind.kind == "float":
                 opening = f"(CASE WHEN {self._context.text(call.arguments[0])} = 0 THEN 0 ELSE "
@@ -175,37 +182,18 @@ class CallRules:
             case "list_sum" | "list_product" if kind.element.kind == "integer":
                 edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS INT128[])")
                 edits.around(call.start, call.end, "CAST(", " AS INT64)")
-            case _ if kind.kind == "text":
-                self._rewrite_text(call)
+            case "radians" | "degrees":
+                self._scale(call)
+            case _ if kind.kind in {"text", "json"}:
+                self._texts.rewrite(call, kinds)
             case _:
                 pass
 
-    def _rewrite_text(self, call: Call) -> None:
-        match call.name:
-            case "size":
-                self._replace_all(call, "(?s).", "a")
-            case "trim" | "ltrim" | "rtrim":
-                self._trim(call)
-            case "upper" | "ucase" | "toupper":
-                self._replace_all(call, "ß", "SS")
-            case "lower" | "lcase" | "tolower":
-                self._replace_all(call, "İ", "i\u0307")
-            case _:
-                pass
-
-    def _replace_all(self, call: Call, expression: str, replacement: str) -> None:
-        """Replace letters of the argument that the engine would count together or map to a single other one."""
-        argument = call.arguments[0]
-        self._context.edits.around(
-            argument.start, argument.end, "regexp_replace(", f", '{expression}', '{replacement}', 'g')"
-        )
-
-    def _trim(self, call: Call) -> None:
-        """The engine takes off ASCII white space alone."""
-        ends = {"trim": (f"^{_SPACE}|{_SPACE}$", ", 'g'"), "ltrim": (f"^{_SPACE}", ""), "rtrim": (f"{_SPACE}$", "")}
-        expression, option = ends[call.name]
-        self._context.edits.replace(call.start, call.start + 1, "regexp_replace")
-        self._context.edits.behind(call.end - 2, f", '{expression}', ''{option}")
+    def _scale(self, call: Call) -> None:
+        """The engine multiplies first, and leaves the numbers where that is too large."""
+        factor = {"radians": math.pi / 180, "degrees": 180 / math.pi}[call.name]
+        self._context.edits.replace(call.start, call.start + 1, "")
+        self._context.edits.around(call.start, call.end, "(", f" * {factor!r})")
 
     def _sum(self, call: Call, kind: Type) -> None:
         """A sum of nothing is 0, and one of whole numbers fits into 64 bits or fails."""
@@ -213,20 +201,6 @@ class CallRules:
             self._context.edits.around(call.start, call.end, "CAST(coalesce(", ", 0) AS INT64)")
         else:
             self._context.edits.around(call.start, call.end, "coalesce(", ", 0.0)" if kind.kind == "float" else ", 0)")
-
-    def _count_from_one(self, call: Call) -> None:
-        if len(call.arguments) < 2:  # noqa: PLR2004 - the text and the start
-            return
-        start = call.arguments[1]
-        inner = ungroup(start)
-        for argument in call.arguments[1:]:
-            self._check_not_negative(call, argument)
-        if isinstance(inner, Literal) and isinstance(inner.value, int):
-            self._context.edits.replace(start.start, start.end, str(inner.value + 1))
-        else:
-            self._context.edits.around(start.start, start.end, "((", ") + 1)")
-        if len(call.arguments) == 2:  # noqa: PLR2004 - to the end
-            self._context.edits.behind(start.end - 1, f", {_WHOLE_TEXT}")
 
     def _label(self, call: Call, kinds: list[Type]) -> None:
         """The engine gives one label, as a text, also for a node that was not found."""

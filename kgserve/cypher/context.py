@@ -13,6 +13,7 @@ from kgserve.cypher.syntax import Access, Expression, Group, Literal, Parameter,
 from kgserve.cypher.types import Type
 from kgserve.errors import InvalidInput
 
+MAX_REPEATED_CHARACTERS = 4_000
 MAX_REPEATED_TOKENS = 60
 """An operand that has to be written twice for the engine has this many tokens at most."""
 NO_LOOPS = "no_loops"
@@ -54,6 +55,8 @@ class Context:
         # Whether a condition is read that belongs to a pattern: Kùzu answers some of those wrongly.
         self.in_pattern = False
         self.hidden: list[str] = []
+        # Whether the value of a parameter was looked at, where another of its type may be treated differently.
+        self.depends_on_values = False
         self._taken = {token.text.strip("`").lower() for token in outline.tokens}
 
     def refuse(self, index: int, what: str) -> InvalidInput:
@@ -80,9 +83,10 @@ class Context:
 
         Raises InvalidInput for one that is too long for that.
         """
-        if span.end - span.start > MAX_REPEATED_TOKENS:
+        found = "" if span.end - span.start > MAX_REPEATED_TOKENS else self.edits.text(span.start, span.end)
+        if not found or len(found) > MAX_REPEATED_CHARACTERS:
             raise self.refuse(span.start, "this is too long here; give it a name with WITH … AS first. It stands")
-        return self.edits.text(span.start, span.end)
+        return found
 
 
 def is_simple(expression: Expression) -> bool:

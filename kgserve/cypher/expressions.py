@@ -7,6 +7,7 @@ of operators are one node, so that the tree is no deeper than the brackets that 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -72,7 +73,7 @@ _LEVELS: Final[dict[str, int]] = {
 _INTEGER = re.compile(r"[0-9]+")
 
 
-class ExpressionParser:
+class ExpressionParser(ABC):
     """Reads expressions. ``at`` is the index of the next token."""
 
     def __init__(self, outline: Outline) -> None:
@@ -299,13 +300,13 @@ class ExpressionParser:
         after = parenthesis + 1 + bool(self.outline.name(parenthesis + 1))
         return self.outline.symbol(after) in {")", "{", ":"}
 
+    @abstractmethod
     def path(self) -> Path:
-        """Read one chain of a pattern; the parser of patterns knows how."""
-        raise NotImplementedError
+        """Read one chain of a pattern."""
 
+    @abstractmethod
     def match(self) -> Match:
-        """Read a MATCH; the parser of clauses knows how."""
-        raise NotImplementedError
+        """Read a MATCH with its WHERE."""
 
     def _worded(self) -> Expression:
         start, word = self.at, self.word()

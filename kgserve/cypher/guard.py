@@ -140,7 +140,7 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     kept = {name: value for name, value in given.items() if value != []}
     links = bool(_labels(outline, ELSEWHERE, LINKS))
     statement = Statement(rendered.text, updates, explains, kept, rendered.anchors, links, analysed.assumptions)
-    return statement, calls.met_values
+    return statement, calls.met_values or analysed.depends_on_values
 
 
 @lru_cache(MAX_REMEMBERED)

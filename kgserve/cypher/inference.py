@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from kgserve.cypher.calls import CallRules
 from kgserve.cypher.context import Binding, Context, Scope, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
@@ -27,6 +29,7 @@ from kgserve.cypher.syntax import (
     Subquery,
     Subscript,
     Variable,
+    iterate_spans,
 )
 from kgserve.cypher.types import (
     ANY,
@@ -48,6 +51,14 @@ from kgserve.cypher.types import (
 
 ENGINE = Type("engine", is_nullable=True)
 """The type of what only the engine knows: what comes of a procedure, or a property that it will refuse."""
+_RELATIONS = Type("list", of=Type("relation"), is_nullable=True)
+_OF_PATHS = {
+    "length": Type("integer", is_nullable=True),
+    "nodes": Type("list", of=Type("node"), is_nullable=True),
+    "relationships": _RELATIONS,
+    "rels": _RELATIONS,
+}
+"""What functions of a path return that may not have been found."""
 _COLUMNS = {"node": NODE_COLUMNS | ELSEWHERE_COLUMNS, "relation": EDGE_COLUMNS}
 
 
@@ -278,11 +289,12 @@ class Typer:
         if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternTest):
             self._patterns.read_count(call, call.arguments[0], scope)
             return Type("integer")
-        if call.name == "length" and self._path_may_be_missing(call, scope):
-            return Type("integer", is_nullable=True)
+        if call.name in _OF_PATHS and self._path_may_be_missing(call, scope):
+            return _OF_PATHS[call.name]
         kinds: list[Type] = []
         for argument in call.arguments:
             if isinstance(argument, Lambda):
+                self._check_used(call, argument)
                 kinds.append(self._lambda(argument, kinds[0] if kinds else ANY, scope))
             else:
                 kinds.append(self.type_of(argument, scope))
@@ -293,9 +305,17 @@ class Typer:
         binding = scope.bindings.get(argument.name) if isinstance(argument, Variable) else None
         if binding is None or binding.anchor in {"", "?"}:
             return False
-        opening = f"(CASE WHEN `{binding.anchor}` IS NULL THEN CAST(NULL AS INT64) ELSE "
+        none = "CAST(NULL AS INT64)" if call.name == "length" else "NULL"
+        opening = f"(CASE WHEN `{binding.anchor}` IS NULL THEN {none} ELSE "
         self._context.edits.around(call.start, call.end, opening, " END)")
         return True
+
+    def _check_used(self, call: Call, function: Lambda) -> None:
+        """A filter that is the same for all elements makes null of some lists."""
+        used = {part.name for part in iterate_spans(function.body) if isinstance(part, Variable)}
+        if call.name == "list_filter" and used.isdisjoint(function.parameters):
+            what = f"this does not depend on {' or '.join(function.parameters)}; write CASE WHEN … instead. It stands"
+            raise self._context.refuse(function.body.start, what)
 
     def _lambda(self, function: Lambda, subject: Type, scope: Scope) -> Type:
         inner = scope.copy()
@@ -437,20 +457,20 @@ def _whole(expression: Expression) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-class PatternReader:
+class PatternReader(ABC):
     """What the typer needs of the analysis of patterns."""
 
+    @abstractmethod
     def read_test(self, test: PatternTest, scope: Scope) -> None:
         """Analyse a pattern in the place of an expression."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_count(self, call: Call, test: PatternTest, scope: Scope) -> None:
         """Analyse the pattern whose size is asked for, and have it counted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
         """Analyse the patterns of EXISTS and COUNT."""
-        raise NotImplementedError
 
 
 def _is_comprehension(item: Expression) -> bool:

@@ -277,7 +277,9 @@ class PatternAnalysis(PatternReader):
             is_long = followed.pattern.length is not None
             anchor = self._anchor(match.paths, scope) if is_long and match.is_optional else ""
             kind = "relations" if is_long else "relation"
-            scope.bindings[name] = Binding(Type(kind, is_nullable=match.is_optional), anchor)
+            scope.bindings[name] = Binding(
+                Type(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction), anchor
+            )
 
     def _anchor(self, paths: tuple[Path, ...], scope: Scope) -> str:
         """Return a node that is null where an OPTIONAL MATCH has found nothing."""

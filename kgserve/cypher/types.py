@@ -52,7 +52,7 @@ class Type(msgspec.Struct, frozen=True):
     """What a value is. ``of`` is the type of a list's elements, ``fields`` those of a map, by its keys.
 
     A float ``may_be_nan``; an integer ``may_be_large`` when it may be no exact decimal number. A text ``is_filled``
-    when it cannot be empty. An expression ``is_constant`` when no row is needed to know it.
+    when it cannot be empty. A relationship ``is_undirected`` when it may have been met from either end.
     """
 
     kind: str
@@ -63,6 +63,7 @@ class Type(msgspec.Struct, frozen=True):
     may_be_large: bool = False
     is_filled: bool = False
     is_column: bool = False
+    is_undirected: bool = False
 
     @property
     def name(self) -> str:

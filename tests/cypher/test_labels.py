@@ -33,7 +33,7 @@ PATTERNS = {
     "MATCH (a)-[e:RELATES_TO*1..2 (r, n | WHERE r.weight > (0))]->(b) RETURN a": (
         "MATCH (a:Entity)-[e:RELATES_TO* TRAIL 1..2 (r, n | WHERE r.weight > (0))]->(b:Entity) RETURN a"
     ),
-    "MATCH (n {id: reverse('A')}) RETURN reverse(n.id)": "MATCH (n:Entity {id: reverse('A')}) RETURN reverse(n.id)",
+    "MATCH (n {id: md5('A')}) RETURN md5(n.id)": "MATCH (n:Entity {id: md5('A')}) RETURN md5(n.id)",
     "MATCH (n) WHERE EXISTS { MATCH (n)-[]->(m) WHERE (m.id) = 'x' } RETURN (n.id)": (
         "MATCH (n:Entity) WHERE EXISTS { MATCH (n:Entity)-[]->(m:Entity) WHERE (m.id) = 'x' } RETURN (n.id)"
     ),

@@ -1,0 +1,152 @@
+r"""Functions of texts: the engines count letters with their accents as one, and map letters one by one.
+
+openCypher counts code points, and ``upper('ﬁ')`` is ``FI``. What is counted is cut into code points first; letters of
+another case that an engine does not know make it fail.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kgserve.cypher.context import Context, ungroup
+from kgserve.cypher.syntax import Call, Expression, Literal, Parameter
+from kgserve.cypher.types import Type
+
+_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
+"""All white space of Unicode, as the engine's literals write RE2's syntax."""
+_JOINED = (
+    r"[\\pM\\p{Cf}\\x{e33}\\x{eb3}\\x{1100}-\\x{11ff}\\x{a960}-\\x{a97f}\\x{d7b0}-\\x{d7ff}"
+    r"\\x{1f1e6}-\\x{1f1ff}\\x{1f3fb}-\\x{1f3ff}]|\\r\\n"
+)
+"""What the engines may count as a part of the letter before or behind it."""
+_UNRAISED = (
+    r"[\\x{149}\\x{1f0}\\x{390}\\x{3b0}\\x{587}\\x{1e96}-\\x{1e9a}\\x{1f50}-\\x{1f56}\\x{1f80}-\\x{1fff}"
+    r"\\x{fb00}-\\x{fb17}\\x{2c5f}\\x{a7c0}-\\x{a7da}\\x{a7f6}\\x{10570}-\\x{105bc}]"
+)
+"""Letters whose upper case is several letters, ß apart, or too new for the engines."""
+_UNLOWERED = r"\\x{3a3}(?:\\PL|\\z)|[\\x{2c2f}\\x{a7c0}-\\x{a7da}\\x{a7f5}\\x{10570}-\\x{105bc}]"
+"""Sigma at the end of a word, and capital letters that are too new for the engines."""
+_POINTS = "'(?s).'"
+_PLAIN = re.compile(
+    r"[\x20-\x7e\xa1-\xac\xae-\u0148\u014a-\u01ef\u0391-\u03a1\u03b1-\u03c1\u3041-\u3096\u4e00-\u9fff]*"
+)
+"""Texts in which each code point is a letter of its own, and of one other case at most."""
+_NO_TEXT = "CAST(NULL AS STRING)"
+_LONGEST = 2_000_000
+"""More characters than a text of a store can have."""
+
+
+class TextRules:
+    """Rewrites one call after the other, whose first argument is a text."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def rewrite(self, call: Call, kinds: list[Type]) -> None:
+        """Have a function of texts answered as openCypher has it."""
+        match call.name:
+            case "size":
+                self._around(call.arguments[0], "regexp_replace(", f", {_POINTS}, 'a', 'g')")
+            case "trim" | "ltrim" | "rtrim":
+                self._trim(call)
+            case "upper" | "ucase" | "toupper":
+                self._map_case(call, "ß", "SS", _UNRAISED)
+            case "lower" | "lcase" | "tolower":
+                self._map_case(call, "İ", "i\u0307", _UNLOWERED)
+            case "reverse" if not self._is_plain(call.arguments[0]):
+                self._around(call.arguments[0], "list_reverse(regexp_extract_all(", f", {_POINTS}))")
+                self._join(call)
+            case "left" | "right":
+                self._cut_end(call)
+            case "substring" if len(call.arguments) > 1:
+                self._cut_middle(call, kinds)
+            case "lpad" | "rpad":
+                self._pad(call)
+            case _:
+                pass
+
+    def _around(self, expression: Expression, opening: str, closing: str) -> None:
+        self._context.edits.around(expression.start, expression.end, opening, closing)
+
+    def _is_plain(self, expression: Expression) -> bool:
+        """Tell whether a text is known, and each of its code points is a letter of its own."""
+        inner = ungroup(expression)
+        value = inner.value if isinstance(inner, Literal) else None
+        if isinstance(inner, Parameter):
+            value = self._context.parameters.get(inner.name)
+            self._context.depends_on_values |= isinstance(value, str)
+        return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
+
+    def _trim(self, call: Call) -> None:
+        """The engine takes off ASCII white space alone."""
+        ends = {"trim": (f"^{_SPACE}|{_SPACE}$", ", 'g'"), "ltrim": (f"^{_SPACE}", ""), "rtrim": (f"{_SPACE}$", "")}
+        expression, option = ends[call.name]
+        self._context.edits.replace(call.start, call.start + 1, "regexp_replace")
+        self._context.edits.behind(call.end - 2, f", '{expression}', ''{option}")
+
+    def _map_case(self, call: Call, letter: str, several: str, unknown: str) -> None:
+        """Write the letters that become several, and fail on those that the engine does not know."""
+        text, replacement = call.arguments[0], f"'{several}'"
+        if not self._is_plain(text):
+            failing = self._failing(text, unknown, f"{call.name}() of letters without a single other case")
+            replacement = f"CASE {failing} WHEN 0 THEN {replacement} END"
+        self._around(text, "regexp_replace(", f", '{letter}', {replacement}, 'g')")
+
+    def _failing(self, text: Expression, unknown: str, what: str) -> str:
+        """Return a whole number for the engine: 0, or a failure that says what cannot be done."""
+        written = self._context.text(text)
+        return f"CAST(CASE WHEN regexp_matches({written}, '{unknown}') THEN '{what}' ELSE '0' END AS INT64)"
+
+    def _join(self, call: Call) -> None:
+        """Have the list of code points that a call returns made a text."""
+        self._context.edits.replace(call.start, call.start + 1, "list_to_string('', ")
+        self._context.edits.replace(call.start + 1, call.start + 2, "")
+
+    def _cut_end(self, call: Call) -> None:
+        """Cut by letters, which are no fewer code points than are wanted, and then by code points."""
+        text, count = call.arguments
+        if self._is_plain(text):
+            return
+        number = self._number(count)
+        part = f"[1:{number}]" if call.name == "left" else f"[-{number}:]"
+        self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
+        self._context.edits.behind(call.end - 1, f", {_POINTS}){part})")
+
+    def _cut_middle(self, call: Call, kinds: list[Type]) -> None:
+        text, start, *lengths = call.arguments
+        edits, first = self._context.edits, self._number(start)
+        following = str(int(first) + 1) if first.isdecimal() else f"({first} + 1)"
+        if self._is_plain(text):
+            edits.replace(start.start, start.end, following)
+            if not lengths:
+                edits.behind(start.end - 1, f", {_LONGEST}")
+            return
+        opening, closing = "list_to_string('', regexp_extract_all(", f", {_POINTS})"
+        if lengths:
+            end = f"({first} + {self._number(lengths[0])})"
+            edits.replace(call.start, call.start + 1, f"{opening}left")
+            edits.replace(start.start, lengths[0].end, end)
+            edits.behind(call.end - 1, f"{closing}[{following}:{end}])")
+            return
+        edits.replace(call.start, call.start + 1, opening.removesuffix("("))
+        edits.replace(start.start, start.end, _POINTS)
+        edits.behind(call.end - 1, f"[{following}:{_LONGEST}])")
+        if kinds[1].is_nullable:
+            edits.around(call.start, call.end, f"(CASE WHEN {first} IS NULL THEN {_NO_TEXT} ELSE ", " END)")
+
+    def _number(self, expression: Expression) -> str:
+        inner = ungroup(expression)
+        if isinstance(inner, Literal):
+            return str(inner.value)
+        return f"({self._context.text(expression)})"
+
+    def _pad(self, call: Call) -> None:
+        """The engine counts letters: fail where these are not code points."""
+        text, count, filler = call.arguments
+        failing = [
+            self._failing(each, _JOINED, f"{call.name}() of letters that are joined")
+            for each in (text, filler)
+            if not self._is_plain(each)
+        ]
+        if failing:
+            self._around(count, "(", f" + {' + '.join(failing)})")
