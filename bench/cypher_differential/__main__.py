@@ -19,7 +19,7 @@ from typing import get_args
 import structlog
 
 from bench.cypher_differential.comparison import DIFFERENT, Comparison
-from bench.cypher_differential.generator import Generated, Generator
+from bench.cypher_differential.generator import GeneratedStatement, Generator
 from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import swept
@@ -46,7 +46,7 @@ def main() -> int:
     return 1 if any(report.verdicts[each] for each in DIFFERENT) else 0
 
 
-def chosen(options: argparse.Namespace) -> Iterator[Generated]:
+def chosen(options: argparse.Namespace) -> Iterator[GeneratedStatement]:
     """Yield the statements that are asked for."""
     generator, choice = Generator(options.seed), random.Random(options.seed)
     for _ in range(options.statements):
@@ -55,7 +55,7 @@ def chosen(options: argparse.Namespace) -> Iterator[Generated]:
         yield from (each for each in swept() if choice.random() < options.sweep)
 
 
-def compare(folder: Path, engine: EngineName, statements: list[Generated]) -> Report:
+def compare(folder: Path, engine: EngineName, statements: list[GeneratedStatement]) -> Report:
     """Put statements to an engine; minimise what differs."""
     stores = [ProductStore(folder / str(loops), engine, has_loops=loops) for loops in (False, True)]
     report, comparisons = Report(Counter(), {}), [Comparison(store, store.graph()) for store in stores]

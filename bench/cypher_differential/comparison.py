@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.cypher_differential.generator import Generated
+from bench.cypher_differential.generator import GeneratedStatement
 from bench.cypher_differential.product import Outcome, ProductStore
 from bench.cypher_reference import tree as t
 from bench.cypher_reference.interpreter import Answer, Interpreter, same_rows
 from bench.cypher_reference.patterns import Graph
 from bench.cypher_reference.text import render
-from bench.cypher_reference.values import CypherError, Unmodelled
+from bench.cypher_reference.values import CypherError, UnmodelledFeature
 
 Verdict = Literal["agreed", "agreed on an error", "refused", "lost", "values differ", "no error", "not modelled"]
 DIFFERENT: frozenset[Verdict] = frozenset({"values differ", "no error"})
@@ -36,7 +36,7 @@ class Comparison:
         self._store = store
         self._graph = graph
 
-    def compare(self, generated: Generated) -> Result:
+    def compare(self, generated: GeneratedStatement) -> Result:
         """Return what came of a statement."""
         text = render(generated.statement)
         outcome = self._store.ask(text, generated.parameters)
@@ -44,11 +44,11 @@ class Comparison:
             expected: Answer | str = Interpreter(self._graph, generated.parameters).run(generated.statement)
         except CypherError as error:
             expected = f"an error: {error}"
-        except Unmodelled as reason:
+        except UnmodelledFeature as reason:
             return Result("not modelled", text, outcome, str(reason))
         return Result(_verdict(outcome, expected), text, outcome, expected)
 
-    def minimise(self, generated: Generated, verdict: Verdict) -> tuple[Generated, Result]:
+    def minimise(self, generated: GeneratedStatement, verdict: Verdict) -> tuple[GeneratedStatement, Result]:
         """Return a smaller statement that differs in the same way."""
         best, result, attempts = generated, self.compare(generated), 0
         found = True
@@ -201,4 +201,4 @@ def _children(value: Any) -> Iterator[Any]:
             pending[:0] = list(each)
 
 
-Asking = Callable[[Generated], Result]
+Asking = Callable[[GeneratedStatement], Result]

@@ -33,7 +33,7 @@ NULL_SHARE, ODD_SHARE, PARAMETER_SHARE, CALM_SHARE = 0.1, 0.07, 0.12, 0.6
 """A calm statement has no null and nothing of the wrong type where it is written, and names known functions alone."""
 
 
-class Generated(msgspec.Struct, frozen=True):
+class GeneratedStatement(msgspec.Struct, frozen=True):
     """A statement with its parameters."""
 
     statement: t.Statement
@@ -49,7 +49,7 @@ class Generator:
         self._is_calm = False
         self._scope: list[tuple[t.Expression, str]] = []
 
-    def make(self) -> Generated:
+    def make(self) -> GeneratedStatement:
         """Return the next statement."""
         self._parameters, self._scope = {}, []
         self._is_calm = self._chance(CALM_SHARE)
@@ -64,11 +64,13 @@ class Generator:
             (6, self._patterned),
             (4, self._chained),
             (3, self._of_path),
+            (4, self._joined),
+            (3, self._counted),
         )
         weights, makers = zip(*shapes, strict=True)
         [maker] = self._random.choices(makers, weights)
         statement = maker()
-        return Generated(statement, self._parameters)
+        return GeneratedStatement(statement, self._parameters)
 
     def text_of_node(self, name: str) -> tuple[t.Expression, dict[str, Any]]:
         """Return an expression of a text of a node, mostly a literal, with its parameters."""
@@ -255,6 +257,33 @@ class Generator:
         condition = t.NullTest(t.Variable("r"), self._chance(0.5)) if self._chance(0.5) else self._comparison(0)
         kept = t.Projection("WITH", passed, self._chance(0.2), where=condition)
         return t.Query((start, first, kept, _returned(shown)))
+
+    def _joined(self) -> t.Query:
+        """Nodes that are matched by a value of another node, a relationship or a list."""
+        column, kind = self._random.choice(COLUMNS_OF_NODES)
+        source: t.Clause = self._unwind("x")
+        [(other, _kind)] = self._scope
+        if self._chance(0.6):
+            fitting = [name for name, its in COLUMNS_OF_NODES if its == kind]
+            other = t.Property(t.Variable("m"), self._random.choice(fitting))
+            source = t.Match((t.PathPattern((t.NodePattern("m"),)),))
+        its = t.Property(t.Variable("n"), column)
+        is_entry = self._chance(0.4)
+        node = t.NodePattern("n", (), ((column, other),) if is_entry else ())
+        where = None if is_entry else t.Binary("=", *self._random.sample((its, other), 2))
+        match = t.Match((t.PathPattern((node,)),), where, self._chance(0.3))
+        shown: list[t.Expression] = [t.CountRows(), t.Call("count", (t.Variable("n"),))]
+        return t.Query((source, match, _returned(shown if self._chance(0.5) else [t.Property(t.Variable("n"), "id")])))
+
+    def _counted(self) -> t.Query:
+        """How often a pattern is found from a node of which nothing else is asked."""
+        ends = [t.NodePattern("a"), t.RelationshipPattern("", self._direction()), t.NodePattern("")]
+        count = t.PatternCount("COUNT", t.PathPattern(tuple(ends if self._chance(0.5) else ends[::-1])))
+        match = t.Match((t.PathPattern((t.NodePattern("a"),)),))
+        condition = t.Binary(self._random.choice(("=", "<", ">")), count, t.Literal(self._random.randrange(3)))
+        if self._chance(0.5):
+            return t.Query((msgspec.structs.replace(match, where=condition), _returned([t.CountRows()])))
+        return t.Query((match, _returned([self._random.choice((count, condition))])))
 
     def _of_path(self) -> t.Query:
         """Functions of a path, matched or not."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from bench.cypher_differential.comparison import Result, Verdict
-from bench.cypher_differential.generator import Generated
+from bench.cypher_differential.generator import GeneratedStatement
 from bench.cypher_reference import tree as t
 from bench.cypher_reference.interpreter import Answer
 from bench.cypher_reference.text import render
@@ -37,7 +37,7 @@ class Report(msgspec.Struct):
     examples: dict[str, str] = {}
     minimised: int = 0
 
-    def count(self, generated: Generated, result: Result) -> None:
+    def count(self, generated: GeneratedStatement, result: Result) -> None:
         """Count the verdict on a statement, and each construct in it."""
         self.verdicts[result.verdict] += 1
         for name in {_construct(part) for part in t.parts(generated.statement)}:
@@ -48,7 +48,7 @@ class Report(msgspec.Struct):
             self.reasons[reason] += 1
             self.examples.setdefault(reason, result.text)
 
-    def wants(self, generated: Generated, result: Result) -> bool:
+    def wants(self, generated: GeneratedStatement, result: Result) -> bool:
         """Return whether to minimise a difference: its kind is new, and the bound on differences is not reached."""
         kind = f"{result.verdict}: {_shape(generated)}"
         if kind in self.findings:
@@ -57,7 +57,7 @@ class Report(msgspec.Struct):
         self.minimised += 1
         return self.minimised <= MAX_MINIMISED
 
-    def add(self, generated: Generated, result: Result) -> None:
+    def add(self, generated: GeneratedStatement, result: Result) -> None:
         """Add a minimised difference."""
         kind = f"{result.verdict}: {_shape(generated)}"
         known = self.findings.get(kind)
@@ -102,7 +102,7 @@ def _construct(part: t.Tree) -> str:  # noqa: PLR0911 - one line for each kind
             return type(part).__name__
 
 
-def _shape(generated: Generated) -> str:
+def _shape(generated: GeneratedStatement) -> str:
     """Return the text of a statement with the types of its values in place of these."""
 
     def blur(part: t.Tree) -> t.Tree:

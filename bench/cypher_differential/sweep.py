@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from bench.cypher_differential.generator import Generated
+from bench.cypher_differential.generator import GeneratedStatement
 from bench.cypher_differential.samples import COLUMNS_OF_EDGES, COLUMNS_OF_NODES, SIGNATURES
 from bench.cypher_reference import tree as t
 from bench.cypher_reference.values import Timestamp
@@ -52,10 +52,10 @@ _KINDS["x"] = tuple(values[1] for values in _KINDS.values())
 _KINDS["n"] = _KINDS["i"] + _KINDS["f"]
 
 
-def swept() -> Iterator[Generated]:
+def swept() -> Iterator[GeneratedStatement]:
     """Yield all of them."""
     for expression in (*_operated(), *_called(), *_looked_up()):
-        yield Generated(t.Query((t.Projection("RETURN", (t.Item(expression, "c"),)),)), {})
+        yield GeneratedStatement(t.Query((t.Projection("RETURN", (t.Item(expression, "c"),)),)), {})
     yield from compared_columns()
     yield from _of_rows()
 
@@ -95,7 +95,7 @@ def _looked_up() -> Iterator[t.Expression]:
         yield t.Property(value, "a")
 
 
-def compared_columns() -> Iterator[Generated]:
+def compared_columns() -> Iterator[GeneratedStatement]:
     """Yield every comparison of every column with a value of every type, in the WHERE of a MATCH, both ways round."""
     columns = [("n", name) for name, _kind in COLUMNS_OF_NODES] + [("r", name) for name, _kind in COLUMNS_OF_EDGES]
     counted = t.Projection("RETURN", (t.Item(t.CountRows(), "c"),))
@@ -106,14 +106,14 @@ def compared_columns() -> Iterator[Generated]:
         path = t.PathPattern((node, *(step if owner == "r" else ())))
         for pair in ((column, value), (value, column)):
             where = t.Binary(operator, *pair)
-            yield Generated(t.Query((t.Match((path,), where), counted)), {})
+            yield GeneratedStatement(t.Query((t.Match((path,), where), counted)), {})
 
 
-def _of_rows() -> Iterator[Generated]:
+def _of_rows() -> Iterator[GeneratedStatement]:
     """Yield each operator over rows, where nothing can be calculated beforehand."""
     for operator, left, right in product(OPERATORS, VALUES, VALUES):
         if isinstance(left, (t.ListOf, t.MapOf)) and isinstance(right, (t.ListOf, t.MapOf)):
             continue
         rows = (t.Unwind(_list(left, left), "x"), t.Unwind(_list(right), "y"))
         item = t.Item(t.Binary(operator, t.Variable("x"), t.Variable("y")), "c")
-        yield Generated(t.Query((*rows, t.Projection("RETURN", (item,)))), {})
+        yield GeneratedStatement(t.Query((*rows, t.Projection("RETURN", (item,)))), {})

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.cypher_differential.comparison import Result
-from bench.cypher_differential.generator import Generated, Generator
+from bench.cypher_differential.generator import GeneratedStatement, Generator
 from bench.cypher_differential.product import ProductStore
 from bench.cypher_reference import tree as t
 from bench.cypher_reference.interpreter import Answer, Interpreter, same
 from bench.cypher_reference.text import render
-from bench.cypher_reference.values import CypherError, Unmodelled
+from bench.cypher_reference.values import CypherError, UnmodelledFeature
 
 _TEXT_PROPERTIES = ("content", "content", "summary", "name")
 _NODE = "n1"
 
 
-def compare_writes(store: ProductStore, count: int, seed: int) -> Iterator[tuple[Generated, Result]]:
+def compare_writes(store: ProductStore, count: int, seed: int) -> Iterator[tuple[GeneratedStatement, Result]]:
     """Yield what came of each statement; the store is left as the last one left it."""
     generator = Generator(seed)
     for number in range(count):
@@ -27,19 +27,19 @@ def compare_writes(store: ProductStore, count: int, seed: int) -> Iterator[tuple
 
 def _compare(
     store: ProductStore, name: str, value: t.Expression, parameters: dict[str, object]
-) -> tuple[Generated, Result]:
+) -> tuple[GeneratedStatement, Result]:
     node = t.NodePattern("n", ("Entity",), (("id", t.Literal(_NODE)),))
     match = t.Match((t.PathPattern((node,)),))
     asked = t.Query((match, t.Projection("RETURN", (t.Item(value, "c"),))))
     target = t.Property(t.Variable("n"), name)
-    made = Generated(t.Query((match, t.SetProperties((t.Assignment(target, value),)))), parameters)
+    made = GeneratedStatement(t.Query((match, t.SetProperties((t.Assignment(target, value),)))), parameters)
     text = render(made.statement)
     expected: Answer | str
     try:
         expected = Interpreter(store.graph(), parameters).run(asked)
     except CypherError as error:
         expected = f"an error: {error}"
-    except Unmodelled:
+    except UnmodelledFeature:
         expected = ""
     outcome = store.ask(text, parameters, writes=True)
     if outcome.error:

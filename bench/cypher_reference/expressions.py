@@ -18,7 +18,7 @@ from bench.cypher_reference.values import (
     Timestamp,
     Truth,
     TruthTypeError,
-    Unmodelled,
+    UnmodelledFeature,
     Zero,
     compare,
     conjunction,
@@ -175,7 +175,7 @@ class Evaluator:
     def _index(self, expression: t.Index, row: Row) -> Any:
         subject, index = self.evaluate(expression.subject, row), self.evaluate(expression.index, row)
         if isinstance(subject, Bag) and len(subject) > 1:
-            raise Unmodelled("the order of a list is open")
+            raise UnmodelledFeature("the order of a list is open")
         if subject is None or (index is None and isinstance(subject, (list, dict, Node, Relationship))):
             return None
         if isinstance(subject, list) and is_integer(index):
@@ -193,7 +193,7 @@ class Evaluator:
         if subject is None or any(each is None for each in given):
             return None
         if isinstance(subject, Bag) and len(subject) > 1:
-            raise Unmodelled("the order of a list is open")
+            raise UnmodelledFeature("the order of a list is open")
         if not isinstance(subject, list) or not all(map(is_integer, given)):
             raise CypherError(f"a slice of {type_name(subject)}")
         return subject[slice(*ends)]

@@ -20,7 +20,7 @@ from bench.cypher_reference.values import (
     Path,
     Relationship,
     Timestamp,
-    Unmodelled,
+    UnmodelledFeature,
     Zero,
     compare,
     contains,
@@ -40,15 +40,15 @@ def call(name: str, arguments: list[Any]) -> Any:
     lowered = name.lower()
     function = STRICT.get(lowered) or WITH_NULLS.get(lowered)
     if function is None:
-        raise Unmodelled(f"there is no function {name}")
+        raise UnmodelledFeature(f"there is no function {name}")
     if lowered in OF_ORDER and any(isinstance(each, Bag) and len(each) > 1 for each in arguments):
-        raise Unmodelled("the order of a list is open")
+        raise UnmodelledFeature("the order of a list is open")
     try:
         found = None if lowered in STRICT and any(each is None for each in arguments) else function(*arguments)
     except (TypeError, re.error) as error:
         raise CypherError(f"{name}: {error}") from None
     except (OverflowError, ValueError, MemoryError) as error:
-        raise Unmodelled(f"{name}: {error}") from None
+        raise UnmodelledFeature(f"{name}: {error}") from None
     has_order = not any(isinstance(each, Bag) for each in arguments)
     return found if has_order or not isinstance(found, list) else Bag(found)
 
@@ -126,7 +126,7 @@ def _round(value: Any, digits: int = 0) -> float:
     if not math.isfinite(number):
         return number
     if not 0 <= _whole(digits) <= MAX_DIGITS:
-        raise Unmodelled("too many digits")
+        raise UnmodelledFeature("too many digits")
     if digits:
         return math.copysign(math.floor(abs(number) * 10.0**digits + 0.5), number) / 10.0**digits
     below = math.floor(number)
@@ -136,7 +136,7 @@ def _round(value: Any, digits: int = 0) -> float:
 def _sign(value: Any) -> int:
     number = _number(value)
     if math.isnan(number):
-        raise Unmodelled("the sign of NaN")
+        raise UnmodelledFeature("the sign of NaN")
     return (number > 0) - (number < 0)
 
 
@@ -171,7 +171,7 @@ def _right(text: Any, count: Any) -> str:
 
 def _bounded(count: Any) -> int:
     if not 0 <= _whole(count) <= MAX_COUNT:
-        raise Unmodelled("a count out of bounds")
+        raise UnmodelledFeature("a count out of bounds")
     return count
 
 
@@ -206,7 +206,7 @@ def _text_test(test: Callable[[str, str], bool]) -> Function:
 def _engine_text(value: Any) -> str:
     """Convert as the engines' own function does, which writes `True`, and floats in a form of its own."""
     if isinstance(value, (float, list, dict, Timestamp)):
-        raise Unmodelled("the engines' own form")
+        raise UnmodelledFeature("the engines' own form")
     return str(value)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.cypher_reference import tree as t
 from bench.cypher_reference.lexer import Token, tokens
-from bench.cypher_reference.values import CypherError, Unmodelled
+from bench.cypher_reference.values import CypherError, UnmodelledFeature
 
 _END = Token("end", "")
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
@@ -15,7 +15,7 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 def parse(text: str) -> t.Statement:
-    """Return the tree of a statement. Raises CypherError for bad syntax, Unmodelled for what is not known here."""
+    """Return the tree of a statement. Raises CypherError for bad syntax, or UnmodelledFeature."""
     parser = _Clauses(tokens(text))
     statement = parser.statement()
     if parser.word() == ";" or parser.is_at_end:
@@ -151,7 +151,7 @@ class _Expressions(_Reader):
             elif self.accept("["):
                 found = self._subscript(found)
             elif self.word() == ":" and isinstance(found, t.Variable):
-                raise Unmodelled("a label as a predicate")
+                raise UnmodelledFeature("a label as a predicate")
             else:
                 return found
 
@@ -273,7 +273,7 @@ class _Expressions(_Reader):
         path = self.path()
         where = self.expression() if self.accept("WHERE") else None
         if not self.accept("}"):
-            raise Unmodelled("a whole subquery")
+            raise UnmodelledFeature("a whole subquery")
         return t.PatternCount(form, path, where)
 
     def entries(self) -> tuple[tuple[str, t.Expression], ...]:
@@ -366,7 +366,7 @@ class _Clauses(_Expressions):
             case "WITH" | "RETURN":
                 return self._projection()
             case "CREATE" | "MERGE" | "SET" | "DELETE" | "REMOVE" | "DETACH" | "CALL" | "FOREACH":
-                raise Unmodelled(self.word())
+                raise UnmodelledFeature(self.word())
             case _:
                 raise CypherError(f"a clause is expected, not {self.token.text!r}")
 

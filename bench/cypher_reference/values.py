@@ -26,7 +26,7 @@ class TruthTypeError(CypherError):
     """A condition is no truth value."""
 
 
-class Unmodelled(Exception):
+class UnmodelledFeature(Exception):
     """The reference does not say what the answer is."""
 
 

@@ -18,7 +18,7 @@ class Anchor(msgspec.Struct, frozen=True, array_like=True):
     is_fixed: bool
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class RenderedStatement(msgspec.Struct, frozen=True):
     """A text for the engine, and the places from which it runs along with what was typed."""
 
     text: str
@@ -88,7 +88,7 @@ class Edits:
         places = range(start, end)
         return any(at in self._replaced or at in self._before or at in self._behind for at in places)
 
-    def render(self) -> Rendered:
+    def render(self) -> RenderedStatement:
         """Return the whole text: no comments, plain spaces, and each token that stays in its place."""
         writer = _Writer(self._outline.text)
         for index, token in enumerate(self._outline.tokens):
@@ -103,7 +103,7 @@ class Edits:
                 writer.position = token.end
             for closing in self._behind.get(index, ()):
                 writer.add(closing)
-        return Rendered("".join(writer.parts), tuple(writer.anchors))
+        return RenderedStatement("".join(writer.parts), tuple(writer.anchors))
 
     def _written(self, index: int) -> str:
         token = self._outline.tokens[index]

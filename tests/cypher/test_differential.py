@@ -7,7 +7,7 @@ import pytest
 
 from bench.cypher_differential.__main__ import compare
 from bench.cypher_differential.comparison import DIFFERENT, Comparison
-from bench.cypher_differential.generator import Generated, Generator
+from bench.cypher_differential.generator import GeneratedStatement, Generator
 from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import compared_columns, swept
@@ -19,7 +19,7 @@ SEED = 77
 STATEMENTS, WRITES = 250, 60
 
 
-def sampled() -> list[Generated]:
+def sampled() -> list[GeneratedStatement]:
     generator = Generator(SEED)
     return [
         *(generator.make() for _ in range(STATEMENTS)),
@@ -80,7 +80,7 @@ MIXED = ("['', false, 0.0]", "[1, 'a', true][0]", "[{a: 1}, {b: 1}]", "[[1], [],
 def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Path) -> None:
     store = ProductStore(tmp_path, ENGINE, has_loops=False)
     comparison = Comparison(store, store.graph())
-    found = {text: comparison.compare(Generated(parse(text), {})).verdict for text in TEXTS}
+    found = {text: comparison.compare(GeneratedStatement(parse(text), {})).verdict for text in TEXTS}
     mixed = [store.ask(f"RETURN {text} AS c", {}).error for text in MIXED]
     refused = store.ask("RETURN 'ab' =~ '(?=a)ab' AS c", {}).error
     store.close()
@@ -103,7 +103,7 @@ GROUPS = {
 def test_answers_are_those_of_the_reference(texts: tuple[str, ...], tmp_path: Path) -> None:
     store = ProductStore(tmp_path, ENGINE, has_loops=False)
     comparison = Comparison(store, store.graph())
-    found = {text: comparison.compare(Generated(parse(text), PARAMETERS)) for text in texts}
+    found = {text: comparison.compare(GeneratedStatement(parse(text), PARAMETERS)) for text in texts}
     store.close()
     assert {text: each.verdict for text, each in found.items()} == dict.fromkeys(texts, "agreed"), found
 

@@ -12,7 +12,7 @@ from bench.cypher_reference.interpreter import Interpreter, same, same_rows
 from bench.cypher_reference.parser import parse
 from bench.cypher_reference.patterns import Graph
 from bench.cypher_reference.text import render
-from bench.cypher_reference.values import CypherError, Node, Relationship, Unmodelled
+from bench.cypher_reference.values import CypherError, Node, Relationship, UnmodelledFeature
 
 NODES = [Node(name, {"id": name, "type": "T", "x": n or None}) for n, name in enumerate("abc")]
 EDGES = [
@@ -120,7 +120,7 @@ def outcome(statement: t.Statement, parameters: dict[str, Any]) -> Any:
         return Interpreter(GRAPH, parameters).run(statement)
     except CypherError:
         return "an error"
-    except Unmodelled:
+    except UnmodelledFeature:
         return "not modelled"
 
 
