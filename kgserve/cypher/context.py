@@ -9,7 +9,18 @@ import msgspec
 
 from kgserve.cypher.edits import Edits
 from kgserve.cypher.lexer import Outline
-from kgserve.cypher.syntax import Access, Expression, Group, Literal, Parameter, Property, Span, Subscript, Variable
+from kgserve.cypher.syntax import (
+    Access,
+    Expression,
+    Group,
+    Literal,
+    Parameter,
+    Property,
+    Span,
+    Subscript,
+    Variable,
+    iterate_spans,
+)
 from kgserve.cypher.types import Type
 from kgserve.errors import InvalidInput
 
@@ -77,6 +88,14 @@ class Context:
         """Return what was typed, in one line."""
         tokens = self.outline.tokens
         return " ".join(self.outline.text[tokens[span.start].start : tokens[span.end - 1].end].split())
+
+    def check_one_source(self, whole: Span, bounds: tuple[Expression, ...]) -> None:
+        """Raise InvalidInput for bounds that vary, of what is cut from another variable: engines lose some parts."""
+        varying = any(isinstance(part, Variable) for part in iterate_spans(bounds))
+        names = {part.name for part in iterate_spans(whole) if isinstance(part, Variable)}
+        if varying and len(names) > 1:
+            what = f"this is cut at a place that depends on other variables, of {' and '.join(sorted(names))};"
+            raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. It stands")
 
     def text(self, span: Span) -> str:
         """Return the text of an expression for the engine, to be written a second time.

@@ -351,6 +351,8 @@ class Typer:
 
     def _access(self, access: Access, scope: Scope) -> Type:
         kind = self.type_of(access.subject, scope)
+        bounds = [(step.first, step.last) for step in access.steps if isinstance(step, Slice)]
+        self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))
         for step in access.steps:
             if isinstance(step, Subscript | Slice):
                 # Kùzu's grammar has no space before either bracket.

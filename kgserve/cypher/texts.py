@@ -107,6 +107,7 @@ class TextRules:
         text, count = call.arguments
         if self._is_plain(text):
             return
+        self._context.check_one_source(call, (count,))
         number = self._number(count)
         part = f"[1:{number}]" if call.name == "left" else f"[-{number}:]"
         self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
@@ -121,6 +122,7 @@ class TextRules:
             if not lengths:
                 edits.behind(start.end - 1, f", {_LONGEST}")
             return
+        self._context.check_one_source(call, (start, *lengths))
         opening, closing = "list_to_string('', regexp_extract_all(", f", {_POINTS})"
         if lengths:
             end = f"({first} + {self._number(lengths[0])})"

@@ -60,6 +60,8 @@ REFUSED = {
     "RETURN substr('abc', 1, 1)": (8, "write substring"),
     "RETURN list_filter([1], x -> 1 = 2)": (30, "does not depend on x"),
     "RETURN list_contains([1, CAST(NULL AS INT64)], 2)": (8, "take the nulls out"),
+    "MATCH (a)-[r]->(b) RETURN b.tags[r.version..]": (27, "depends on other variables"),
+    "MATCH (a)-[r]->(b) RETURN left(a.name, b.layer)": (27, "depends on other variables"),
     "MATCH ()-[r]-() WITH DISTINCT r RETURN 1": (31, "followed both ways is two"),
     "RETURN left('abc', -1)": (20, "no negative number"),
     "RETURN substring('abc', -1)": (25, "no negative number"),
