@@ -1340,7 +1340,11 @@ def recall(  # noqa: PLR0913 - the fields of the request
     above them, if it passes the filters as well; and of those that say the same the best is shown, with the number
     `said`. With `also` the memories of several stores come best first, each with its `store`, and count as used there.
 
-    Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
+    The memories about an `entity` that was deleted are found by its id or name as long as the store's history knows it;
+    `deleted_entity` then says when it was deleted.
+
+    Raises what a search raises, NotFound for an `entity` that never was there, and Conflict for a name that several
+    have.
     """
     return RECALL.ask(
         store,
@@ -1474,9 +1478,10 @@ def forget(  # noqa: PLR0913 - the fields of the request
     Withdraws memories with their former versions and relations: no read of any time of the world finds them.
 
     `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
-    not an error: then nothing is removed, and for an `entity_id` that nothing has, `matches` are the memories that
-    name it, such as those of an entity that was deleted. A `query` never forgets anything: it lists `matches`, whose
-    ids say what is meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
+    not an error: then nothing is removed. For an `entity_id` that nothing has, `matches` are the memories that were
+    about an entity of that id or name until it was deleted, and those that name it. A `query` never forgets anything:
+    it lists `matches`, whose ids say what is meant. What was known before stays in past states of the store (`as_of`),
+    if a history is kept.
 
     `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
     are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
