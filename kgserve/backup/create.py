@@ -331,6 +331,13 @@ class _Copying:
         except BaseException:
             self._backup.clear_leftovers(before)
             raise
+        if base.last.sequence < self._mark:
+            self._backup.clear_leftovers(before)
+            raise Unavailable(
+                f"the files of store {self._layout.name!r} here end with sequence {base.last.sequence}, but the store "
+                f"has come to {self._mark}; nothing was backed up",
+                retry_after=30,
+            )
         kept = before.bases if reason else before.bases[:-1]
         bases = [*kept, base]
         after = msgspec.structs.replace(before, bases=bases[-self._options.keep :] if self._options.keep else bases)

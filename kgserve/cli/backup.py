@@ -12,7 +12,7 @@ import msgspec
 
 from kgserve.cli.options import connect, given, require_data, server_options
 from kgserve.cli.terminal import Column, as_size, json_option, show_table, told_as_json
-from kgserve.errors import NoStore
+from kgserve.errors import Conflict, NoStore
 from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.permissions import private_files
 from kgserve.settings import load
@@ -105,11 +105,24 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
 
 
 def _sequences(client: Client) -> _Sequences:
-    return _Sequences({each.name: each.sequence for each in client.stores().stores})
+    stores = client.stores().stores
+    return _Sequences({each.name: each.sequence for each in stores}, {each.name: each.node for each in stores})
 
 
 class _Sequences(dict[str, int]):
-    """How far each store has come."""
+    """How far each store has come, of those that the asked node serves."""
+
+    def __init__(self, sequences: dict[str, int], nodes: dict[str, str | None]) -> None:
+        super().__init__(sequences)
+        self._nodes = nodes
+
+    def __getitem__(self, name: str) -> int:
+        if (node := self._nodes.get(name)) is not None:
+            raise Conflict(
+                f"store {name!r} is served by node {node!r}, and the files here may be behind: back it up on that "
+                f"node's machine, or move it here first with `kgserve cluster move {name} NODE`"
+            )
+        return super().__getitem__(name)
 
     def __missing__(self, name: str) -> int:
         raise NoStore(name)

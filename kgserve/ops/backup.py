@@ -70,7 +70,7 @@ def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
     for name in request.stores or ():
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
-        names = pool.here() if request.stores is None else request.stores
+        names = filter(graphs.caller.sees, pool.names()) if request.stores is None else request.stores
         done = backup(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
     if not graphs.confined:
         return done
@@ -176,6 +176,12 @@ def _wanted(pool: StorePool, name: str) -> BackupSource:
 
 
 def _mark(pool: StorePool, name: str) -> int:
+    if pool.placement.is_shared:
+        # Files of a store that another node serves, or that nobody has opened here since the start, may be behind.
+        with pool.lease(name) as owned:
+            owned.require_own()
+            owned.accesses.settle()
+            return owned.state.sequence
     store = pool.open_stores().get(name)
     if store is not None:
         store.accesses.settle()
