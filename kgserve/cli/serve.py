@@ -160,9 +160,10 @@ def status() -> None:
 @click.argument("node")
 @server_options
 def move(store: str, node: str) -> None:
-    """Have NODE serve STORE from now on. What is asked meanwhile waits for that."""
+    """Have NODE serve STORE from now on, and wait until it has opened it. What is asked meanwhile waits for that."""
     with connect() as client:
         moved = client.store(store).move(node)
+        client.store(store).stats()  # asked of the new owner, which opens the store for it
     click.echo(f"{moved.store} is served by {moved.node}, at {moved.url}")
 
 

@@ -33,7 +33,7 @@ from kgserve.cluster.shipping import (
 )
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
-from kgserve.journal.files import write_whole
+from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import Journal, list_segments
 from kgserve.journal.snapshot import list_snapshots
 from kgserve.metrics.observation import NodeCounts
@@ -49,6 +49,7 @@ from kgserve.store.placement import NODE_FILE, Away, Commits, Held, Placement, d
 log = structlog.get_logger()
 
 _encode = msgspec.json.Encoder().encode
+_ASIDE_PREFIX = ".aside-"
 _FAILURES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
 
 
@@ -354,11 +355,8 @@ class ClusterPlacement(Placement):
         reached = read_reached(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
-        if reached is None and layout.exists and not owner.coming and not _is_empty(layout):
-            raise Conflict(
-                f"the data folder of node {self._ownership.node!r} has a store {layout.name!r} that is another one than"
-                " the cluster's: move its folder away"
-            )
+        if reached is None and layout.exists and not owner.coming and not self._is_beginning(layout, owner):
+            self._set_aside(layout)
         description = decode_json(owner.description, StoreFile)
         if layout.exists:
             if layout.description() != description:
@@ -372,6 +370,17 @@ class ClusterPlacement(Placement):
             self._make(layout, description)
             # At once: a node that is killed while it reads the log would find files that are nobody's copy.
             note_reached(layout.root, Reached(owner.begins, 0, owner.begins, owner.erasures))
+
+    def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
+        """Whether files that no note calls a copy hold nothing, and the log can still be read from its beginning."""
+        return _is_empty(layout) and not owner.bases
+
+    def _set_aside(self, layout: Layout) -> None:
+        """Rename files that are no known copy of the store's log, so that the store is fetched; nothing is removed."""
+        aside = self.data_dir / f"{_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
+        layout.root.rename(aside)
+        sync_folder(self.data_dir)
+        log.warning("store_set_aside", store=layout.name, folder=str(aside), reason="it is no known copy of the log")
 
 
 class _Placed(NamedTuple):

@@ -21,6 +21,7 @@ from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
 from kgserve.mcp.resources import RESOURCE_NOT_FOUND
 from kgserve.metrics.exposition import Scrape
+from tests.cli.running import kgserve_process
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless, message
@@ -364,3 +365,36 @@ def test_a_store_from_before_comes_along(
     finally:
         nodes[1].start()
         settle(nodes)
+
+
+def test_files_that_are_no_known_copy_are_set_aside_where_a_store_is_moved_to(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+    clients[0].store(store).move("k0")
+    clients[0].store(store).move("k1")
+    put(clients[0], store, "b")
+    clients[0].store(store).move("k0")
+    nodes[1].end()
+    (nodes[1].data_dir / f"{store}_memory" / "log.json").unlink()
+    nodes[1].start()
+    settle(nodes)
+    wait_until_alive(clients[0], "k1")
+    moved = kgserve_process("cluster", "move", store, "k1", "--server", nodes[0].url)
+    assert (moved.code, "is served by k1" in moved.out) == (0, True), moved
+    assert put(clients[0], store, "c") == 3
+    assert {each.id for each in clients[1].store(store).nodes()} == {"a", "b", "c"}
+    assert list(nodes[1].data_dir.glob(f".aside-{store}-*"))
+
+
+def test_a_node_backs_up_no_store_of_another(
+    nodes: list[ServingNode], clients: list[Client], store: str, tmp_path: Path
+) -> None:
+    put(clients[0], store, "a")
+    clients[0].store(store).move("k0")
+    put(clients[0], store, "b")
+    refused = kgserve_process("backup", store, "--to", tmp_path / "away", "--data", nodes[1].data_dir)
+    assert (refused.code, "is served by node 'k0'" in refused.out + refused.err) == (1, True), refused
+    made = kgserve_process("backup", store, "--to", tmp_path / "own", "--data", nodes[0].data_dir)
+    assert made.code == 0, made
+    assert kgserve_process("verify", tmp_path / "own").code == 0
