@@ -398,6 +398,7 @@ class _Copying:
             edges=state.edges,
             settings=described,
             history_oldest=min(cursor.oldest, state.sequence) if cursor else 0,
+            is_empty=state.sequence == self._mark == 0,
         )
 
     # Going on with the last base

@@ -145,6 +145,18 @@ def _verified(backup: StoreBackup) -> VerifiedStore:
     return VerifiedStore(store=backup.store, ok=not faults, bases=bases, faults=faults, leftovers=len(left))
 
 
+def _may_lack_commits(base: Base) -> bool:
+    """Whether a base holds no commit, and does not say that the store had none."""
+    return base.last.sequence == 0 and not base.last.is_empty
+
+
+def _lacking(folder: Path) -> str:
+    return (
+        f"{folder / MANIFEST}: it ends with sequence 0, and nothing says that the store had no commits then: older "
+        "versions wrote such backups of stores that another node of a cluster served. Back the store up again"
+    )
+
+
 def _base(base: Base, *, ok: bool) -> BaseAnswer:
     return BaseAnswer(
         ok=ok,
@@ -159,6 +171,8 @@ def _base(base: Base, *, ok: bool) -> BaseAnswer:
 
 def _faults(folder: Path, base: Base) -> Iterator[str]:
     pieces = {piece.file.path for piece in base.pieces}
+    if _may_lack_commits(base):
+        yield _lacking(folder)
     for file in base.files:
         if file.path not in pieces and (fault := fault_of(folder, file)) is not None:
             yield fault
@@ -243,6 +257,8 @@ def find_point(backup: StoreBackup, manifest: Manifest, until: str | None) -> Po
     """
     if not manifest.bases:
         raise BackupDamaged(f"{backup.path}: it names no backup")
+    if _may_lack_commits(manifest.bases[-1]):
+        raise BackupDamaged(_lacking(backup.folder))
     if until is None:
         return Point(manifest.bases[-1], manifest.bases[-1].last.sequence)
     if until.isascii() and until.isdecimal() and len(until) <= MAX_DIGITS:

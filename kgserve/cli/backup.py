@@ -12,12 +12,14 @@ import msgspec
 
 from kgserve.cli.options import connect, given, require_data, server_options
 from kgserve.cli.terminal import Column, as_size, json_option, show_table, told_as_json
-from kgserve.errors import Conflict, NoStore
+from kgserve.errors import NoStore
 from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.permissions import private_files
 from kgserve.settings import load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kgserve.backup.create import BackupOptions
     from kgserve.client import Client
     from kgserve.ops.backup import Source
@@ -106,26 +108,36 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
 
 def _sequences(client: Client) -> _Sequences:
     stores = client.stores().stores
-    return _Sequences({each.name: each.sequence for each in stores}, {each.name: each.node for each in stores})
+    away = {each.name for each in stores if each.node is not None}
+    return _Sequences({each.name: each.sequence for each in stores}, lambda name: _copied(client, name), away)
 
 
 class _Sequences(dict[str, int]):
-    """How far each store has come, of those that the asked node serves."""
+    """How far the files of each store have come. Those that other nodes serve are ``copied`` here when asked for."""
 
-    def __init__(self, sequences: dict[str, int], nodes: dict[str, str | None]) -> None:
+    def __init__(self, sequences: dict[str, int], copied: Callable[[str], int], away: set[str]) -> None:
         super().__init__(sequences)
-        self._nodes = nodes
+        self._copied = copied
+        self._away = away
 
     def __getitem__(self, name: str) -> int:
-        if (node := self._nodes.get(name)) is not None:
-            raise Conflict(
-                f"store {name!r} is served by node {node!r}, and the files here may be behind: back it up on that "
-                f"node's machine, or move it here first with `kgserve cluster move {name} NODE`"
-            )
-        return super().__getitem__(name)
+        return self._copied(name) if name in self._away else super().__getitem__(name)
 
     def __missing__(self, name: str) -> int:
         raise NoStore(name)
+
+
+def _copied(client: Client, name: str) -> int:
+    """Have the node that is asked bring its copy of a store to where its owner is now; the sequence of the copy."""
+    from kgserve.client import operations
+
+    def ask(**headers: str) -> int:
+        call = operations.stats(name)
+        sent = {each.replace("_", "-"): text for each, text in headers.items()}
+        return client.connection.answer(msgspec.structs.replace(call, headers=call.headers | sent)).sequence
+
+    at_owner = ask(Kgserve_No_Redirect="1")
+    return ask(Kgserve_Read="copy", Kgserve_At_Least=str(at_owner))
 
 
 def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:

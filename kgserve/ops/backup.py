@@ -177,11 +177,7 @@ def _wanted(pool: StorePool, name: str) -> BackupSource:
 
 def _mark(pool: StorePool, name: str) -> int:
     if pool.placement.is_shared:
-        # Files of a store that another node serves, or that nobody has opened here since the start, may be behind.
-        with pool.lease(name) as owned:
-            owned.require_own()
-            owned.accesses.settle()
-            return owned.state.sequence
+        return _shared_mark(pool, name)
     store = pool.open_stores().get(name)
     if store is not None:
         store.accesses.settle()
@@ -190,6 +186,20 @@ def _mark(pool: StorePool, name: str) -> int:
     if not layout.exists:
         raise NoStore(name)
     return closed_state(layout).sequence
+
+
+def _shared_mark(pool: StorePool, name: str) -> int:
+    """How far a cluster's store has come, once its files here have come as far: files that nobody opened may not."""
+    found = pool.acquire(name, at_least=0)
+    try:
+        if found.commits.is_copy:
+            # To the end of the log, which has every commit that the owner has acknowledged.
+            found.commits.catch_up(found)
+        else:
+            found.accesses.settle()
+        return found.state.sequence
+    finally:
+        pool.release(found)
 
 
 def restore(pool: StorePool, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgserve.backup.create import BackupOptions, BackupSource
 from kgserve.backup.create import back_up as stores_back_up
 from kgserve.backup.folder import BackupFolder
-from kgserve.errors import Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
+from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.journal.journal import list_segments, segment_path
 from kgserve.model.times import format_time
 from kgserve.ops import backup as ops
@@ -284,6 +285,24 @@ def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path
 def test_an_empty_backup_that_was_copied_without_folders_is_whole(pool: StorePool, folder: Path) -> None:
     ops.backup(pool, folder, [], BackupOptions(live=True))
     (folder / "stores").rmdir()
+    assert faults(folder) == []
+
+
+def test_an_empty_backup_has_to_say_that_the_store_was_empty(pool: StorePool, folder: Path) -> None:
+    pool.create(NAME)
+    assert back_up(pool, folder).sequence == 0
+    assert faults(folder) == []
+    kept = BackupFolder(folder).store(NAME)
+    base = kept.read().bases[0]
+    # As versions before wrote it of a store of another node, too.
+    older = msgspec.structs.replace(base, marks=[msgspec.structs.replace(base.last, is_empty=False)])
+    kept.write(msgspec.structs.replace(kept.read(), bases=[older]))
+    assert b"is_empty" not in kept.path.read_bytes()
+    assert "ends with sequence 0" in faults(folder)[0]
+    with pytest.raises(BackupDamaged, match="Back the store up again"):
+        restored(pool, folder)
+    put(pool, "a")
+    back_up(pool, folder)
     assert faults(folder) == []
 
 

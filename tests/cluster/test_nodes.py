@@ -387,14 +387,30 @@ def test_files_that_are_no_known_copy_are_set_aside_where_a_store_is_moved_to(
     assert list(nodes[1].data_dir.glob(f".aside-{store}-*"))
 
 
-def test_a_node_backs_up_no_store_of_another(
+def test_a_node_backs_up_stores_of_others_from_current_copies(
     nodes: list[ServingNode], clients: list[Client], store: str, tmp_path: Path
 ) -> None:
     put(clients[0], store, "a")
     clients[0].store(store).move("k0")
     put(clients[0], store, "b")
-    refused = kgserve_process("backup", store, "--to", tmp_path / "away", "--data", nodes[1].data_dir)
-    assert (refused.code, "is served by node 'k0'" in refused.out + refused.err) == (1, True), refused
-    made = kgserve_process("backup", store, "--to", tmp_path / "own", "--data", nodes[0].data_dir)
-    assert made.code == 0, made
-    assert kgserve_process("verify", tmp_path / "own").code == 0
+    clients[1].store(store).move("k2")
+    for number, served in ((3, nodes[0]), (4, nodes[1]), (5, nodes[2])):
+        assert put(clients[0], store, f"n{number}") == number
+        made = kgserve_process("backup", store, "--to", tmp_path / served.name, "--data", served.data_dir, "--json")
+        assert made.code == 0, made
+        assert json.loads(made.out)["stores"][0]["sequence"] == number
+    others = kgserve_process("backup", "--to", tmp_path / "all", "--data", nodes[0].data_dir, "--json")
+    assert others.code == 0, others
+    assert store in {each["store"] for each in json.loads(others.out)["stores"]}
+    for folder in tmp_path.iterdir():
+        assert kgserve_process("verify", folder).code == 0
+    # Over REST the owner makes the backup of one store, and any node that of several.
+    assert clients[1].store(store).backup(store).sequence == 5
+    assert kgserve_process("verify", nodes[2].backup_dir / store).code == 0
+    several = clients[1].backup_stores(f"{store}-several", stores=[store])
+    assert [(each.store, each.sequence) for each in several.stores] == [(store, 5)]
+    assert kgserve_process("verify", nodes[1].backup_dir / f"{store}-several").code == 0
+    restored = kgserve_process("restore", tmp_path / "k1", "--store", store, "--data", tmp_path / "alone")
+    assert restored.code == 0, restored
+    with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
+        assert {each.id for each in alone.store(store).nodes()} == {"a", "b", "n3", "n4"}
