@@ -16,6 +16,7 @@ import structlog
 
 from kgserve.access.audit import newest_records
 from kgserve.cluster.bases import sweep
+from kgserve.cluster.handover import Target, await_opened
 from kgserve.cluster.membership import Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
@@ -207,6 +208,13 @@ class ClusterPlacement(Placement):
         if node != self._ownership.node:
             self._ownership.hand_over(name, node, url)
         return MoveAnswer(store=name, node=node, url=url)
+
+    def await_opened(self, name: str, node: str, until: float) -> str:
+        """See `Placement.await_opened`."""
+        alive = self._membership.alive()
+        if node not in alive:
+            return f"node {node!r} is no longer alive; another one takes store {name!r} over"
+        return await_opened(name, Target(node, alive[node].url, alive[node].token), until)
 
     def drain(self, *, undo: bool) -> list[str]:
         """See `Placement.drain`."""

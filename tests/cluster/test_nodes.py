@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import signal
 import time
 import uuid
@@ -385,6 +386,44 @@ def test_files_that_are_no_known_copy_are_set_aside_where_a_store_is_moved_to(
     assert put(clients[0], store, "c") == 3
     assert {each.id for each in clients[1].store(store).nodes()} == {"a", "b", "c"}
     assert list(nodes[1].data_dir.glob(f".aside-{store}-*"))
+
+
+def test_moves_and_drains_wait_until_the_store_is_open_where_it_went(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+    clients[0].store(store).move("k0")
+    moved = clients[1].store(store).move("k1")
+    assert (moved.node, moved.opened, moved.reason) == ("k1", True, "")
+    assert opened_at(nodes[1], store)
+    clients[0].store(store).move("k0")
+    drained = clients[0].drain()
+    clients[0].drain(undo=True)
+    assert (drained.failed, drained.unopened) == ({}, {})
+    taker = next(node for node in nodes if node.name == owner_of(clients[0], store))
+    assert taker.name != "k0"
+    assert opened_at(taker, store)
+    clients[0].store(store).move("k0")
+    shutil.rmtree(nodes[1].data_dir / f"{store}_memory")
+    (nodes[1].data_dir / f"{store}_memory").symlink_to(nodes[1].data_dir)
+    refused = clients[0].store(store).move("k1")
+    assert (refused.node, refused.opened) == ("k1", False)
+    assert f"node 'k1' has not opened store '{store}' yet" in refused.reason
+    told = kgserve_process("cluster", "move", store, "k1", "--server", nodes[0].url)
+    assert told.code == 1, told
+    (nodes[1].data_dir / f"{store}_memory").unlink()
+    assert put(clients[0], store, "b") == 2
+
+
+def opened_at(node: ServingNode, store: str) -> bool:
+    """Whether the last that a node logged of a store's opening and closing is that it opened it."""
+    events = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
+    told = [each["event"] for each in events if each.get("store") == store]
+    return [each for each in told if each in {"store_opened", "store_closed"}][-1:] == ["store_opened"]
+
+
+def owner_of(client: Client, store: str) -> str | None:
+    return next(each.node for each in client.stores().stores if each.name == store)
 
 
 def test_a_node_backs_up_stores_of_others_from_current_copies(
