@@ -42,6 +42,7 @@ from kgserve.model.audit import AuditRecord
 from kgserve.model.change import ChangeSet
 from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
 from kgserve.model.stores import StoreSettings
+from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.copies import Bases, Copies, fetch_store, refusal, served_elsewhere
 from kgserve.store.layout import Layout, StoreFile, open_journal
@@ -375,9 +376,11 @@ class ClusterPlacement(Placement):
             fetch_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
             super().adopt(layout.name, staging)
         else:
-            self._make(layout, description)
-            # At once: a node that is killed while it reads the log would find files that are nobody's copy.
+            # Before the journal, which makes it a store: files without the note are no known copy of any log, and
+            # once the store is dropped elsewhere they would be taken for a new one.
+            private_folder(layout.root)
             note_reached(layout.root, Reached(owner.begins, 0, owner.begins, owner.erasures))
+            self._make(layout, description)
 
     def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
         """Whether files that no note calls a copy hold nothing, and the log can still be read from its beginning."""
