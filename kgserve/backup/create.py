@@ -39,6 +39,7 @@ from kgserve.journal.journal import Frame, FrameError, Segment, list_segments, r
 from kgserve.journal.tail import oldest_sequence
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
+from kgserve.model.plan import MAX_DRIFT
 from kgserve.model.stores import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.model.times import format_time
 from kgserve.permissions import private_folder
@@ -392,7 +393,8 @@ class _Copying:
         return Mark(
             sequence=state.sequence,
             time=state.time,
-            taken=max(self._asked, state.time),
+            # Of a clock that was ahead the last commit may have a time that is yet to come.
+            taken=max(self._asked, state.time) if state.time - self._asked <= MAX_DRIFT else self._asked,
             digest=to_text(state.digest),
             nodes=state.nodes,
             edges=state.edges,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
+from time import time_ns
 
 import msgspec
 
@@ -40,6 +41,7 @@ from kgserve.journal.files import storing, sync_file, sync_folder, write_all
 from kgserve.journal.journal import Frame, FrameError, encode_frame, read_frames, segment_path
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.plan import MAX_DRIFT
 from kgserve.model.stores import BaseAnswer, VerifiedStore
 from kgserve.model.times import format_time, parse_time
 from kgserve.permissions import private_folder
@@ -290,9 +292,30 @@ def _at_sequence(manifest: Manifest, sequence: int) -> Point:
 def _at_time(backup: StoreBackup, manifest: Manifest, time: int, said: str) -> Point:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
-            before = (commit.sequence for commit in commits(backup.folder, base) if commit.time <= time)
-            return Point(base, max(base.first, max(before, default=0)))
+            return Point(base, max(base.first, _last_by(commits(backup.folder, base), time, said)))
     raise InvalidInput(f"until: {said} is not covered; this backup covers {covered(manifest)}")
+
+
+def _last_by(found: Iterable[Commit], time: int, said: str) -> int:
+    """Return the last sequence stamped by a time; 0 if there is none.
+
+    Raises InvalidInput if the commit after it was stamped by a clock that was ahead: it may have been made before.
+    """
+    last, least, following = 0, 0, None
+    for commit in found:
+        if commit.time <= time:
+            last, following = commit.sequence, None
+        elif following is None:
+            following, least = commit, commit.time
+        else:
+            least = min(least, commit.time)
+    if following is not None and following.time - min(least, time_ns() // 1000) > MAX_DRIFT:
+        raise InvalidInput(
+            f"until: times do not say what was there at {said}: commit {following.sequence} was stamped "
+            f"{format_time(following.time)} by a clock that was ahead. Name a sequence instead: {last} is the last one "
+            f"that was surely made by then, and {following.sequence} the next"
+        )
+    return last
 
 
 def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
