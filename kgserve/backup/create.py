@@ -39,6 +39,7 @@ from kgserve.journal.journal import Frame, FrameError, Segment, list_segments, r
 from kgserve.journal.tail import oldest_sequence
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
+from kgserve.model.plan import MAX_DRIFT
 from kgserve.model.stores import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.model.times import format_time
 from kgserve.permissions import private_folder
@@ -331,6 +332,13 @@ class _Copying:
         except BaseException:
             self._backup.clear_leftovers(before)
             raise
+        if base.last.sequence < self._mark:
+            self._backup.clear_leftovers(before)
+            raise Unavailable(
+                f"the files of store {self._layout.name!r} here end with sequence {base.last.sequence}, but the store "
+                f"has come to {self._mark}; nothing was backed up",
+                retry_after=30,
+            )
         kept = before.bases if reason else before.bases[:-1]
         bases = [*kept, base]
         after = msgspec.structs.replace(before, bases=bases[-self._options.keep :] if self._options.keep else bases)
@@ -385,12 +393,14 @@ class _Copying:
         return Mark(
             sequence=state.sequence,
             time=state.time,
-            taken=max(self._asked, state.time),
+            # Of a clock that was ahead the last commit may have a time that is yet to come.
+            taken=max(self._asked, state.time) if state.time - self._asked <= MAX_DRIFT else self._asked,
             digest=to_text(state.digest),
             nodes=state.nodes,
             edges=state.edges,
             settings=described,
             history_oldest=min(cursor.oldest, state.sequence) if cursor else 0,
+            is_empty=state.sequence == self._mark == 0,
         )
 
     # Going on with the last base

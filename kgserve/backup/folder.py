@@ -83,10 +83,11 @@ class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: FileEntry
 
 
-class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The end of one backup: the store's state and settings then, and how far back its history went.
 
-    ``time`` is that of the last commit, ``taken`` that of the backup; both in microseconds.
+    ``time`` is that of the last commit, ``taken`` that of the backup; both in microseconds. ``is_empty`` says that the
+    store had no commits. Versions before it could end at sequence 0 because a node asked did not serve the store.
     """
 
     sequence: int
@@ -97,6 +98,7 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: int
     settings: StoreFile
     history_oldest: int
+    is_empty: bool = False
 
     @property
     def state(self) -> StoreState:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
+from time import time_ns
 
 import msgspec
 
@@ -40,6 +41,7 @@ from kgserve.journal.files import storing, sync_file, sync_folder, write_all
 from kgserve.journal.journal import Frame, FrameError, encode_frame, read_frames, segment_path
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.plan import MAX_DRIFT
 from kgserve.model.stores import BaseAnswer, VerifiedStore
 from kgserve.model.times import format_time, parse_time
 from kgserve.permissions import private_folder
@@ -145,6 +147,18 @@ def _verified(backup: StoreBackup) -> VerifiedStore:
     return VerifiedStore(store=backup.store, ok=not faults, bases=bases, faults=faults, leftovers=len(left))
 
 
+def _may_lack_commits(base: Base) -> bool:
+    """Whether a base holds no commit, and does not say that the store had none."""
+    return base.last.sequence == 0 and not base.last.is_empty
+
+
+def _lacking(folder: Path) -> str:
+    return (
+        f"{folder / MANIFEST}: it ends with sequence 0, and nothing says that the store had no commits then: older "
+        "versions wrote such backups of stores that another node of a cluster served. Back the store up again"
+    )
+
+
 def _base(base: Base, *, ok: bool) -> BaseAnswer:
     return BaseAnswer(
         ok=ok,
@@ -159,6 +173,8 @@ def _base(base: Base, *, ok: bool) -> BaseAnswer:
 
 def _faults(folder: Path, base: Base) -> Iterator[str]:
     pieces = {piece.file.path for piece in base.pieces}
+    if _may_lack_commits(base):
+        yield _lacking(folder)
     for file in base.files:
         if file.path not in pieces and (fault := fault_of(folder, file)) is not None:
             yield fault
@@ -243,6 +259,8 @@ def find_point(backup: StoreBackup, manifest: Manifest, until: str | None) -> Po
     """
     if not manifest.bases:
         raise BackupDamaged(f"{backup.path}: it names no backup")
+    if _may_lack_commits(manifest.bases[-1]):
+        raise BackupDamaged(_lacking(backup.folder))
     if until is None:
         return Point(manifest.bases[-1], manifest.bases[-1].last.sequence)
     if until.isascii() and until.isdecimal() and len(until) <= MAX_DIGITS:
@@ -274,9 +292,30 @@ def _at_sequence(manifest: Manifest, sequence: int) -> Point:
 def _at_time(backup: StoreBackup, manifest: Manifest, time: int, said: str) -> Point:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
-            before = (commit.sequence for commit in commits(backup.folder, base) if commit.time <= time)
-            return Point(base, max(base.first, max(before, default=0)))
+            return Point(base, max(base.first, _last_by(commits(backup.folder, base), time, said)))
     raise InvalidInput(f"until: {said} is not covered; this backup covers {covered(manifest)}")
+
+
+def _last_by(found: Iterable[Commit], time: int, said: str) -> int:
+    """Return the last sequence stamped by a time; 0 if there is none.
+
+    Raises InvalidInput if the commit after it was stamped by a clock that was ahead: it may have been made before.
+    """
+    last, least, following = 0, 0, None
+    for commit in found:
+        if commit.time <= time:
+            last, following = commit.sequence, None
+        elif following is None:
+            following, least = commit, commit.time
+        else:
+            least = min(least, commit.time)
+    if following is not None and following.time - min(least, time_ns() // 1000) > MAX_DRIFT:
+        raise InvalidInput(
+            f"until: times do not say what was there at {said}: commit {following.sequence} was stamped "
+            f"{format_time(following.time)} by a clock that was ahead. Name a sequence instead: {last} is the last one "
+            f"that was surely made by then, and {following.sequence} the next"
+        )
+    return last
 
 
 def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:

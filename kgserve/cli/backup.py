@@ -18,6 +18,8 @@ from kgserve.permissions import private_files
 from kgserve.settings import load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kgserve.backup.create import BackupOptions
     from kgserve.client import Client
     from kgserve.ops.backup import Source
@@ -105,14 +107,37 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
 
 
 def _sequences(client: Client) -> _Sequences:
-    return _Sequences({each.name: each.sequence for each in client.stores().stores})
+    stores = client.stores().stores
+    away = {each.name for each in stores if each.node is not None}
+    return _Sequences({each.name: each.sequence for each in stores}, lambda name: _copied(client, name), away)
 
 
 class _Sequences(dict[str, int]):
-    """How far each store has come."""
+    """How far the files of each store have come. Those that other nodes serve are ``copied`` here when asked for."""
+
+    def __init__(self, sequences: dict[str, int], copied: Callable[[str], int], away: set[str]) -> None:
+        super().__init__(sequences)
+        self._copied = copied
+        self._away = away
+
+    def __getitem__(self, name: str) -> int:
+        return self._copied(name) if name in self._away else super().__getitem__(name)
 
     def __missing__(self, name: str) -> int:
         raise NoStore(name)
+
+
+def _copied(client: Client, name: str) -> int:
+    """Have the node that is asked bring its copy of a store to where its owner is now; the sequence of the copy."""
+    from kgserve.client import operations
+
+    def ask(**headers: str) -> int:
+        call = operations.stats(name)
+        sent = {each.replace("_", "-"): text for each, text in headers.items()}
+        return client.connection.answer(msgspec.structs.replace(call, headers=call.headers | sent)).sequence
+
+    at_owner = ask(Kgserve_No_Redirect="1")
+    return ask(Kgserve_Read="copy", Kgserve_At_Least=str(at_owner))
 
 
 def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:

@@ -160,10 +160,16 @@ def status() -> None:
 @click.argument("node")
 @server_options
 def move(store: str, node: str) -> None:
-    """Have NODE serve STORE from now on. What is asked meanwhile waits for that."""
+    """Have NODE serve STORE from now on, and wait until it has opened it. What is asked meanwhile waits for that.
+
+    The exit code is 1 if NODE has not opened it within half a minute, with the reason: STORE is NODE's all the same.
+    """
     with connect() as client:
         moved = client.store(store).move(node)
     click.echo(f"{moved.store} is served by {moved.node}, at {moved.url}")
+    if not moved.opened:
+        click.echo(moved.reason, err=True)
+        raise click.exceptions.Exit(1)
 
 
 @cluster.command()
@@ -172,14 +178,17 @@ def move(store: str, node: str) -> None:
 def drain(*, undo: bool) -> None:
     """Have other nodes serve the stores of the node that is asked, which takes none until --undo or its next start.
 
-    The exit code is 1 if some could not be handed over, which are named with the reason.
+    The exit code is 1 if some could not be handed over, or were not opened by their new nodes within half a minute,
+    which are named with the reason.
     """
     with connect() as client:
         found = client.drain(undo=undo)
     click.echo(f"{found.node} takes stores over again" if undo else f"{found.node}: others serve {found.moved} stores")
     for store, reason in found.failed.items():
         click.echo(f"{store} stays: {reason}", err=True)
-    if found.failed:
+    for store, reason in found.unopened.items():
+        click.echo(f"{store} was moved: {reason}", err=True)
+    if found.failed or found.unopened:
         raise click.exceptions.Exit(1)
 
 

@@ -131,11 +131,13 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
     settings = load(values)
     require_data(settings)
     from kgserve import log
-    from kgserve.ops.doctor import Repairs, examine_folder
+    from kgserve.ops.doctor import Repairs, examine_folder, require_alone
     from kgserve.ops.doctor import doctor as examine
     from kgserve.store.lock import DataFolderLock
 
     log.configure(settings.log_format, "error")  # the table says the rest
+    if repair_times:
+        require_alone(settings.data_dir)
     with DataFolderLock(settings.data_dir) as lock:
         repairs = Repairs(rebuild=rebuild, salvage=salvage, times=repair_times)
         reports = [*examine_folder(settings, lock.mended), *examine(settings, store, repairs)]

@@ -299,7 +299,8 @@ def drain(*, undo: bool = False) -> Call[DrainAnswer]:
     Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
 
     Stores go one after the other; what is asked meanwhile waits, and goes there. One that cannot be handed over stays,
-    and is told. Raises Conflict where there is no cluster.
+    and is listed under `failed`; those that their new nodes have not opened within half a minute, all stores together,
+    are listed under `unopened`. Raises Conflict where there is no cluster.
     """
     return DRAIN.ask(None, DrainRequest(undo=undo), wait=None)
 
@@ -507,8 +508,9 @@ def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
 def move(store: str, to: str) -> Call[MoveAnswer]:
     """Have another node of the cluster serve a store.
 
-    Has another node serve a store. What is asked meanwhile waits, and goes there.
+    Has another node serve a store, and waits until it has opened it. What is asked meanwhile waits, and goes there.
 
+    After half a minute the answer is `opened: false` with the `reason`; the store belongs to the other node then, too.
     Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
     """
     return MOVE.ask(store, MoveRequest(to=to))
@@ -893,7 +895,7 @@ def prune_history(store: str, before: int | str | None = None) -> Call[PruneAnsw
     `conflicts`: earlier moments are 410 from then on. The journal is not concerned: `changes` reach as far back as it
     does.
 
-    Raises Conflict when no history is kept.
+    Raises Conflict when no history is kept, and for an age once the clock was set forward since the server started.
     """
     return PRUNE_HISTORY.ask(store, PruneRequest(before=_text(before)), wait=None)
 
@@ -1340,7 +1342,11 @@ def recall(  # noqa: PLR0913 - the fields of the request
     above them, if it passes the filters as well; and of those that say the same the best is shown, with the number
     `said`. With `also` the memories of several stores come best first, each with its `store`, and count as used there.
 
-    Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
+    The memories about an `entity` that was deleted are found by its id or name as long as the store's history knows it;
+    `deleted_entity` then says when it was deleted.
+
+    Raises what a search raises, NotFound for an `entity` that never was there, and Conflict for a name that several
+    have.
     """
     return RECALL.ask(
         store,
@@ -1474,9 +1480,10 @@ def forget(  # noqa: PLR0913 - the fields of the request
     Withdraws memories with their former versions and relations: no read of any time of the world finds them.
 
     `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
-    not an error: then nothing is removed, and for an `entity_id` that nothing has, `matches` are the memories that
-    name it, such as those of an entity that was deleted. A `query` never forgets anything: it lists `matches`, whose
-    ids say what is meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
+    not an error: then nothing is removed. For an `entity_id` that nothing has, `matches` are the memories that were
+    about an entity of that id or name until it was deleted, and those that name it. A `query` never forgets anything:
+    it lists `matches`, whose ids say what is meant. What was known before stays in past states of the store (`as_of`),
+    if a history is kept.
 
     `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
     are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
@@ -1563,7 +1570,8 @@ def prune_memories(store: str, *, dry_run: bool = False) -> Call[PruneReport]:
     Withdraws the memories that have faded below the store's threshold, or deletes them, as its settings say.
 
     Never those that are pinned (importance 1), domains and concepts, those that have children, and those written or
-    accessed within a day. The store does it by itself now and then, too, unless that is off.
+    accessed within a day. The store does it by itself now and then, too, unless that is off. Raises Conflict once the
+    clock was set forward since the server started.
     """
     return PRUNE_MEMORIES.ask(store, PruneMemoriesRequest(dry_run=dry_run), wait=None)
 

@@ -407,6 +407,18 @@ class History(WrittenBesideReading):
         """The nodes from which a relation of a type has ever led to a node."""
         return [row[0] for row in self._read(sql.SOURCES_OF, {"id": node_id, "relation_type": relation_type})]
 
+    def deleted_targets(self, relation_type: str, limit: int) -> list[State[NodeRow]]:
+        """Return the last states of deleted nodes to which relations of a type led until then, latest deletion first.
+
+        limit: ended states of nodes that are looked at, the latest ones.
+        """
+        return self._nodes(sql.DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
+
+    def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[State[EdgeRow]]:
+        """Return the states of relations of a type to a node that a commit ended."""
+        values = {"id": target, "relation_type": relation_type, "last": last, "limit": limit}
+        return self._edges(sql.EDGES_ENDED, values)
+
     def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[State[NodeRow]]:
         """The next nodes in the order of their ids as of a commit, of one type or of all."""
         values = {"at": at, "type": type_, "after": after or "", "limit": limit}

@@ -147,6 +147,19 @@ ERASE = (
 )
 ERASE_FORMER = "DELETE FROM node WHERE id = :id AND last <= :through"
 STATES_UNTIL = f"{NODE} WHERE id = :id AND first <= :through"
+# Deleted nodes to which relations led until then. Only the latest states are looked at: each costs two look-ups.
+DELETED_TARGETS = f"""
+{NODE} WHERE rowid IN (
+    SELECT number FROM (
+        SELECT rowid AS number, id, first, last FROM node WHERE last IS NOT NULL ORDER BY last DESC LIMIT :limit
+    ) AS past
+    WHERE NOT EXISTS (SELECT * FROM node AS later WHERE later.id = past.id AND later.first > past.first)
+    AND EXISTS (
+        SELECT * FROM edge WHERE edge.target = past.id AND edge.relation_type = :relation_type AND edge.last = past.last
+    )
+) ORDER BY last DESC
+"""
+EDGES_ENDED = f"{EDGE} WHERE target = :id AND relation_type = :relation_type AND last = :last LIMIT :limit"
 SOURCES_OF = "SELECT DISTINCT source FROM edge WHERE target = :id AND relation_type = :relation_type"
 # What pruning leaves empty goes back to the file system; a file from before it could is written anew by VACUUM.
 CAN_GIVE_BACK = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"

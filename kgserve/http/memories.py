@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -56,6 +57,7 @@ _SEARCH = Operation(
         ("Kgserve-Withheld", "How many memories match and were left out, by why, as JSON"),
         ("Kgserve-Degraded", "`true`: meaning is judged by words and letters alone"),
         ("Kgserve-Index-Sequence", "The commit that the indexes have seen"),
+        ("Kgserve-Deleted-Entity", "The entity that was asked for, as JSON in ASCII, if it was deleted"),
     ),
     of_default=True,
 )
@@ -111,6 +113,9 @@ async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Respo
     response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
     response.headers["kgserve-degraded"] = str(found.degraded).lower()
     response.headers["kgserve-index-sequence"] = str(found.index_sequence)
+    if found.deleted_entity:
+        # A header holds ASCII alone, which msgspec does not keep to.
+        response.headers["kgserve-deleted-entity"] = json.dumps(msgspec.to_builtins(found.deleted_entity))
     return response
 
 

@@ -24,6 +24,7 @@ from kgserve.model.hierarchy import WholeMemoryRequest
 from kgserve.model.memories import (
     SPAN,
     AssociatedEntity,
+    DeletedEntity,
     Id,
     Label,
     Memory,
@@ -264,9 +265,17 @@ def recollection(
     hints = [*hints] if found.hits else ["nothing that is remembered is relevant to this query", *hints]
     head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, EXCERPT)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
+    if found.deleted_entity:
+        hints = [deletion_told(found.deleted_entity), *hints]
+        values["deleted_entity"] = msgspec.to_builtins(found.deleted_entity)
     beyond = len(found.hits) - count
     more = f"{beyond} do not fit: a lower limit, or a narrower query" if beyond else ""
     return Reply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
+
+
+def deletion_told(entity: DeletedEntity) -> str:
+    """Say that the entity which was asked for is no longer there."""
+    return f"the entity {entity.name!r} was deleted at {entity.deleted_at}; these memories were about it"
 
 
 def left_out(found: RecallAnswer) -> list[str]:

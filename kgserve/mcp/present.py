@@ -158,9 +158,8 @@ def _delete_entity(found: answers.DeleteNodeAnswer, _given: schemas.DeleteEntity
     text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
     hint = ""
     if found.memories_about:
-        told = counted(found.memories_about, "memory mentions", "memories mention")
-        text += f" {told} it and stay: {', '.join(f'[{each}]' for each in found.memory_ids or ())}."
-        hint = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+        text += f" {_memories_left(found)}"
+        hint = _FORGET_THEM
     return Reply(text, msgspec.to_builtins(found), hint=hint)
 
 
@@ -172,10 +171,25 @@ def _delete_entities(found: answers.DeleteNodesAnswer, _given: schemas.DeleteEnt
     text = f"{done} {counted(found.count, 'entity', 'entities')} with {counted(found.edges_deleted, 'edge')}"
     lines = [f"{text}{': ' + ', '.join(map(quoted, ids)) if ids else ''}."]
     lines += [f"Not there, or not fitting: {', '.join(map(quoted, missing))}."] if missing else []
+    lines += [_memories_left(found)] if found.memories_about else []
     values: dict[str, Any] = {"dry_run": found.dry_run, "count": found.count, "ids": ids}
     values |= {"missing": missing} if missing else {}
+    if found.memories_about:
+        values |= {"memories_about": found.memories_about, "memory_ids": found.memory_ids}
     more = "more entities fit than go at once: send it again" if found.more else ""
-    return Reply(joined(lines), values | {"edges_deleted": found.edges_deleted, "sequence": found.sequence}, more)
+    values |= {"edges_deleted": found.edges_deleted, "sequence": found.sequence}
+    return Reply(joined(lines), values, more, _FORGET_THEM if found.memories_about else "")
+
+
+_FORGET_THEM = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+
+
+def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) -> str:
+    """Say which memories were about what was deleted."""
+    count, ids = found.memories_about or 0, found.memory_ids or []
+    what = "it" if isinstance(found, answers.DeleteNodeAnswer) else "what is deleted"
+    told = counted(count, f"memory mentions {what} and stays", f"memories mention {what} and stay")
+    return f"{told}: {', '.join(f'[{each}]' for each in ids)}{' and more' if count > len(ids) else ''}."
 
 
 @present.register

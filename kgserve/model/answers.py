@@ -138,7 +138,7 @@ class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
     sequence: int
     memories_about: (
         Annotated[
-            int, Meta(description="Memories that were about the node; they stay, and only their ids lead to them")
+            int, Meta(description="Memories that were about the node; they stay, and `recall` by its name finds them")
         ]
         | UnsetType
     ) = UNSET
@@ -209,6 +209,13 @@ class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
     missing: Annotated[list[str], Meta(description="Ids that were sent and did not fit, or are not there")]
     more: Annotated[bool, Meta(description="More nodes fit than are deleted at once; send it again")]
     sequence: int
+    memories_about: (
+        Annotated[int, Meta(description="Memories that were about the nodes and stay; absent where there is none")]
+        | UnsetType
+    ) = UNSET
+    memory_ids: (
+        Annotated[list[str], Meta(description="The first 100 of these; `forget` withdraws them by `ids`")] | UnsetType
+    ) = UNSET
 
 
 class LineError(msgspec.Struct, kw_only=True):

@@ -47,6 +47,8 @@ class MoveAnswer(msgspec.Struct, kw_only=True):
     store: str
     node: str
     url: str
+    opened: Annotated[bool, Meta(description="The node has opened the store; if not, `reason` says why")] = True
+    reason: str = ""
 
 
 class DrainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,6 +64,9 @@ class DrainAnswer(msgspec.Struct, kw_only=True):
     draining: bool
     moved: int
     failed: dict[str, str]
+    unopened: Annotated[
+        dict[str, str], Meta(description="Stores that moved, but were not opened by their new node yet, with reasons")
+    ] = {}
 
 
 class RepairAnswer(msgspec.Struct, kw_only=True):

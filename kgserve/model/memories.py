@@ -501,11 +501,27 @@ class MemoriesDeleted(msgspec.Struct, kw_only=True):
     sequence: int
 
 
+class DeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
+    """An entity that is no longer there, though memories about it are."""
+
+    id: str
+    name: str
+    entity_type: str
+    deleted_at: str
+    sequence: Annotated[int, Meta(description="The commit that deleted it")]
+
+
+Deleted = Annotated[
+    DeletedEntity, Meta(description="The entity that was asked for, if it was deleted: the memories were about it")
+]
+
+
 class MemoryPage(msgspec.Struct, kw_only=True):
     """One page of memories; ``next_cursor`` is null on the last one."""
 
     memories: list[Memory]
     next_cursor: str | None
+    deleted_entity: Deleted | UnsetType = UNSET
 
 
 class RecalledMemory(Memory, kw_only=True):
@@ -549,6 +565,7 @@ class RecallAnswer(msgspec.Struct, kw_only=True):
     degraded: bool
     index_sequence: Annotated[int, Meta(description="The commit that the indexes have seen")]
     took_ms: float
+    deleted_entity: Deleted | UnsetType = UNSET
 
 
 class Cluster(msgspec.Struct, kw_only=True):

@@ -21,6 +21,7 @@ from kgserve.model.merging import MERGED_INTO
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import time_of
+from kgserve.ops.deleted_entities import DeletedSubject, find_deleted
 from kgserve.ops.named import no_entity
 from kgserve.ops.search import PresentSurroundings, Searched
 from kgserve.ops.shown_memories import entities_of, name_of
@@ -30,6 +31,7 @@ from kgserve.rows.edge_page import not_of_kinds, of_kinds
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
+from kgserve.views.history import Historian
 
 MOST_RELATIONS = 1_000
 """So many relations of one entity are followed, the strongest ones."""
@@ -115,19 +117,29 @@ class _Numbered(Associations):
 
 
 class About(ABC):
-    """The entities of a store at a moment. ``now`` and ``half_life``, microseconds, are those of relations."""
+    """The entities of a store at a moment. ``now`` and ``half_life``, microseconds, are those of relations.
 
-    def __init__(self, searched: Searched, now: int, half_life: int | None) -> None:
+    ``deleted`` is the entity that was asked for, if it was deleted while memories were about it.
+    """
+
+    def __init__(self, searched: Searched, now: int, half_life: int | None, historian: Historian | None) -> None:
+        self.deleted: DeletedSubject | None = None
         self._searched = searched
+        self._historian = historian
         self._around = searched.around
         self._now = now
         self._half_life = half_life
         self._is_entity: dict[str, bool] = {}
 
     def entity(self, name: str) -> str:
-        """The id of what is called so: by its name, another name of it, or its id. Raises NotFound, Conflict."""
+        """Return the id of what has a name, another name or an id, or had it when it was deleted.
+
+        Raises NotFound, Conflict where several have the name, and what `find_deleted` raises.
+        """
         found = self._find(name)
         if found is None or found not in self._around.rows([found]):
+            found = self._deleted(name)
+        if found is None:
             near = self._store.memories.ask(lambda memories, _: memories.names_like(name))
             raise no_entity(near, name, self._store.name)
         return found
@@ -164,6 +176,22 @@ class About(ABC):
             for edge in edges
         ]
 
+    def memories(self, entity: str) -> Associations:
+        """The memories of an entity, whether they are true or not."""
+        if self.deleted is None or self.deleted.entity.id != entity:
+            return self._associated(entity)
+        there = self._around.rows(self.deleted.memories)
+        return Few({each: relevance for each, relevance in self.deleted.memories.items() if each in there})
+
+    def _deleted(self, name: str) -> str | None:
+        found, at = find_deleted(self._historian, self._store, name), self._searched.at
+        if found is None or found.entity.id in self._around.rows([found.entity.id]):
+            return None if found is None else found.entity.id
+        if at is not None and at < found.entity.sequence:
+            return None
+        self.deleted = found
+        return found.entity.id
+
     @property
     def _store(self) -> Store:
         return self._searched.present.store
@@ -176,8 +204,8 @@ class About(ABC):
         return strength * effective(Worth(edge.extras.confidence, since), self._now, self._half_life)
 
     @abstractmethod
-    def memories(self, entity: str) -> Associations:
-        """The memories of an entity, whether they are true or not."""
+    def _associated(self, entity: str) -> Associations:
+        """The memories of an entity that is there, whether they are true or not."""
 
     @abstractmethod
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
@@ -203,8 +231,7 @@ class AboutNow(About):
     def _rows(self) -> Rows:
         return cast("PresentSurroundings", self._around).present
 
-    def memories(self, entity: str) -> Associations:
-        """See `About.memories`."""
+    def _associated(self, entity: str) -> Associations:
         rows, number = self._rows, self._rows.number(entity)
         if number < 0:
             return Few({})
@@ -247,8 +274,7 @@ class AboutNow(About):
 class AboutThen(About):
     """As it was; but what is called how is known of now alone."""
 
-    def memories(self, entity: str) -> Associations:
-        """See `About.memories`."""
+    def _associated(self, entity: str) -> Associations:
         about = (edge for edge in self._around.edges(entity) if edge.relation_type == IS_ABOUT)
         return Few({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in about if edge.target == entity})
 
@@ -282,10 +308,10 @@ class AboutThen(About):
         return (edge for edge in self._around.edges(entity) if edge.relation_type not in apart)
 
 
-def about(searched: Searched, now: int | None, half_life: int | None) -> About:
+def about(searched: Searched, now: int | None, half_life: int | None, historian: Historian | None) -> About:
     """The entities of a store at the moment that is looked at."""
     kind = AboutNow if isinstance(searched.around, PresentSurroundings) else AboutThen
-    return kind(searched, time.time_ns() // 1000 if now is None else now, half_life)
+    return kind(searched, time.time_ns() // 1000 if now is None else now, half_life, historian)
 
 
 def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:

@@ -70,7 +70,7 @@ def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
     for name in request.stores or ():
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
-        names = pool.here() if request.stores is None else request.stores
+        names = filter(graphs.caller.sees, pool.names()) if request.stores is None else request.stores
         done = backup(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
     if not graphs.confined:
         return done
@@ -176,6 +176,8 @@ def _wanted(pool: StorePool, name: str) -> BackupSource:
 
 
 def _mark(pool: StorePool, name: str) -> int:
+    if pool.placement.is_shared:
+        return _shared_mark(pool, name)
     store = pool.open_stores().get(name)
     if store is not None:
         store.accesses.settle()
@@ -184,6 +186,20 @@ def _mark(pool: StorePool, name: str) -> int:
     if not layout.exists:
         raise NoStore(name)
     return closed_state(layout).sequence
+
+
+def _shared_mark(pool: StorePool, name: str) -> int:
+    """How far a cluster's store has come, once its files here have come as far: files that nobody opened may not."""
+    found = pool.acquire(name, at_least=0)
+    try:
+        if found.commits.is_copy:
+            # To the end of the log, which has every commit that the owner has acknowledged.
+            found.commits.catch_up(found)
+        else:
+            found.accesses.settle()
+        return found.state.sequence
+    finally:
+        pool.release(found)
 
 
 def restore(pool: StorePool, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:

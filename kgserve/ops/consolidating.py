@@ -28,6 +28,7 @@ from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph
 from kgserve.ops.validate import checked_label
+from kgserve.store.commit_clock import RETENTION_CLOCK
 from kgserve.store.store import Store
 from kgserve.views import consolidating, pruning
 from kgserve.views.comparing import Wanted, plan_of
@@ -115,10 +116,11 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
     """Withdraws the memories that have faded below the store's threshold, or deletes them, as its settings say.
 
     Never those that are pinned (importance 1), domains and concepts, those that have children, and those written or
-    accessed within a day. The store does it by itself now and then, too, unless that is off.
+    accessed within a day. The store does it by itself now and then, too, unless that is off. Raises Conflict once the
+    clock was set forward since the server started.
     """
     with graph.lease() as store:
-        settings, now, pause = store.description.memory, _now(), Pace(store)
+        settings, now, pause = store.description.memory, RETENTION_CLOCK.require(), Pace(store)
         found, sequence = pruning.faded(store, now, pause), store.state.sequence
         ids, mode = found.ids, pruning.mode_of(settings)
         if not request.dry_run:

@@ -17,7 +17,9 @@ from kgserve.journal.tail import oldest_sequence
 from kgserve.ops.stamps import find_future_stamps, repair_stamps
 from kgserve.permissions import Mended, close_data_folder
 from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.commit_clock import SHARED_ADVICE
 from kgserve.store.layout import EngineMark, Layout, seen_by_history
+from kgserve.store.placement import NODE_FILE
 from kgserve.store.pool import StorePool
 from kgserve.store.salvage import salvage as salvage_store
 
@@ -187,6 +189,12 @@ def _history(layout: Layout) -> str:
     if gaps:
         raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
     return f"every page is as it was written; seen up to sequence {seen_by_history(layout)}"
+
+
+def require_alone(data_dir: Path) -> None:
+    """Raise Conflict for the data folder of a cluster's node, whose stores are repaired elsewhere."""
+    if (data_dir / NODE_FILE).exists():
+        raise Conflict(f"{data_dir} belongs to a node of a cluster, whose log has the commits: {SHARED_ADVICE}")
 
 
 def _times(pool: StorePool, name: str, *, repair: bool) -> str:

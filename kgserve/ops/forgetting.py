@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 
 import msgspec
 
 from kgserve.backup.folder import holding
-from kgserve.errors import Conflict, FieldError, InvalidInput, Unavailable
+from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.history.history import FOREVER, History
 from kgserve.journal.snapshot import list_snapshots, sequence_of
 from kgserve.journal.tail import Tail
 from kgserve.model.batch import WriteBatch
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.layers import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
-from kgserve.model.memories import MAX_TOLD, RecallRequest
+from kgserve.model.memories import MAX_TOLD, RecalledMemory, RecallRequest
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.plan import Report
@@ -62,9 +63,10 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Withdraws memories with their former versions and relations: no read of any time of the world finds them.
 
     `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
-    not an error: then nothing is removed, and for an `entity_id` that nothing has, `matches` are the memories that
-    name it, such as those of an entity that was deleted. A `query` never forgets anything: it lists `matches`, whose
-    ids say what is meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
+    not an error: then nothing is removed. For an `entity_id` that nothing has, `matches` are the memories that were
+    about an entity of that id or name until it was deleted, and those that name it. A `query` never forgets anything:
+    it lists `matches`, whose ids say what is meant. What was known before stays in past states of the store (`as_of`),
+    if a history is kept.
 
     `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
     are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
@@ -78,7 +80,7 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     if request.erase:
         return erase(graph, request, ids)
     if request.entity_id is not None and _is_absent(graph, request.entity_id):
-        return answered(_matches(graph, request.entity_id, dry_run=request.dry_run))
+        return answered(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
     if request.dry_run:
         return answered(_tried(graph, request, ids))
     forgetting: list[_Forgetting] = []
@@ -114,11 +116,17 @@ def _is_absent(graph: Graph, node_id: str) -> bool:
         return rows.node(survivor(rows, node_id)) is None
 
 
-def _matches(graph: Graph, query: str, *, dry_run: bool) -> ForgetAnswer:
-    found = recall(graph, RecallRequest(query=query, limit=MOST_MATCHES, touch=False, min_confidence=0.0))
+def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False) -> ForgetAnswer:
+    asked = RecallRequest(query=query, limit=MOST_MATCHES, touch=False, min_confidence=0.0)
+    hits: list[RecalledMemory] = []
+    if is_entity:
+        with suppress(NotFound, Conflict, Gone):
+            hits += recall(graph, msgspec.structs.replace(asked, entity=query, mode="graph", depth=0)).hits
+    found = recall(graph, asked)
+    hits += (hit for hit in found.hits if hit.id not in {each.id for each in hits})
     matches = [
         ForgetMatch(id=hit.id, content=hit.content[:TEASER], memory_type=hit.memory_type, score=hit.score)
-        for hit in found.hits
+        for hit in hits[:MOST_MATCHES]
     ]
     return msgspec.structs.replace(NOTHING_FORGOTTEN, matches=matches, dry_run=dry_run, sequence=found.index_sequence)
 

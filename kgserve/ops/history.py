@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -46,6 +45,7 @@ from kgserve.ops.writing import cost, inject_answer
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.ways import parents
+from kgserve.store.commit_clock import RETENTION_CLOCK
 from kgserve.views.history import DAY, HistoryFollower
 
 _EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
@@ -138,17 +138,22 @@ def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
     `conflicts`: earlier moments are 410 from then on. The journal is not concerned: `changes` reach as far back as it
     does.
 
-    Raises Conflict when no history is kept.
+    Raises Conflict when no history is kept, and for an age once the clock was set forward since the server started.
     """
     with graph.lease() as leased:
         present = leased.state.sequence
         follower = whole_history(graph.graphs.historian, leased)
-        now = time.time_ns() // 1000
+        now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
         before = follower.due(now) if request.before is None else _moment(follower, request.before, now)
         pruned = follower.prune(before) if before > 0 else 0
         return PruneAnswer(
             store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
         )
+
+
+def _is_by_age(before: str | None) -> bool:
+    """Whether what is to be forgotten depends on what time it is now."""
+    return before is None or _DAYS.fullmatch(before) is not None
 
 
 def _moment(follower: HistoryFollower, before: str, now: int) -> int:

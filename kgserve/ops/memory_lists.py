@@ -15,7 +15,7 @@ from kgserve.memories.memories import Memories
 from kgserve.memories.selecting import FEW, MemoryPlace, Sort
 from kgserve.model.attributes import Condition, has_all
 from kgserve.model.listing import MemoryFilter, NodeFilter
-from kgserve.model.memories import MAX_SKIPPED, MemoriesQuery, MemoryPage
+from kgserve.model.memories import MAX_SKIPPED, DeletedEntity, MemoriesQuery, MemoryPage
 from kgserve.model.named import (
     EntitiesQuery,
     EntityMemoriesRequest,
@@ -26,6 +26,7 @@ from kgserve.model.named import (
 )
 from kgserve.model.rows import EdgeKey
 from kgserve.model.withdrawing import stands
+from kgserve.ops.deleted_entities import find_deleted
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.moments import valid_moment
@@ -66,16 +67,39 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
     wanted = _wanted(request, start.now)
     conditions = asked_in_json(request.metadata, "metadata")
     with graph.lease() as store:
+        deleted: DeletedEntity | msgspec.UnsetType = msgspec.UNSET
         if request.entity:
-            wanted = msgspec.structs.replace(wanted, entity=found_entity(store, request.entity, graph.name))
+            wanted, deleted = _about(graph, store, wanted, request.entity)
         if request.under:
             wanted = msgspec.structs.replace(wanted, under=found_memory(store, request.under, graph.name).id)
         if conditions:
-            wanted = msgspec.structs.replace(wanted, among=_holders(store, conditions))
+            wanted = msgspec.structs.replace(wanted, among=_among_both(wanted.among, _holders(store, conditions)))
         if wanted.min_confidence or start.sort in ("confidence", "accessed"):
             # What waits to be journaled is not in the view.
             store.accesses.settle()
-        return _page(store, wanted, conditions, start, request.limit)
+        page = _page(store, wanted, conditions, start, request.limit)
+        page.deleted_entity = deleted
+        return page
+
+
+def _about(
+    graph: Graph, store: Store, wanted: MemoryFilter, text: str
+) -> tuple[MemoryFilter, DeletedEntity | msgspec.UnsetType]:
+    """Keep to the memories about an entity, which is returned if it was deleted. Raises NotFound and Conflict."""
+    try:
+        return msgspec.structs.replace(wanted, entity=found_entity(store, text, graph.name)), msgspec.UNSET
+    except NotFound:
+        found = find_deleted(graph.graphs.historian, store, text)
+        if found is None:
+            raise
+        with store.reading() as rows:
+            there = frozenset(row.id for row in rows.nodes(found.memories).values() if row.is_memory)
+        return msgspec.structs.replace(wanted, among=there), found.entity
+
+
+def _among_both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """The ids that both let pass; None lets all pass."""
+    return one if other is None else other if one is None else one & other
 
 
 def _wanted(request: MemoriesQuery, now: int) -> MemoryFilter:

@@ -40,6 +40,7 @@ from kgserve.model.answers import (
 from kgserve.model.batch import WriteBatch
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
+from kgserve.model.memories import MAX_TOLD
 from kgserve.model.queries import (
     MAX_OFFSET,
     EdgeId,
@@ -77,6 +78,7 @@ from kgserve.ops.moments import (
 )
 from kgserve.ops.render import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
+from kgserve.ops.writing import memories_left
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges, with_versions
 from kgserve.rows.encoding import encode_link
@@ -559,12 +561,16 @@ def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNode
 
 
 class _Chosen(msgspec.Struct, frozen=True):
-    """What goes: nodes with so many edges; ``more`` if others fit. ``unfit`` are candidates that do not."""
+    """What goes: nodes with so many edges; ``more`` if others fit. ``unfit`` are candidates that do not.
+
+    ``about``: the memories in force that are about them and stay.
+    """
 
     ids: list[str]
     edges: int
     more: bool
     unfit: list[str]
+    about: list[str]
 
 
 class _Deletion(msgspec.Struct, frozen=True):
@@ -579,7 +585,9 @@ class _Deletion(msgspec.Struct, frozen=True):
         found = rows.nodes(self.candidates)
         fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
         ids, edges = _bounded(rows, islice(fitting, self.request.limit))
-        return _Chosen(ids, edges, len(ids) < len(fitting), _missing(self.candidates, fitting))
+        return _Chosen(
+            ids, edges, len(ids) < len(fitting), _missing(self.candidates, fitting), memories_left(rows, ids)
+        )
 
     def answer(self, chosen: _Chosen, sequence: int) -> DeleteNodesAnswer:
         """What callers are told."""
@@ -591,6 +599,8 @@ class _Deletion(msgspec.Struct, frozen=True):
             missing=chosen.unfit if self.request.ids else [],
             more=chosen.more,
             sequence=sequence,
+            memories_about=len(chosen.about) or msgspec.UNSET,
+            memory_ids=chosen.about[:MAX_TOLD] or msgspec.UNSET,
         )
 
 

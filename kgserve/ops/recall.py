@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import InvalidInput, NoStore, NotFound
-from kgserve.model.memories import RecallAnswer, RecalledMemory, RecallRequest
+from kgserve.model.memories import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.model.recall import withheld
 from kgserve.ops.graph import Graph
 from kgserve.ops.recaller import Hits, Page, Recaller, affordable, count_use, created
@@ -42,7 +42,11 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     above them, if it passes the filters as well; and of those that say the same the best is shown, with the number
     `said`. With `also` the memories of several stores come best first, each with its `store`, and count as used there.
 
-    Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
+    The memories about an `entity` that was deleted are found by its id or name as long as the store's history knows it;
+    `deleted_entity` then says when it was deleted.
+
+    Raises what a search raises, NotFound for an `entity` that never was there, and Conflict for a name that several
+    have.
     """
     started = time.perf_counter()
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
@@ -63,6 +67,7 @@ def _of_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) 
             degraded=recaller.searched.degraded,
             index_sequence=recaller.searched.sequence,
             took_ms=0.0,
+            deleted_entity=recaller.deleted_entity,
         )
 
 
@@ -72,7 +77,7 @@ def _recalling(graph: Graph, request: RecallRequest, until: float, top: float = 
     patience = until - time.monotonic()
     with searching(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
         now = now_in_microseconds() if past is None else past.moment(searched.present.store)
-        yield Recaller(searched, request, dates, now, top)
+        yield Recaller(searched, request, dates, now, top, graph.graphs.historian)
 
 
 class _Part(NamedTuple):
@@ -86,6 +91,7 @@ class _Part(NamedTuple):
     now: int
     degraded: bool
     sequence: int
+    deleted_entity: DeletedEntity | msgspec.UnsetType
 
 
 def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
@@ -112,6 +118,7 @@ def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bo
         degraded=any(part.degraded for part in parts),
         index_sequence=next((part.sequence for part in parts if part.graph is graph), 0),
         took_ms=0.0,
+        deleted_entity=_deleted_in_all(parts),
     )
 
 
@@ -154,8 +161,16 @@ def _part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: 
         shown = {each.id: each for each in recaller.shown(page.hits, page)}
         for each in shown.values():
             each.store = graph.name
-        searched = recaller.searched
-        return _Part(graph, page, shown, *recaller.left_out, recaller.now, searched.degraded, searched.sequence)
+        searched, deleted = recaller.searched, recaller.deleted_entity
+        return _Part(
+            graph, page, shown, *recaller.left_out, recaller.now, searched.degraded, searched.sequence, deleted
+        )
+
+
+def _deleted_in_all(parts: Sequence[_Part]) -> DeletedEntity | msgspec.UnsetType:
+    """The entity that was asked for, if every store that knows it has deleted it."""
+    deleted = [part.deleted_entity for part in parts]
+    return msgspec.UNSET if msgspec.UNSET in deleted or not deleted else deleted[0]
 
 
 def _touch(part: _Part, ids: Sequence[str]) -> None:

@@ -32,6 +32,7 @@ from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import (
     MAX_RECALLED,
     USUAL_IMPORTANCE,
+    DeletedEntity,
     Memory,
     MemoryEntity,
     RecalledMemory,
@@ -67,6 +68,7 @@ from kgserve.ops.neighbourhood import Neighbourhood
 from kgserve.ops.search import Searched
 from kgserve.ops.shown_memories import fields_of, settings_of, use
 from kgserve.ops.validate import asked_attributes
+from kgserve.views.history import Historian
 from kgserve.views.keyword import Reading
 from kgserve.views.text import Facets, Filter, Marks
 
@@ -230,12 +232,14 @@ class Recaller:
         created: tuple[int, int] | None,
         now: int,
         top: float = 0.0,
+        historian: Historian | None = None,
     ) -> None:
         """``top``: the best score that words have in other stores, by which those of this one are measured."""
         self.searched = searched
         self.now = now
         self._top = max(top, WORDS_AT_LEAST)
         self._request = request
+        self._historian = historian
         self._store = searched.present.store
         self._settings: MemorySettings = settings_of(self._store)
         conditions = asked_attributes(request.metadata, "metadata") if request.metadata else ()
@@ -344,7 +348,12 @@ class Recaller:
 
     @cached_property
     def _about(self) -> About:
-        return about(self.searched, self.now, self._settings.half_lives.of())
+        return about(self.searched, self.now, self._settings.half_lives.of(), self._historian)
+
+    @property
+    def deleted_entity(self) -> DeletedEntity | msgspec.UnsetType:
+        """The entity that was asked for, if it was deleted."""
+        return msgspec.UNSET if self._about.deleted is None else self._about.deleted.entity
 
     def _keep_to(self, memories: Associations) -> None:
         """Let only these pass: by name while they are few, else by a look at each."""

@@ -412,8 +412,9 @@ def cluster(graphs: Graphs) -> ClusterStatus:
 
 
 def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
-    """Has another node serve a store. What is asked meanwhile waits, and goes there.
+    """Has another node serve a store, and waits until it has opened it. What is asked meanwhile waits, and goes there.
 
+    After half a minute the answer is `opened: false` with the `reason`; the store belongs to the other node then, too.
     Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
     """
     return graph.pool.move(graph.name, request.to)
@@ -423,7 +424,8 @@ def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
     """Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
 
     Stores go one after the other; what is asked meanwhile waits, and goes there. One that cannot be handed over stays,
-    and is told. Raises Conflict where there is no cluster.
+    and is listed under `failed`; those that their new nodes have not opened within half a minute, all stores together,
+    are listed under `unopened`. Raises Conflict where there is no cluster.
     """
     return graphs.pool.drain(undo=request.undo)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -160,6 +160,13 @@ def memories_about(rows: Rows, node_id: str) -> list[str]:
     """Return the ids of the memories in force that are about a node."""
     found = rows.nodes([edge.source for edge in incoming_of(rows, node_id, IS_ABOUT)])
     return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
+
+
+def memories_left(rows: Rows, ids: Collection[str]) -> list[str]:
+    """Return the ids of the memories in force that are about nodes to be deleted, and stay themselves."""
+    about = dict.fromkeys(memory for node_id in ids for memory in memories_about(rows, node_id))
+    gone = set(ids)
+    return [memory for memory in about if memory not in gone]
 
 
 def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:

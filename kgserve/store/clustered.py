@@ -16,6 +16,7 @@ import structlog
 
 from kgserve.access.audit import newest_records
 from kgserve.cluster.bases import sweep
+from kgserve.cluster.handover import Target, await_opened
 from kgserve.cluster.membership import Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
@@ -33,7 +34,7 @@ from kgserve.cluster.shipping import (
 )
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
-from kgserve.journal.files import write_whole
+from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import Journal, list_segments
 from kgserve.journal.snapshot import list_snapshots
 from kgserve.metrics.observation import NodeCounts
@@ -41,6 +42,7 @@ from kgserve.model.audit import AuditRecord
 from kgserve.model.change import ChangeSet
 from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
 from kgserve.model.stores import StoreSettings
+from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.copies import Bases, Copies, fetch_store, refusal, served_elsewhere
 from kgserve.store.layout import Layout, StoreFile, open_journal
@@ -49,6 +51,7 @@ from kgserve.store.placement import NODE_FILE, Away, Commits, Held, Placement, d
 log = structlog.get_logger()
 
 _encode = msgspec.json.Encoder().encode
+_ASIDE_PREFIX = ".aside-"
 _FAILURES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
 
 
@@ -207,6 +210,13 @@ class ClusterPlacement(Placement):
             self._ownership.hand_over(name, node, url)
         return MoveAnswer(store=name, node=node, url=url)
 
+    def await_opened(self, name: str, node: str, until: float) -> str:
+        """See `Placement.await_opened`."""
+        alive = self._membership.alive()
+        if node not in alive:
+            return f"node {node!r} is no longer alive; another one takes store {name!r} over"
+        return await_opened(name, Target(node, alive[node].url, alive[node].token), until)
+
     def drain(self, *, undo: bool) -> list[str]:
         """See `Placement.drain`."""
         self._membership.drain(undo=undo)
@@ -354,11 +364,8 @@ class ClusterPlacement(Placement):
         reached = read_reached(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
-        if reached is None and layout.exists and not owner.coming and not _is_empty(layout):
-            raise Conflict(
-                f"the data folder of node {self._ownership.node!r} has a store {layout.name!r} that is another one than"
-                " the cluster's: move its folder away"
-            )
+        if reached is None and layout.exists and not owner.coming and not self._is_beginning(layout, owner):
+            self._set_aside(layout)
         description = decode_json(owner.description, StoreFile)
         if layout.exists:
             if layout.description() != description:
@@ -369,9 +376,22 @@ class ClusterPlacement(Placement):
             fetch_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
             super().adopt(layout.name, staging)
         else:
-            self._make(layout, description)
-            # At once: a node that is killed while it reads the log would find files that are nobody's copy.
+            # Before the journal, which makes it a store: files without the note are no known copy of any log, and
+            # once the store is dropped elsewhere they would be taken for a new one.
+            private_folder(layout.root)
             note_reached(layout.root, Reached(owner.begins, 0, owner.begins, owner.erasures))
+            self._make(layout, description)
+
+    def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
+        """Whether files that no note calls a copy hold nothing, and the log can still be read from its beginning."""
+        return _is_empty(layout) and not owner.bases
+
+    def _set_aside(self, layout: Layout) -> None:
+        """Rename files that are no known copy of the store's log, so that the store is fetched; nothing is removed."""
+        aside = self.data_dir / f"{_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
+        layout.root.rename(aside)
+        sync_folder(self.data_dir)
+        log.warning("store_set_aside", store=layout.name, folder=str(aside), reason="it is no known copy of the log")
 
 
 class _Placed(NamedTuple):

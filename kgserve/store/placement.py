@@ -185,6 +185,13 @@ class Placement:
         """Have another node serve a store, which is closed and was placed here. Raises Conflict, and as `describe`."""
         raise Conflict(NO_CLUSTER)
 
+    def await_opened(self, name: str, node: str, until: float) -> str:  # noqa: ARG002 - as above
+        """Wait until another node has opened a store that was handed over to it; why it has not, else empty.
+
+        until: a reading of `time.monotonic`. Raises Conflict.
+        """
+        raise Conflict(NO_CLUSTER)
+
     def drain(self, *, undo: bool) -> list[str]:  # noqa: ARG002 - as above
         """Have this node take no stores over, or again; those that it claims. Blocks. Raises Conflict."""
         raise Conflict(NO_CLUSTER)

@@ -45,6 +45,10 @@ TEND_SECONDS = 1.0
 Placed = Callable[[Path, Settings], Placement]
 
 
+OPENED_ELSEWHERE_SECONDS = 30.0
+"""How long a move, or a drain for all stores together, waits until the new nodes have opened what they got."""
+
+
 class NotOpen(Exception):
     """The store is not open: ask where blocking is allowed."""
 
@@ -224,7 +228,31 @@ class StorePool(Closing):
             log.info("store_dropped", store=name)
 
     def move(self, name: str, node: str) -> MoveAnswer:
-        """Close a store and have another node of the cluster serve it. Raises NotFound, ServedElsewhere, Conflict."""
+        """Close a store, have another node of the cluster serve it, and wait half a minute until it has opened it.
+
+        Raises NotFound, ServedElsewhere, Conflict.
+        """
+        moved = self._hand_over(name, node)
+        moved.reason = self._await_opened(moved, time.monotonic() + OPENED_ELSEWHERE_SECONDS)
+        moved.opened = not moved.reason
+        return moved
+
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        """Have other nodes of the cluster serve what this one does, or take stores over again. Raises Conflict."""
+        names, moved, failed = self.placement.drain(undo=undo), list[MoveAnswer](), dict[str, str]()
+        for name in names:
+            try:
+                moved.append(self._hand_over(name, self.placement.successor(name)))
+            except ServedElsewhere:
+                continue
+            except KgserveError as error:
+                failed[name] = error.message
+        until = time.monotonic() + OPENED_ELSEWHERE_SECONDS
+        unopened = {each.store: reason for each in moved if (reason := self._await_opened(each, until))}
+        node = self.placement.status().node
+        return DrainAnswer(node=node, draining=not undo, moved=len(moved), failed=failed, unopened=unopened)
+
+    def _hand_over(self, name: str, node: str) -> MoveAnswer:
         self.require(name)
         with self._entered(name) as entry, self._waiting(entry), entry.gate:
             self.placement.place(name, None)
@@ -236,18 +264,15 @@ class StorePool(Closing):
             log.info("store_moved", store=name, node=node)
             return moved
 
-    def drain(self, *, undo: bool) -> DrainAnswer:
-        """Have other nodes of the cluster serve what this one does, or take stores over again. Raises Conflict."""
-        names, moved, failed = self.placement.drain(undo=undo), 0, dict[str, str]()
-        for name in names:
-            try:
-                self.move(name, self.placement.successor(name))
-                moved += 1
-            except ServedElsewhere:
-                continue
-            except KgserveError as error:
-                failed[name] = error.message
-        return DrainAnswer(node=self.placement.status().node, draining=not undo, moved=moved, failed=failed)
+    def _await_opened(self, moved: MoveAnswer, until: float) -> str:
+        """Wait until a store is open where it was moved to: not at the gate, so that callers are sent there."""
+        if self.placement.is_here(moved.store):
+            with self.lease(moved.store):
+                return ""
+        reason = self.placement.await_opened(moved.store, moved.node, until)
+        if reason:
+            log.warning("move_not_opened", store=moved.store, node=moved.node, reason=reason)
+        return reason
 
     def repair(self, name: str) -> RepairAnswer:
         """Make a store's log in the cluster anew from its files here. Raises NotFound, Conflict and Unavailable."""

@@ -268,7 +268,8 @@ class Store:
         # Nodes that are being erased, of which a snapshot is to say nothing.
         self._forgotten: frozenset[str] = frozenset()
         self._committed_at = time.monotonic()
-        self.clock = CommitClock(layout.name, max(self.rows.state.time, newest_file_time(layout.journal)))
+        newest = max(self.rows.state.time, newest_file_time(layout.journal))
+        self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)

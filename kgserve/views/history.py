@@ -23,6 +23,7 @@ from kgserve.model.stores import HistoryGap, HistoryStatus
 from kgserve.model.times import format_time
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE
+from kgserve.store.commit_clock import RETENTION_CLOCK
 from kgserve.store.rebuild import all_links
 from kgserve.store.store import Store
 from kgserve.views.follower import Erasure, Follower, FollowerThread, lower_priority
@@ -210,6 +211,12 @@ class HistoryFollower(Follower):
         days = self.store.description.history
         return self.look(lambda history: history.sequence_at(now - days * DAY)) if isinstance(days, int) else 0
 
+    def due_now(self) -> int:
+        """Return `due` at present; 0 while the clock does not say how old the store's states are."""
+        if not RETENTION_CLOCK.is_believed(self.store.clock.idle):
+            return 0
+        return self.due(RETENTION_CLOCK.now())
+
     def wait(self, sequence: int, seconds: float) -> bool:
         """See `Follower.wait`; who waits is not put off for a writer."""
         self._asked_for = max(self._asked_for, sequence)
@@ -294,7 +301,7 @@ class HistoryFollower(Follower):
         """Go on with forgetting what the settings let go of, if it is due; whether there is more of it to do."""
         if self.prune_wanted:
             self.prune_wanted = False
-            self._pruning_to = self.due(time.time_ns() // 1000)
+            self._pruning_to = self.due_now()
             more = self._pruning_to > self._pruned_to
             self._pruning = self._opened().pruning(self._pruning_to) if more else None
         if self._pruning is None and self._is_too_large():

@@ -17,6 +17,7 @@ from kgserve.model.consolidation import MAX_SUGGESTED, Plan, RunRecord
 from kgserve.model.memories import Suggestion
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, time_of
+from kgserve.store.commit_clock import RETENTION_CLOCK
 from kgserve.store.store import Store
 from kgserve.views import consolidating, pruning
 from kgserve.views.comparing import Wanted, plan_of
@@ -92,7 +93,8 @@ class Keeping(View):
         self._count()
         now = time.time_ns() // 1000
         if self._has_memories() and self.sequence == self.store.journal.last:
-            self._prune(now)
+            if RETENTION_CLOCK.is_believed(self.store.clock.idle):
+                self._prune(RETENTION_CLOCK.now())
             self._consolidate(now)
 
     def _is_behind(self) -> bool:

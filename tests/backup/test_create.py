@@ -7,14 +7,16 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgserve.backup.create import BackupOptions, BackupSource
 from kgserve.backup.create import back_up as stores_back_up
 from kgserve.backup.folder import BackupFolder
-from kgserve.errors import Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
+from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.journal.journal import list_segments, segment_path
-from kgserve.model.times import format_time
+from kgserve.model.plan import MAX_DRIFT
+from kgserve.model.times import format_time, parse_time
 from kgserve.ops import backup as ops
 from kgserve.store.layout import FORMAT, Layout
 from kgserve.store.pool import StorePool
@@ -32,6 +34,9 @@ from tests.store.writing import (
     settings,
     write,
 )
+
+YEAR = 365 * 86_400_000_000
+"""Microseconds."""
 
 
 @pytest.fixture
@@ -285,6 +290,46 @@ def test_an_empty_backup_that_was_copied_without_folders_is_whole(pool: StorePoo
     ops.backup(pool, folder, [], BackupOptions(live=True))
     (folder / "stores").rmdir()
     assert faults(folder) == []
+
+
+def test_an_empty_backup_has_to_say_that_the_store_was_empty(pool: StorePool, folder: Path) -> None:
+    pool.create(NAME)
+    assert back_up(pool, folder).sequence == 0
+    assert faults(folder) == []
+    kept = BackupFolder(folder).store(NAME)
+    base = kept.read().bases[0]
+    # As versions before wrote it of a store of another node, too.
+    older = msgspec.structs.replace(base, marks=[msgspec.structs.replace(base.last, is_empty=False)])
+    kept.write(msgspec.structs.replace(kept.read(), bases=[older]))
+    assert b"is_empty" not in kept.path.read_bytes()
+    assert "ends with sequence 0" in faults(folder)[0]
+    with pytest.raises(BackupDamaged, match="Back the store up again"):
+        restored(pool, folder)
+    put(pool, "a")
+    back_up(pool, folder)
+    assert faults(folder) == []
+
+
+def test_no_time_is_restored_that_a_clock_ahead_has_made_unknown(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    with pool.lease(NAME) as store:
+        true_time = store.clock._read
+        store.clock._read = lambda: true_time() + 2 * YEAR
+        put(pool, "b")
+        between = true_time()
+        store.clock._read = true_time
+        ahead = back_up(pool, folder)
+        assert parse_time(ahead.taken_at) < true_time() + MAX_DRIFT
+        with pytest.raises(
+            InvalidInput, match=r"commit 2 was stamped .* by a clock that was ahead.*: 1 is the last one"
+        ):
+            restored(pool, folder, format_time(between))
+        put(pool, "c")
+        right = back_up(pool, folder)
+        with pytest.raises(InvalidInput, match="commit 2 was stamped"):
+            restored(pool, folder, format_time(between))
+        assert restored(pool, folder, right.taken_at, "all").state.sequence == 3
+        assert restored(pool, folder, "2", "two").state.sequence == 2
 
 
 def test_folders_that_look_like_runs(pool: StorePool, folder: Path) -> None:

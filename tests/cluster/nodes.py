@@ -46,6 +46,8 @@ class ServingNode:
         options += ["--node-name", name, "--cluster", servers, "--cluster-copies", str(copies)]
         options += ["--embedding-provider", "hashing", "--log-format", "json"]
         options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
+        self.backup_dir = folder / f"{name}-backups"
+        options += ["--backup-dir", str(self.backup_dir)]
         self._arguments = options
         self._program = program
         self.process: Begun | Forked | None = None

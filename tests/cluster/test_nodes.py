@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import signal
 import time
 import uuid
@@ -21,6 +22,7 @@ from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
 from kgserve.mcp.resources import RESOURCE_NOT_FOUND
 from kgserve.metrics.exposition import Scrape
+from tests.cli.running import kgserve_process
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless, message
@@ -364,3 +366,102 @@ def test_a_store_from_before_comes_along(
     finally:
         nodes[1].start()
         settle(nodes)
+
+
+def test_files_that_are_no_known_copy_are_set_aside_where_a_store_is_moved_to(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+    clients[0].store(store).move("k0")
+    clients[0].store(store).move("k1")
+    put(clients[0], store, "b")
+    clients[0].store(store).move("k0")
+    nodes[1].end()
+    (nodes[1].data_dir / f"{store}_memory" / "log.json").unlink()
+    nodes[1].start()
+    settle(nodes)
+    wait_until_alive(clients[0], "k1")
+    moved = kgserve_process("cluster", "move", store, "k1", "--server", nodes[0].url)
+    assert (moved.code, "is served by k1" in moved.out) == (0, True), moved
+    assert put(clients[0], store, "c") == 3
+    assert {each.id for each in clients[1].store(store).nodes()} == {"a", "b", "c"}
+    assert list(nodes[1].data_dir.glob(f".aside-{store}-*"))
+
+
+def test_moves_and_drains_wait_until_the_store_is_open_where_it_went(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+    clients[0].store(store).move("k0")
+    moved = clients[1].store(store).move("k1")
+    assert (moved.node, moved.opened, moved.reason) == ("k1", True, "")
+    assert opened_at(nodes[1], store)
+    clients[0].store(store).move("k0")
+    drained = clients[0].drain()
+    clients[0].drain(undo=True)
+    assert (drained.failed, drained.unopened) == ({}, {})
+    taker = next(node for node in nodes if node.name == owner_of(clients[0], store))
+    assert taker.name != "k0"
+    assert opened_at(taker, store)
+    clients[0].store(store).move("k0")
+    shutil.rmtree(nodes[1].data_dir / f"{store}_memory")
+    (nodes[1].data_dir / f"{store}_memory").symlink_to(nodes[1].data_dir)
+    refused = clients[0].store(store).move("k1")
+    assert (refused.node, refused.opened) == ("k1", False)
+    assert f"node 'k1' has not opened store '{store}' yet" in refused.reason
+    told = kgserve_process("cluster", "move", store, "k1", "--server", nodes[0].url)
+    assert told.code == 1, told
+    (nodes[1].data_dir / f"{store}_memory").unlink()
+    assert put(clients[0], store, "b") == 2
+
+
+def opened_at(node: ServingNode, store: str) -> bool:
+    """Whether the last that a node logged of a store's opening and closing is that it opened it."""
+    events = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
+    told = [each["event"] for each in events if each.get("store") == store]
+    return [each for each in told if each in {"store_opened", "store_closed"}][-1:] == ["store_opened"]
+
+
+def owner_of(client: Client, store: str) -> str | None:
+    return next(each.node for each in client.stores().stores if each.name == store)
+
+
+def test_a_node_backs_up_stores_of_others_from_current_copies(
+    nodes: list[ServingNode], clients: list[Client], store: str, tmp_path: Path
+) -> None:
+    put(clients[0], store, "a")
+    clients[0].store(store).move("k0")
+    put(clients[0], store, "b")
+    clients[1].store(store).move("k2")
+    for number, served in ((3, nodes[0]), (4, nodes[1]), (5, nodes[2])):
+        assert put(clients[0], store, f"n{number}") == number
+        made = kgserve_process("backup", store, "--to", tmp_path / served.name, "--data", served.data_dir, "--json")
+        assert made.code == 0, made
+        assert json.loads(made.out)["stores"][0]["sequence"] == number
+    others = kgserve_process("backup", "--to", tmp_path / "all", "--data", nodes[0].data_dir, "--json")
+    assert others.code == 0, others
+    assert store in {each["store"] for each in json.loads(others.out)["stores"]}
+    for folder in tmp_path.iterdir():
+        assert kgserve_process("verify", folder).code == 0
+    # Over REST the owner makes the backup of one store, and any node that of several.
+    assert clients[1].store(store).backup(store).sequence == 5
+    assert kgserve_process("verify", nodes[2].backup_dir / store).code == 0
+    several = clients[1].backup_stores(f"{store}-several", stores=[store])
+    assert [(each.store, each.sequence) for each in several.stores] == [(store, 5)]
+    assert kgserve_process("verify", nodes[1].backup_dir / f"{store}-several").code == 0
+    restored = kgserve_process("restore", tmp_path / "k1", "--store", store, "--data", tmp_path / "alone")
+    assert restored.code == 0, restored
+    with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
+        assert {each.id for each in alone.store(store).nodes()} == {"a", "b", "n3", "n4"}
+    # So a store comes back whose times were repaired outside of the cluster.
+    refused = kgserve_process("doctor", store, "--repair-times", "--data", nodes[1].data_dir)
+    assert (refused.code, "restore it into a data folder of its own" in refused.out + refused.err) == (1, True), refused
+    assert kgserve_process("doctor", store, "--repair-times", "--data", tmp_path / "alone").code == 0
+    clients[0].drop(store, confirm=store)
+    place, until = nodes[1].data_dir / f"{store}_memory", time.monotonic() + PATIENCE
+    while place.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (tmp_path / "alone" / f"{store}_memory").rename(place)
+    assert httpx.get(f"{nodes[1].url}/api/memory/{store}/stats", timeout=PATIENCE).json()["sequence"] == 4
+    assert put(clients[0], store, "n5") == 5

@@ -355,3 +355,44 @@ def test_another_half_life_counts_at_once_everywhere(of: httpx.Client, store: st
         pruned = accepted(of.post("/api/memories/prune", json={"dry_run": True}))["count"]
         # What was written today stays until tomorrow.
         assert pruned == sum(each["effective_confidence"] < 0.05 for key, each in shown.items() if key != "none")
+
+
+def test_memories_of_a_deleted_entity_are_recalled_by_its_id_and_its_name(of: httpx.Client, store: str) -> None:
+    accepted(of.post(f"/api/memory/{store}/inject", json={"nodes": [{"id": "p-1", "type": "person", "name": "Bob"}]}))
+    kept = stored(of, "The phone number is 555 0100", entity_names=["Bob"])["id"]
+    gone = stored(of, "The old number was 555 0199", entity_names=["Bob"])["id"]
+    before = accepted(of.delete(f"/api/memories/{gone}"))["sequence"]
+    assert accepted(of.delete(f"/api/memory/{store}/nodes/p-1"))["memory_ids"] == [kept]
+    for asked in ({"entity": "p-1"}, {"entity": "bob"}, {"entity": "Bob", "mode": "graph"}):
+        found = accepted(of.post("/api/memories/search", json={"query": "number", "touch": False, **asked}))
+        assert [each["id"] for each in found["hits"]] == [kept], asked
+        assert found["deleted_entity"]["id"] == "p-1"
+        assert (found["deleted_entity"]["name"], found["deleted_entity"]["sequence"]) == ("Bob", before + 1)
+    agents = of.post("/api/v1/recall", json={"query": "number", "entity": "BOB", "touch": False})
+    assert [each["id"] for each in agents.json()] == [kept]
+    assert json.loads(agents.headers["kgserve-deleted-entity"])["id"] == "p-1"
+    page = accepted(of.get("/api/memories", params={"entity": "Bob"}))
+    assert ([each["id"] for each in page["memories"]], page["deleted_entity"]["id"]) == ([kept], "p-1")
+    then = accepted(of.post("/api/memories/search", json={"query": "number", "entity": "Bob", "as_of": before}))
+    assert [each["id"] for each in then["hits"]] == [kept]
+    assert "deleted_entity" not in then
+    matches = accepted(of.post("/api/v1/forget", json={"entity_id": "Bob"}))["matches"]
+    assert [each["id"] for each in matches] == [kept]
+    assert (
+        "no entity 'Rob'"
+        in refusal(of.post("/api/memories/search", json={"query": "number", "entity": "Rob"}), 404)["detail"]
+    )
+    stored(of, "She has a dog", entity_names=["Bob"])
+    again = accepted(of.post("/api/memories/search", json={"query": "dog", "entity": "Bob", "touch": False}))
+    assert "deleted_entity" not in again
+
+
+def test_deletion_by_filter_names_the_memories_that_it_leaves(of: httpx.Client, store: str) -> None:
+    left = {stored(of, f"Number {each} is hers", entity_names=[f"E{each}"])["id"] for each in range(3)}
+    both = stored(of, "Number 7 is theirs", entity_names=["E0", "E1"])["id"]
+    asked = {"ids": ["E0", "E1", "E2", both]}
+    for dry_run in (True, False):
+        found = accepted(of.post(f"/api/memory/{store}/delete", json={**asked, "dry_run": dry_run}))
+        assert (found["count"], found["memories_about"], set(found["memory_ids"])) == (4, 3, left)
+    again = accepted(of.post(f"/api/memory/{store}/delete", json=asked))
+    assert "memories_about" not in again

@@ -209,5 +209,7 @@ def test_deleting_an_entity_names_its_memories_and_how_to_forget_them(
     assert result["structuredContent"]["memory_ids"] == [memory]
     named = agent("forget", entity_id="Bob")
     assert [each["id"] for each in named["matches"]] == [memory]
+    recalled = agent("recall", query="telephone", entity="Bob", touch=False)
+    assert ([each["id"] for each in recalled["memories"]], recalled["deleted_entity"]["id"]) == ([memory], "Bob")
     assert [each["id"] for each in agent("recall", query="Bob", touch=False)["memories"]] == [memory]
     assert agent("forget", ids=[memory])["memories_removed"] == 1

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from kgserve.decoding import decode_json
+from kgserve.errors import Conflict
 from kgserve.model.change import StoreState
 from kgserve.model.plan import FIRST_POSSIBLE_TIME, MAX_DRIFT, commit_time
+from kgserve.store.commit_clock import LONG_IDLE, SETTLED, RetentionClock
 from tests.cli.running import environment, kgserve
 from tests.project.reading import TOP
 
@@ -44,6 +46,33 @@ events = [line["event"] for line in lines if line["log_level"] == "warning"]
 print(json.dumps({"stamps": stamps, "seen": seen, "future": future, "events": events}))
 """
 
+PRUNER = """
+import json, struct, sys, time
+from pathlib import Path
+import msgspec
+from kgserve.errors import Conflict
+from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.store.commit_clock import RETENTION_CLOCK
+from tests.history.following import kept
+
+found = {}
+with kept(Path(sys.argv[1])) as of:
+    of.store.change_settings(lambda now: msgspec.structs.replace(now, history=30))
+    follower = of.historian.of(of.store)
+    for content in ("old", "new"):
+        of.store.submit(WriteBatch(nodes=[NodePut(0, "a", "t", content)])).result(30)
+    follower.wait(of.store.state.sequence, 30)
+    found["before"] = follower.due_now()
+    Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))
+    found["by_clock"] = follower.due(time.time_ns() // 1000)
+    found["due"] = follower.due_now()
+    try:
+        RETENTION_CLOCK.require()
+    except Conflict as error:
+        found["refused"] = str(error)
+print(json.dumps(found))
+"""
+
 
 class Found(msgspec.Struct):
     """What the process saw: by how much each commit's stamp was off its clock, in microseconds, and what it logged."""
@@ -62,17 +91,21 @@ def shifted_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+def run(script: str, data: Path, clock: Path, first: int, *arguments: str) -> bytes:
+    """Run a script with the data folder, the file of the clock and arguments; the clock is off by ``first`` seconds."""
+    shift = data.with_name("shift")
+    shift.write_bytes(struct.pack("q", first))
+    variables = environment() | {"LD_PRELOAD": str(clock), "SHIFT_FILE": str(shift), "PYTHONPATH": str(TOP)}
+    command = [sys.executable, "-c", script, data, shift, *arguments]
+    done = subprocess.run(command, cwd=TOP, env=variables, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.splitlines()[-1]
+
+
 def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
     """Commit nodes, each while the clock is off by so many seconds; the first one counts from the start on."""
-    shift = data.with_name("shift")
-    shift.write_bytes(struct.pack("q", commits[0][1]))
-    variables = environment() | {"LD_PRELOAD": str(clock), "SHIFT_FILE": str(shift), "PYTHONPATH": str(TOP)}
     texts = "[" + ",".join(f'["{name}",{seconds}]' for name, seconds in commits) + "]"
-    done = subprocess.run(
-        [sys.executable, "-c", WRITER, data, shift, texts], cwd=TOP, env=variables, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return decode_json(done.stdout.splitlines()[-1], Found)
+    return decode_json(run(WRITER, data, clock, commits[0][1], texts), Found)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +152,46 @@ def test_commits_of_the_future_are_part_of_the_present(shifted_clock: Path, tmp_
     found = commit(data, shifted_clock, ("c", 0))
     assert found.events == ["stamps_of_the_future"]
     assert found.seen == 3
+
+
+class Pruned(msgspec.Struct):
+    """Up to which commit the history was to be pruned, and how a request to prune by age was refused."""
+
+    before: int
+    by_clock: int
+    due: int
+    refused: str = ""
+
+
+def test_a_clock_that_is_set_forward_prunes_no_history(shifted_clock: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    found = decode_json(run(PRUNER, data, shifted_clock, 0, str(2 * YEAR)), Pruned)
+    assert (found.before, found.by_clock, found.due) == (0, 2, 0)
+    assert "the clock was set forward by 63,07" in found.refused
+    # Ahead from the start on: the store seems to have been idle for two years.
+    again = decode_json(run(PRUNER, data, shifted_clock, 2 * YEAR, str(2 * YEAR)), Pruned)
+    assert (again.before, again.due) == (0, 0)
+    assert again.by_clock >= 2
+
+
+def test_ages_go_by_the_time_since_the_start() -> None:
+    wall, since = [NOW], [0]
+    clock = RetentionClock(lambda: wall[0], lambda: since[0])
+    wall[0], since[0] = NOW + 5, 5
+    assert (clock.now(), clock.require()) == (NOW + 5, NOW + 5)
+    wall[0] -= 3
+    assert clock.now() == NOW + 2
+    wall[0] = NOW + 100 * MAX_DRIFT
+    assert clock.now() == NOW + 5
+    with pytest.raises(Conflict, match="set forward by"):
+        clock.require()
+    assert (clock.is_believed(LONG_IDLE), clock.is_believed(LONG_IDLE + 1)) == (True, False)
+    since[0] = SETTLED
+    assert clock.is_believed(LONG_IDLE + 1)
+
+
+def test_a_clock_that_began_impossibly_early_is_corrected() -> None:
+    wall = [0]
+    clock = RetentionClock(lambda: wall[0], lambda: 0)
+    wall[0] = NOW
+    assert clock.require() == NOW
