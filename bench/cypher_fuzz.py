@@ -63,7 +63,9 @@ class Worker:
         process.stdin.write(msgspec.json.encode(job) + b"\n")
         process.stdin.flush()
         end = time.monotonic() + PATIENCE
-        while not select.select([process.stdout], [], [], 0.05)[0]:
+        answer = select.poll()  # a descriptor may be above 1,023, which select does not take
+        answer.register(process.stdout, select.POLLIN)
+        while not answer.poll(50):
             if time.monotonic() > end:
                 self.stop()
                 raise Violation(f"no answer within {PATIENCE:.0f} s")
