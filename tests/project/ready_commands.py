@@ -101,7 +101,9 @@ def _run(name: str, folder: str, count: str, *rest: str) -> None:
     arguments, variables = rest[: int(count)], rest[int(count) :]
     os.chdir(folder)
     os.environ.clear()  # noqa: TID251 - it gets one of its own
-    os.environ.update(each.split("=", 1) for each in variables)  # noqa: TID251 - as above
+    for each in variables:
+        variable, _, value = each.partition("=")
+        os.environ[variable] = value  # noqa: TID251 - as above
     if name == "kgserve":
         sys.argv = [name, *arguments]
         run_module("kgserve", run_name="__main__", alter_sys=True)
