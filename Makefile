@@ -15,7 +15,9 @@ SECOND  ?= tests/worker tests/engine tests/cypher tests/ops tests/property tests
            tests/http/test_cypher_beside.py tests/http/test_abuse_cypher.py tests/http/test_abuse_cypher_limits.py
 # What is tried twenty times as often as among all tests, and with other numbers each time.
 MADE_UP ?= tests/http/test_schemathesis.py tests/mcp/test_fuzz.py tests/model tests/catalog tests/formats tests/views
-TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients tests/bridge/test_chaos.py
+TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients tests/bridge/test_chaos.py \
+           tests/ops/test_cypher_beside.py tests/ops/test_cypher_removal.py tests/ops/test_warm_copy.py \
+           tests/cypher/test_differential.py tests/worker/test_database.py
 
 venv := .venv
 bin  := $(venv)/bin

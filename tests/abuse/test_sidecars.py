@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.agreement import disagreements
-from bench.server import Server, doctor
+from bench.server import Client, Server
+from tests.cli.running import kgserve
 
 STORE = "damaged"
 QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 64}
@@ -58,22 +59,29 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 @pytest.mark.abuse(76)
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_all_sidecar_files_at_once(
-    filled: tuple[Path, list[str]], tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.timeout(300)
+def test_all_sidecar_files_at_once(filled: tuple[Path, list[str]], tmp_path: Path) -> None:
     source, exported = filled
     data = tmp_path / "data"
-    shutil.copytree(source / f"{STORE}_memory", data / f"{STORE}_memory")
-    for path in sidecars(data / f"{STORE}_memory"):
-        damage(path)
+    stores = {f"{STORE}-{damage.__name__}": damage for damage in DAMAGES}
+    for store, damage in stores.items():
+        shutil.copytree(source / f"{STORE}_memory", data / f"{store}_memory")
+        for path in sidecars(data / f"{store}_memory"):
+            damage(path)
     with Server(data, QUICK) as server, server.client() as client:
-        assert STORE in {store["name"] for store in client.call("GET", "/api/memory")["stores"]}
-        assert sorted(map(repr, client.export(STORE))) == exported
-        search = {"query": "text 8 of turn 2", "at_least": 4}
-        assert client.call("POST", f"/api/memory/{STORE}/search", search)["hits"][0]["node"]["id"] == "n8"
-        assert len(client.call("GET", f"/api/memory/{STORE}/nodes/n8/history")["states"]) == 3
-        client.call("POST", f"/api/memory/{STORE}/inject", {"nodes": [{"id": "after", "type": "t", "content": "new"}]})
-        assert disagreements(client, STORE) == []
-    looked = doctor(data, STORE)
-    assert looked.returncode == 0, looked.stdout
+        assert {store["name"] for store in client.call("GET", "/api/memory")["stores"]} == stores.keys()
+        for store in stores:
+            assert_whole(client, store, exported)
+    for store in stores:
+        looked = kgserve("doctor", "--data", data, store)
+        assert looked.code == 0, looked.out
+
+
+def assert_whole(client: Client, store: str, exported: list[str]) -> None:
+    """All is there, is found, and had its former states; and the store takes what is new."""
+    assert sorted(map(repr, client.export(store))) == exported
+    search = {"query": "text 8 of turn 2", "at_least": 4}
+    assert client.call("POST", f"/api/memory/{store}/search", search)["hits"][0]["node"]["id"] == "n8"
+    assert len(client.call("GET", f"/api/memory/{store}/nodes/n8/history")["states"]) == 3
+    client.call("POST", f"/api/memory/{store}/inject", {"nodes": [{"id": "after", "type": "t", "content": "new"}]})
+    assert disagreements(client, store) == []

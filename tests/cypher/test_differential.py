@@ -14,17 +14,18 @@ from bench.cypher_differential.sweep import compared_columns, swept
 from bench.cypher_differential.writes import compare_writes
 from bench.cypher_reference.parser import parse
 from tests.engines import ENGINE
+from tests.fuzzing import is_thorough
 
 SEED = 77
-STATEMENTS, WRITES = 250, 60
+STATEMENTS, WRITES = (250, 60) if is_thorough() else (120, 30)
 
 
 def sampled() -> list[GeneratedStatement]:
     generator = Generator(SEED)
     return [
         *(generator.make() for _ in range(STATEMENTS)),
-        *list(swept())[::401],
-        *list(compared_columns())[::101],
+        *list(swept())[:: 401 if is_thorough() else 802],
+        *list(compared_columns())[:: 101 if is_thorough() else 202],
     ]
 
 

@@ -17,7 +17,8 @@ from tests.programs import program
 from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 
-SERIES = Path(__file__).parent / "alerts_test.yml"
+SERIES = ("alerts_test.yml", "alerts_of_days_test.yml")
+"""Minute by minute, and every five minutes of days: Prometheus evaluates all rules each time."""
 TEXT = FILES["alerts"][0].text()
 RULES = [rule for group in yaml.safe_load(TEXT)["groups"] for rule in group["rules"]]
 
@@ -36,9 +37,10 @@ def test_prometheus_takes_them(tmp_path: Path) -> None:
     assert f"{len(RULES)} rules found" in said
 
 
-def test_they_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
-    (tmp_path / SERIES.name).write_text(SERIES.read_text())
-    assert "SUCCESS" in promtool("test", "rules", SERIES.name, folder=tmp_path)
+@pytest.mark.parametrize("series", SERIES)
+def test_they_fire_when_they_should_and_not_before(tmp_path: Path, series: str) -> None:
+    (tmp_path / series).write_text((Path(__file__).parent / series).read_text())
+    assert "SUCCESS" in promtool("test", "rules", series, folder=tmp_path)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

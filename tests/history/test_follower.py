@@ -12,6 +12,7 @@ from kgserve.errors import Gone
 from kgserve.model.batch import WriteBatch
 from kgserve.store.pool import StorePool
 from kgserve.views.history import Historian
+from tests.captured_log import capture_log
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
@@ -143,13 +144,15 @@ class held_up:  # noqa: N801 - used as a function
 def test_a_lock_is_no_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.history.history.LOCKED_SECONDS", 0.2)
     monkeypatch.setattr("kgserve.views.follower.FIRST_RETRY_SECONDS", 0.1)
-    with kept(filled) as of:
+    # Captured, since a log that is not configured shows tracebacks in color, which takes seconds.
+    with capture_log(event="index_step_failed") as lines, kept(filled) as of:
         with held_up(of):
             write(of.store, node("a", "more"))
             until(lambda: of.follower.error is not None)
             assert content_as_of(of, "a", "3") == "text 2", "it can be read meanwhile"
         of.caught_up()
         assert of.versions("a") == [(5, 6, None), (4, 5, 6), *VERSIONS[1:]]
+        assert any("locked" in line["error"] for line in lines)
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "cut to nothing", "head flipped", "foreign", "another database"])

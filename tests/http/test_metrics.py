@@ -304,7 +304,7 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
 def test_a_slow_write_has_lines_with_its_request_id_and_parts(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving_process(data, "--slow-ms", "1", "--embedding-provider", "hashing") as server:
-        nodes = [{"id": f"n{number}", "type": "hen", "content": "secret words"} for number in range(3000)]
+        nodes = [{"id": f"n{number}", "type": "hen", "content": "secret words"} for number in range(600)]
         answer = httpx.post(
             f"{server.url}/api/memory/slow/inject",
             json={"nodes": nodes},
@@ -318,7 +318,7 @@ def test_a_slow_write_has_lines_with_its_request_id_and_parts(tmp_path: Path) ->
     lines = [msgspec.json.decode(line) for line in data.with_suffix(".log").read_text().splitlines()]
     slow = {(line["kind"], line.get("request_id")): line for line in lines if line["event"] == "slow_operation"}
     commit = slow["commit", "slow-one"]
-    assert (commit["store"], commit["writes"], commit["rows"]) == ("slow", 1, 3000)
+    assert (commit["store"], commit["writes"], commit["rows"]) == ("slow", 1, 600)
     assert {"plan", "journal", "rows"} <= commit["parts_ms"].keys()
     request = slow["request", "slow-one"]
     assert (request["route"], request["method"], request["store"], request["status"]) == (INJECT, "POST", "slow", 200)

@@ -21,6 +21,7 @@ from kgserve.rows.view import FORESEEN, FoldLimits
 from kgserve.store import removal
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.fuzzing import some
 from tests.ops.stating import fill, one, write
 from tests.store.test_links import link, links, weights
 from tests.store.writing import NAME, PATIENCE, SYNC_SECONDS, assert_whole, flip, held, ids, opened, settings, until
@@ -224,7 +225,7 @@ def test_rows_that_are_made_anew_before_its_turn(tmp_path: Path, damage: bool) -
             assert_whole(store)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", some(range(2), 0))
 def test_beside_writers_who_fold_and_meet_it(tmp_path: Path, seed: int) -> None:
     """What was acknowledged after the last removal is there, and no edge is without its nodes."""
     stop = threading.Event()

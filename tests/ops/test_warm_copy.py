@@ -63,7 +63,7 @@ def test_it_stays_what_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     statements, r = Statements(seed), random.Random(seed)
     with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
         fill(pool, [{"id": f"n{number}", "type": "t"} for number in range(4)], [])
-        for _ in range(24 if is_thorough() else 12):
+        for _ in range(24 if is_thorough() else 8):
             refused = r.random() < 0.2
             said.append(r.choice(REFUSED) if refused else statements.next())
             bare = Bare()

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.cli.running import PATIENCE, Running, serving
+from tests.cli.running import PATIENCE, Running, environment, serving
+from tests.project.ready_commands import ready_commands
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +25,13 @@ def empty_server(server: Running) -> Running:
         for store in client.get("/api/memory").raise_for_status().json()["stores"]:
             client.delete(f"/api/memory/{store['name']}", params={"confirm": store["name"]}).raise_for_status()
     return server
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the programs that examples call; those that are installed, where coverage has to see them."""
+    if "COVERAGE_PROCESS_CONFIG" in environment():
+        yield Path(sys.executable).parent
+        return
+    with ready_commands(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder

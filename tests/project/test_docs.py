@@ -53,24 +53,24 @@ def test_every_block_says_what_is_to_be_done_with_it(page: Path) -> None:
 
 @pytest.mark.timeout(600)  # a page has many commands, and the machine may have other things to do
 @pytest.mark.parametrize("page", SHARING, ids=name)
-def test_the_examples_run_in_order(page: Path, empty_server: Running, tmp_path: Path) -> None:
-    run_in_order(page, empty_server, tmp_path)
+def test_the_examples_run_in_order(page: Path, empty_server: Running, commands: Path, tmp_path: Path) -> None:
+    run_in_order(page, empty_server, commands, tmp_path)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", CLOSING, ids=name)
-def test_examples_that_make_keys_run_on_a_server_of_their_own(page: Path, tmp_path: Path) -> None:
+def test_examples_that_make_keys_run_on_a_server_of_their_own(page: Path, commands: Path, tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
-        run_in_order(page, server, tmp_path)
+        run_in_order(page, server, commands, tmp_path)
 
 
-def run_in_order(page: Path, server: Running, folder: Path) -> None:
+def run_in_order(page: Path, server: Running, commands: Path, folder: Path) -> None:
     """Run a page's blocks against the server, in ``folder``, and compare what is shown with what they print."""
     printed = ""
     for block in blocks_of(page):
         match block.mark:
             case "run" | "refused":
-                printed = output(block, server, folder)
+                printed = output(block, server, commands, folder)
             case "answer":
                 shown, given = whole_values(block.text), printed_values(printed)
                 assert len(shown) == len(given), f"line {block.line}: {printed}"
@@ -81,14 +81,14 @@ def run_in_order(page: Path, server: Running, folder: Path) -> None:
                 pass
 
 
-def output(block: Block, server: Running, folder: Path) -> str:
+def output(block: Block, server: Running, commands: Path, folder: Path) -> str:
     """What a block prints when it is run against the server."""
     text = re.sub(r"(localhost|127\.0\.0\.1):8080", server.url.removeprefix("http://"), block.text)
-    path = os.pathsep.join([str(Path(sys.executable).parent), environment()["PATH"]])
+    path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), environment()["PATH"]])
     variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(server.data), "HOME": str(folder)})
     shell = ["bash", "-euo", "pipefail", "-c", (CURL_REFUSED if block.mark == "refused" else CURL) + text]
     done = subprocess.run(
-        [sys.executable, "-c", text] if block.language == "python" else shell,
+        [str(commands / "python"), "-c", text] if block.language == "python" else shell,
         cwd=folder,
         env=variables,
         capture_output=True,

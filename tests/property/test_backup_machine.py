@@ -84,4 +84,4 @@ class BackupMachine(RuleBasedStateMachine):
 
 
 TestBackups = BackupMachine.TestCase
-TestBackups.settings = examples(4, 14)
+TestBackups.settings = examples(2, 14)

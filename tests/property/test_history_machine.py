@@ -93,4 +93,4 @@ class HistoryMachine(RuleBasedStateMachine):
 
 
 TestHistory = HistoryMachine.TestCase
-TestHistory.settings = examples(4, 14)
+TestHistory.settings = examples(2, 14)

@@ -77,4 +77,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = examples(5, 15)
+TestStore.settings = examples(3, 15)
