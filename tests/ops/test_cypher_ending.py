@@ -116,7 +116,7 @@ def test_what_the_engine_does_not_delete(steady: StorePool) -> None:
     "query",
     [
         "MATCH (n {id: 'a'}) SET n.content = $text RETURN n.id, n.content",
-        "MATCH (n) SET n.content = n.id + 'x' RETURN n.content + n.type AS both, upper(n.content) AS c, 1 + 1 AS two",
+        "MATCH (n) SET n.content = n.id + 'x' RETURN n.content + n.type AS both, trim(n.content) AS c, 1 + 1 AS two",
         "MATCH (a)-[r]->(b) SET r.weight = 2.5 RETURN a.id, b.content, r.weight, r.relation_type AS kind",
         "MATCH (n) SET n.type = 'v', n.content = 'x' RETURN CASE WHEN n.type = 'v' THEN n.content ELSE n.id END AS w",
     ],
