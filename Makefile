@@ -74,6 +74,7 @@ demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
 
 crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, lose its unsynced writes, damage its files, fill its disk
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
+	@$(bin)/python -m bench.damage
 	@$(bin)/python -m bench.power_loss --states $(ROUNDS)
 	@$(bin)/python -m bench.index_crash
 	@$(bin)/python -m bench.links_crash

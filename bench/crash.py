@@ -1,4 +1,4 @@
-"""Kills, damage and a full disk: `python -m bench.crash [--rounds N] [--seed S] [--only kill|damage|full]`.
+"""Kills, damage and a full disk: `python -m bench.crash [--rounds N] [--seed S] [--only kill|full]`.
 
 The real server is killed (SIGKILL) in the middle of its work, again and again; after each kill every acknowledged batch
 must be whole, no batch in part, the store must open, and all its views must say the same. Then its engine files are
@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from bench import agreement, damage, eager, full_disk
+from bench import agreement, eager, full_disk
 from bench.ledger import Ledger, Stream, Unit
 from bench.server import Client, Server, ServerFailed
 from bench.tally import Tally, consult, export_when_open, show
@@ -281,14 +281,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.crash", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=100, help="kills (default 100)")
     parser.add_argument("--seed", type=int, default=1, help="of the delays and of the data (default 1)")
-    parser.add_argument("--only", choices=("kill", "damage", "full"), help="leave out the rest")
+    parser.add_argument("--only", choices=("kill", "full"), help="leave out the rest")
     given = parser.parse_args()
     start = time.monotonic()
     tallies: list[Tally] = []
     if given.only in (None, "kill"):
         tallies += kill_rounds(given.rounds, given.seed)
-    if given.only in (None, "damage"):
-        tallies += damage.rounds(given.seed)
     if given.only in (None, "full"):
         tallies += full_disk.rounds()
     show(tallies)

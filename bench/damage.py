@@ -1,139 +1,303 @@
-"""Files of the engine and of the present rows deleted, truncated and altered under a stopped server.
+"""Damage every file of a data folder in turn: `python -m bench.damage [--only PATTERN] [--every N] [--processes N]`.
 
-The next start must have everything.
+Each file alone is emptied, cut, altered, deleted, replaced by a folder, made unreadable or restored from an older copy.
+The folder must then answer as before, or refuse by name what is lost. Exit code 1 on any other answer.
 """
 
 from __future__ import annotations
 
+import argparse
+import multiprocessing
 import os
-import random
+import re
+import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
+import kgserve
+from bench import damage_questions
+from bench.damage_questions import Answers
+from kgserve.access.audit import Audit
+from kgserve.access.authentication import add_key, mint
+from kgserve.errors import KgserveError
+from kgserve.library import Library
 
-from bench.ledger import Ledger
-from bench.server import Client, Server, doctor
-from bench.tally import Tally, export_when_open
-from bench.writers import Writers
+SETTINGS = {
+    "KGSERVE_JOURNAL_RETENTION_MB": "0",
+    "KGSERVE_BUFFER_POOL_MB": "64",
+    "KGSERVE_LOG_LEVEL": "error",
+}
+SOLE_COPIES = re.compile(r"/journal/|/history\.sqlite$|^keys\.json$|^audit\.log$")
+"""Files that no other file can replace: what they held may be refused by name."""
+MAY_LOSE_LINES = re.compile(r"^audit\.log$")
+"""docs/durability.md: damaged lines are left out, and the others stay."""
+UNSTABLE_NAME = re.compile(r"[0-9a-f]{32}(\.\d+)?|\d{5,}")
+NODES = 30
 
-STORE = "damaged"
-SETTINGS = {"compact_wal_mb": 1}
-FILES = ("graph.kuzu", "graph.kuzu.wal", "views/rows/*.rows", "views/rows/*.texts")
+IDENTICAL, REBUILT, REFUSED = "identical", "rebuilt", "refused by name"
+LOST_LINES, ACCEPTED = "lines left out", "accepted as it is"
+SILENT, STUCK = "SILENT DIFFERENCE", "VIEW DOES NOT COME BACK"
+OUTCOMES = (IDENTICAL, REBUILT, REFUSED, LOST_LINES, ACCEPTED, SILENT, STUCK)
 
-Damage = Callable[[Path, random.Random], None]
-
-
-def delete(path: Path, _choice: random.Random) -> None:
-    """The file is gone."""
-    path.unlink()
-
-
-def truncate(path: Path, choice: random.Random) -> None:
-    """The file ends too early."""
-    os.truncate(path, choice.randrange(path.stat().st_size))
+Damage = Callable[[Path, Path], None]
 
 
-def flip(path: Path, choice: random.Random) -> None:
-    """One bit is another, at each of 20 places."""
+class Folders(NamedTuple):
+    """A data folder, and a copy of it from before its last commits."""
+
+    data: Path
+    older: Path
+
+
+class Case(NamedTuple):
+    """A file, relative to the data folder, and the name of a damage."""
+
+    file: str
+    damage: str
+
+
+UNDETECTABLE = {Case("keys.json", "delete"), Case("keys.json", "older")}
+"""docs/durability.md: administrators delete and restore this file, so that no file and an older one are valid."""
+
+
+class Outcome(NamedTuple):
+    """How a folder answered after a damage."""
+
+    case: Case
+    verdict: str
+    remark: str
+    seconds: float
+
+
+def empty(path: Path, _older: Path) -> None:
+    """Leave a file without content."""
+    path.write_bytes(b"")
+
+
+def cut(path: Path, _older: Path) -> None:
+    """Leave the first half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path, _older: Path) -> None:
+    """Alter one byte in the middle of a file's content."""
     data = bytearray(path.read_bytes())
-    for _ in range(20):
-        data[choice.randrange(len(data))] ^= 1 << choice.randrange(8)
+    used = [at for at in range(len(data)) if data[at]] or [*range(len(data))]
+    if used:
+        data[used[len(used) * 5 // 8]] ^= 0x10
     path.write_bytes(data)
 
 
-def empty(path: Path, _choice: random.Random) -> None:
-    """The file is there with nothing in it."""
-    os.truncate(path, 0)
+def delete(path: Path, _older: Path) -> None:
+    """Remove a file."""
+    path.unlink()
 
 
-KINDS: tuple[Damage, ...] = (delete, truncate, flip, empty)
+def folder(path: Path, _older: Path) -> None:
+    """Put a folder in a file's place."""
+    path.unlink()
+    path.mkdir()
 
 
-def rounds(seed: int, repetitions: int = 3, kinds: tuple[Damage, ...] = KINDS) -> list[Tally]:
-    """Each kind of damage to each file, several times; then silent damage, which only the doctor can see."""
-    choice = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="kgserve-damage-", ignore_cleanup_errors=True) as folder:
-        data = Path(folder)
-        tallies = [_rounds(data, kind, file, choice, repetitions) for file in FILES for kind in kinds]
-        return [*tallies, _silent(data, choice, repetitions)]
+def unreadable(path: Path, _older: Path) -> None:
+    """Put a link that leads nowhere in a file's place: permissions do not stop root."""
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
 
 
-def _rounds(data: Path, kind: Damage, file: str, choice: random.Random, repetitions: int) -> Tally:
-    tally = Tally(f"{kind.__name__} {file}")
-    for number in range(repetitions):
-        tally.rounds += 1
-        before = _write(data, f"{kind.__name__}-{FILES.index(file)}-{number}", tally)
-        path = next((data / f"{STORE}_memory").glob(file), None)
-        if path is None or not path.stat().st_size:
-            continue
-        kind(path, choice)
-        tally.reached += 1
-        after = _content(data)
-        if after != before:
-            tally.violations.append(f"{len(before.keys() ^ after.keys())} rows more or less, or some differ")
-    return tally
+def older(path: Path, older_path: Path) -> None:
+    """Put an older copy in a file's place."""
+    shutil.copyfile(older_path, path)
 
 
-def _silent(data: Path, choice: random.Random, repetitions: int) -> Tally:
-    """Altered bits under the old size and time: the doctor finds them and mends the file, or they do not matter."""
-    tally = Tally("flip, size and time kept; doctor")
-    noticed = 0
-    for number in range(repetitions):
-        tally.rounds += 1
-        before = _write(data, f"silent-{number}", tally)
-        path = data / f"{STORE}_memory" / FILES[0]
-        if not path.exists():
-            continue
-        status = path.stat()
-        flip(path, choice)
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        tally.reached += 1
-        if doctor(data, STORE).returncode != 0:
-            noticed += 1
-            doctor(data, STORE, "--rebuild")
-        if _content(data) != before:
-            tally.violations.append("the content differs after the doctor")
-    tally.remark = f"noticed {noticed}, the rest in unused places"
-    return tally
+DAMAGES: dict[str, Damage] = {each.__name__: each for each in (empty, cut, flip, delete, folder, unreadable, older)}
 
 
-def _write(data: Path, name: str, tally: Tally) -> dict[Any, Any]:
-    """Let clients write for a while, stop cleanly, and return the content."""
-    ledger = Ledger(STORE)
-    with Server(data, SETTINGS, module="bench.eager") as server, server.client() as client:
-        since = server.mark()
-        with Writers(server.port, ledger, name, size=2_000) as writers:
-            while not ledger.acknowledged:
-                time.sleep(0.01)
-            _counted(client)
-            server.wait_event("compaction_started", since, 0.7)
-            writers.pause()
-        tally.violations += writers.unexpected
-        tally.acknowledged += ledger.acknowledged
-        return _everything(client)
+def build_folders(root: Path) -> Folders:
+    """Make a data folder with files of every kind, and an older copy of it."""
+    folders = Folders(root / "data", root / "older")
+    with open_library(folders.data) as library:
+        _write_first(library)
+        damage_questions.answer(library, folders.data)
+    _write_records(folders.data, "first")
+    shutil.copytree(folders.data, folders.older, symlinks=True)
+    with open_library(folders.data) as library:
+        _write_more(library)
+        damage_questions.answer(library, folders.data)
+    _write_records(folders.data, "second")
+    return folders
 
 
-def _content(data: Path) -> dict[Any, Any]:
-    with Server(data, SETTINGS) as server, server.client() as client:
-        return _everything(client)
+def open_library(data: Path) -> Library:
+    """Open a data folder in this process."""
+    return kgserve.open(data, embedding_provider="hashing")
 
 
-def _everything(client: Client) -> dict[Any, Any]:
-    """All rows, and how many nodes the engine says there are."""
-    return {**_rows(export_when_open(client, STORE)), "nodes in the engine": _counted(client)}
+def _write_records(data: Path, name: str) -> None:
+    add_key(data, mint(name, "write", ["*"], 1_700_000_000_000_000)[0])
+    with closing(Audit(data)) as audit:
+        audit.administered("key.create", "done", key=name)
 
 
-def _counted(client: Client) -> int:
-    query = {"query": "MATCH (n:Entity) RETURN count(n)"}
-    return client.call("POST", f"/api/memory/{STORE}/cypher", query)["rows"][0][0]
+def _write_first(library: Library) -> None:
+    store = library.store("s")
+    animals = ("fox", "hen", "owl")
+    nodes = [
+        {"id": f"n{n}", "type": "t", "content": f"a {animals[n % 3]}", "tags": ["red"], "attributes": {"rank": n % 4}}
+        for n in range(NODES)
+    ]
+    store.inject(
+        nodes, [{"from": f"n{n}", "to": f"n{(n * 7 + 1) % NODES}", "relation_type": "R"} for n in range(NODES)]
+    )
+    library.store("other").inject([{"id": "x", "type": "t", "content": "elsewhere"}])
+    store.inject([], [{"from": "n1", "to": "x", "to_graph": "other", "relation_type": "L"}])
+    store.store_memory("Alice likes green tea", memory_type="fact", entities=[{"name": "Alice"}])
+    store.recall("green tea")
 
 
-def _rows(exported: list[dict[str, Any]]) -> dict[Any, Any]:
-    return {
-        (line["kind"], *(line.get(name) for name in ("id", "from", "to", "relation_type"))): msgspec.json.encode(line)
-        for line in exported
-    }
+def _write_more(library: Library) -> None:
+    store = library.store("s")
+    store.inject([{"id": f"n{n}", "content": f"an elk {n}"} for n in range(0, 20, 2)])
+    store.delete_node("n23")
+    store.merge("n21", "n22")
+    store.store_memory("Carol plays chess", memory_type="fact", entities=[{"name": "Carol"}])
+    store.recall("chess")
+    with library.handle.use() as graphs, graphs.pool.lease("s") as opened:
+        opened.accesses.flush()
+        opened.end_segment()
+        opened.compactor.run()
+        if opened.journal.oldest <= opened.journal.last:
+            raise SystemExit("the journal still holds the past, so that the history is not its only copy")
+    # These commits are in the journal alone.
+    store.inject([{"id": "n4", "content": "a late elk"}, {"id": "late", "type": "t", "content": "an ibex"}])
+    store.recall("chess")
+
+
+def list_files(data: Path) -> list[Path]:
+    """Return the files of a folder, one for all names that differ only in a random or running number."""
+    kinds = {UNSTABLE_NAME.sub("*", str(path.relative_to(data))): path.relative_to(data) for path in data.rglob("*")}
+    return sorted(path for path in kinds.values() if (data / path).is_file())
+
+
+def list_cases(folders: Folders, only: str = "", every: int = 1) -> list[Case]:
+    """Return each file with each damage that can be done to it."""
+    cases = [
+        Case(str(file), name)
+        for file in list_files(folders.data)
+        for name in DAMAGES
+        if re.search(only, str(file)) and (name != "older" or (folders.older / file).is_file())
+    ]
+    return [*islice(cases, 0, None, every)]
+
+
+def answer_folder(data: Path) -> Answers:
+    """Return what a folder answers once it has been opened."""
+    with open_library(data) as library:
+        return damage_questions.answer(library, data)
+
+
+def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
+    """Damage a copy of a folder, and compare its answers with those from before."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kgserve-damage-", ignore_cleanup_errors=True) as scratch:
+        copy = shutil.copytree(folders.data, Path(scratch) / "data", symlinks=True)
+        path = copy / case.file
+        DAMAGES[case.damage](path, folders.older / case.file)
+        damaged = _look(path)
+        try:
+            now = answer_folder(copy)
+        except KgserveError as error:
+            verdict, remark = REFUSED if SOLE_COPIES.search(case.file) else STUCK, error.message
+        except Exception as error:  # noqa: BLE001 - whatever stops a folder from opening is what is looked for
+            verdict, remark = STUCK, f"{type(error).__name__}: {error}"
+        else:
+            verdict, remark = judge(case, before, now, changed=_look(path) != damaged)
+    return Outcome(case, verdict, remark.replace("\n", " ")[:300], time.monotonic() - started)
+
+
+def judge(case: Case, before: Answers, now: Answers, *, changed: bool) -> tuple[str, str]:
+    """Return the verdict on some answers, and which of them differ."""
+    different = {name: each for name, each in now.items() if each != before[name]}
+    if not different:
+        return (REBUILT if changed else IDENTICAL), ""
+    refused = {name: each for name, each in different.items() if damage_questions.is_refusal(each)}
+    remark = "; ".join(f"{name}: {str(each)[:120]}" for name, each in islice(different.items(), 4))
+    if len(refused) == len(different):
+        return (REFUSED if SOLE_COPIES.search(case.file) else STUCK), remark
+    if MAY_LOSE_LINES.search(case.file) and different.keys() == {"audit"}:
+        return LOST_LINES, ""
+    if case in UNDETECTABLE and different.keys() == {"keys"}:
+        return ACCEPTED, ""
+    silent = {name: each for name, each in different.items() if name not in refused}
+    return SILENT, "; ".join(f"{name}: {str(each)[:120]}" for name, each in islice(silent.items(), 4))
+
+
+def _look(path: Path) -> Any:
+    if path.is_file() and not path.is_symlink():
+        return path.read_bytes()
+    return path.is_symlink(), path.is_dir(), path.exists()
+
+
+def run(folders: Folders, cases: Iterable[Case], processes: int) -> list[Outcome]:
+    """Try some cases, in so many processes at once."""
+    before = answer_folder(shutil.copytree(folders.data, folders.data.with_name("before")))
+    again = answer_folder(shutil.copytree(folders.data, folders.data.with_name("again")))
+    if other := {name for name in before if before[name] != again[name]}:
+        raise SystemExit(f"answers of an undamaged folder differ from one time to the next: {other}")
+    if processes == 1:
+        return [try_case(folders, case, before) for case in cases]
+    # The settings are in the environment, which the processes inherit.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        coming = [pool.submit(try_case, folders, case, before) for case in cases]
+        return [_noted(number, len(coming), each.result()) for number, each in enumerate(coming, 1)]
+
+
+def _noted(number: int, count: int, outcome: Outcome) -> Outcome:
+    print(f"{number}/{count} {outcome.case.file} {outcome.case.damage}: {outcome.verdict}", file=sys.stderr, flush=True)
+    return outcome
+
+
+def show(outcomes: Iterable[Outcome]) -> None:
+    """Print a line for each file with the verdict on each damage, then the totals and what went wrong."""
+    outcomes = [*outcomes]
+    by_file: dict[str, dict[str, str]] = {}
+    for outcome in outcomes:
+        by_file.setdefault(outcome.case.file, {})[outcome.case.damage] = outcome.verdict
+    width = max(map(len, by_file), default=0)
+    print(f"{'file':{width}}  " + "  ".join(f"{name:10}" for name in DAMAGES))
+    for file, verdicts in by_file.items():
+        print(f"{file:{width}}  " + "  ".join(f"{verdicts.get(name, '-')[:10]:10}" for name in DAMAGES))
+    totals = Counter(outcome.verdict for outcome in outcomes)
+    print("\n".join(f"{totals[verdict]:5}  {verdict}" for verdict in OUTCOMES))
+    for outcome in outcomes:
+        if outcome.verdict in {SILENT, STUCK}:
+            print(f"! {outcome.case.file}, {outcome.case.damage}: {outcome.verdict}: {outcome.remark}")
+
+
+def main() -> int:
+    """Try every damage to every file and print one table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.damage", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--only", default="", help="files that this regular expression finds")
+    parser.add_argument("--every", type=int, default=1, help="each N-th case (default 1: all)")
+    parser.add_argument("--processes", type=int, default=2, help="cases at once (default 2)")
+    given = parser.parse_args()
+    started = time.monotonic()
+    os.environ.update(SETTINGS)
+    with tempfile.TemporaryDirectory(prefix="kgserve-damage-", ignore_cleanup_errors=True) as root:
+        folders = build_folders(Path(root))
+        outcomes = run(folders, list_cases(folders, given.only, given.every), given.processes)
+    show(outcomes)
+    print(f"{len(outcomes)} damages, {time.monotonic() - started:.0f} s in all")
+    return int(any(outcome.verdict in {SILENT, STUCK} for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,19 @@ def private_files() -> Generator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def make_way(path: Path) -> Path | None:
+    """Rename a folder, or a link that leads nowhere, that is in the place of a file; return its new path, if any.
+
+    Raises OSError.
+    """
+    if not (path.is_dir() or (path.is_symlink() and not path.exists())):
+        return None
+    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
+    aside = next(name for name in names if not name.exists() and not name.is_symlink())
+    path.rename(aside)
+    return aside
 
 
 def private_folder(path: Path) -> None:

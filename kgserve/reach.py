@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from kgserve.http_client import Connection
-from kgserve.permissions import private_folder
+from kgserve.permissions import make_way, private_folder
 from kgserve.systems import refusal
 from kgserve.version import __version__
 
@@ -508,6 +508,7 @@ def _launch_lock(data_dir: Path, deadline: float) -> Generator[None]:
     """Hold the launch lock. Raises LaunchFailed when the folder cannot be used or another start takes too long."""
     try:
         private_folder(data_dir)
+        make_way(data_dir / LAUNCH_LOCK)
         descriptor = os.open(data_dir / LAUNCH_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed(

@@ -25,6 +25,7 @@ from kgserve.log import masked
 from kgserve.model.audit import AuditRecord
 from kgserve.model.hosts import network_of
 from kgserve.model.times import format_time
+from kgserve.permissions import make_way
 
 log = structlog.get_logger()
 
@@ -121,6 +122,8 @@ class Audit:
             return
         text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
         try:
+            if aside := make_way(self._path):
+                log.error("audit_set_aside", file=self._path.name, set_aside=aside.name)
             if self._rotating:
                 self._turn_over(len(text))
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -166,7 +169,7 @@ def newest_records(data_dir: Path, limit: int) -> list[AuditRecord]:
     """The newest records of a data folder, oldest first."""
     found: list[AuditRecord] = []
     for path in _paths(data_dir):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, IsADirectoryError):
             found = decode_records(path.read_bytes(), limit - len(found)) + found
         if len(found) >= limit:
             break
@@ -205,7 +208,7 @@ def _opened(data_dir: Path, stack: ExitStack) -> Iterator[tuple[int, BinaryIO]]:
     One that is turned over meanwhile is met twice, as the same, and none is missed.
     """
     for path in _paths(data_dir):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, IsADirectoryError):
             file = stack.enter_context(path.open("rb"))
             if first := file.readline(_LONGEST_FIRST):
                 file.seek(0)

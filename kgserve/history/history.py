@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -218,7 +219,8 @@ class History(WrittenBesideReading):
         with self._writing, self._writer as transaction:
             [(seen, _)] = transaction.execute(sql.SEEN)
             if seen < sequence:
-                add_gaps(transaction, [Gap(seen + 1, None, table) for table in sql.TABLES])
+                if seen + 1 < sequence:
+                    add_gaps(transaction, [Gap(seen + 1, None, table) for table in sql.TABLES])
                 transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (sequence, time))
                 transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
             transaction.execute(sql.BEGIN_PRESENT)
@@ -227,6 +229,7 @@ class History(WrittenBesideReading):
                 present.bring(table, rows)
                 transaction.execute(sql.END_OTHERS[table], {"at": min(seen + 1, sequence), "time": time})
                 transaction.execute(sql.END_PRESENT)
+            transaction.execute(sql.JOIN_STATES, {"at": min(seen + 1, sequence), "time": time})
             transaction.execute(sql.END_GAPS, (sequence,))
             transaction.execute("DELETE FROM head")
         with self._writing:
@@ -386,7 +389,8 @@ class History(WrittenBesideReading):
     def node_states(self, node_id: str, before: int, limit: int) -> list[State[NodeRow]]:
         """The states of a node, newest first, that began before a commit."""
         found = self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
-        self._require_no_gap(node_id, found[-1].first if len(found) == limit else 0, before)
+        known_from = found[-1].first if len(found) == limit else 0
+        self._require_no_gap(node_id, (found[0].last or before) if is_unbroken(found, limit) else known_from, before)
         return found
 
     def node_states_after(self, node_id: str, after: int, limit: int) -> list[State[NodeRow]]:
@@ -514,6 +518,17 @@ class History(WrittenBesideReading):
             if gap.first <= at and (gap.last is None or at < gap.last):
                 raise in_gap("as_of: the history of this store", gap.first, gap.last)
 
+    def require_known_after(self, at: int) -> None:
+        """Raise Gone where commits after one may be missing, up to the next one whose time is known.
+
+        A time between the two cannot be assigned to a commit.
+        """
+        if self._gaps:
+            [(later,)] = self._read(sql.NEXT_MOMENT, {"at": at})
+            for gap in self._gaps:
+                if gap.first < (later or FOREVER) and (gap.last is None or gap.last > at + 1):
+                    raise in_gap("as_of: the history of this store", gap.first, gap.last)
+
     def _require_no_gap(self, node_id: str, low: int, before: int) -> None:
         """Raise Gone where a state of a node may be missing that began before a commit and ended after ``low``."""
         if self._gaps:
@@ -536,6 +551,15 @@ class History(WrittenBesideReading):
 
     def _states(self, unpack: Callable[..., Row | None], query: str, values: dict[str, Any]) -> list[State[Row]]:
         return _as_states(unpack, self._read(query, values))
+
+
+def is_unbroken(states: Sequence[State[NodeRow]], limit: int) -> bool:
+    """Whether none is missing between states of a node, newest first, nor before the oldest.
+
+    Versions count up by one, also where a deleted node is made again. Fewer than ``limit`` must begin with version 1.
+    """
+    steps = all(newer.row.version == older.row.version + 1 for newer, older in pairwise(states))
+    return bool(states) and steps and (len(states) == limit or states[-1].row.version == 1)
 
 
 def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[State[Row]]:
@@ -644,8 +668,8 @@ def in_gap(what: str, first: int, last: int | None) -> Gone | Unavailable:
         message = f"{what} was damaged, and is being put right from sequence {first} on"
         return Unavailable(message, retry_after=1)
     return Gone(
-        f"{what} has a gap from sequence {first} up to sequence {last}: that part of its file was damaged and could "
-        f"not be saved. What was before sequence {first} can be read, and from sequence {last} on",
+        f"{what} has a gap from sequence {first} up to sequence {last}: that part of its file was damaged or lost, and "
+        f"could not be saved. What was before sequence {first} can be read, and from sequence {last} on",
         last,
     )
 

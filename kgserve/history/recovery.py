@@ -35,6 +35,8 @@ class HistoryFault(msgspec.Struct, frozen=True):
 
     reason: str
     sealed: Sealed | None
+    is_older_copy: bool = False
+    """Whether all rows are whole, and only the last commits are missing."""
 
 
 def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[History, str | None]:
@@ -50,6 +52,10 @@ def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[Hist
         if not seal_path(path).exists():
             history.settle(whole=True)
         return history, None
+    if fault.is_older_copy:
+        log.error("history_older_copy", store=store, reason=fault.reason)
+        lost = f"{fault.reason}; what the journal no longer has of these commits is missing"
+        return _sealed_again(path), None if told_by_journal else lost
     if told_by_journal:
         aside = set_aside(path)
         log.error("history_damaged", store=store, reason=fault.reason, set_aside=_name(aside), made_from="journal")
@@ -75,7 +81,8 @@ def find_fault(path: Path) -> HistoryFault | None:
     """What is wrong with a file that is not open; None when it is whole, or when there is none and never was one.
 
     Every page is compared with its checksum. Where these are missing or of another state of the file, as after an
-    older version wrote to it, all rows are checked instead. Raises OSError.
+    older version wrote to it, all rows are checked instead. A whole file that has seen less than its checksums say is
+    an older copy. Raises OSError.
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
@@ -92,14 +99,32 @@ def find_fault(path: Path) -> HistoryFault | None:
         unknown = seal.unknown(sealed)
     if not faults and not unknown:
         return None
+    return _fault_of_pages(path, sealed, faults)
+
+
+def _fault_of_pages(path: Path, sealed: Sealed, faults: list[int]) -> HistoryFault | None:
+    """What is wrong with a file of which some pages do not fit, or whose seal is damaged; None for a whole one."""
     reason = fault_of_rows(path)
     seen = _seen(path)
+    if reason is None and 0 <= seen < sealed.sequence and faults:
+        return HistoryFault(_describe_older_copy(path, seen, sealed), sealed, is_older_copy=True)
     if reason is None and seen >= 0 and (not faults or seen != sealed.sequence):
         log.warning("history_sealed_again", file=path.name, sequence=seen, sealed=sealed.sequence)
         seal_path(path).unlink(missing_ok=True)
         return None
     some = ", ".join(map(str, faults[:10])) + (f" and {len(faults) - 10} more" if len(faults) > 10 else "")  # noqa: PLR2004
     return HistoryFault(f"pages that are not as they were written: {some}; {reason or 'all rows are whole'}", sealed)
+
+
+def _sealed_again(path: Path) -> History:
+    seal_path(path).unlink(missing_ok=True)
+    history = History(path)
+    history.settle(whole=True)
+    return history
+
+
+def _describe_older_copy(path: Path, seen: int, sealed: Sealed) -> str:
+    return f"{path.name} is an older copy: it ends at sequence {seen}, its checksums at sequence {sealed.sequence}"
 
 
 def fault_of_rows(path: Path) -> str | None:

@@ -209,6 +209,7 @@ AT_ODDS = {
     """
     for table in TABLES
 }
+NEXT_MOMENT = "SELECT min(sequence) FROM moment WHERE sequence > :at"
 TIME_OF = "SELECT time FROM moment WHERE sequence = ?"
 BEGIN_PRESENT = "CREATE TEMP TABLE IF NOT EXISTS present (number INTEGER PRIMARY KEY)"
 ADD_PRESENT = "INSERT OR IGNORE INTO temp.present VALUES (?)"
@@ -219,6 +220,13 @@ END_OTHERS = {
     )
     for table in TABLES
 }
+# Where the next version is known, it says when the one before it ended.
+JOIN_STATES = """
+UPDATE node SET last = later.first, ended = later.started
+FROM node AS later
+WHERE node.last = :at AND node.ended = :time AND later.id = node.id AND later.version = node.version + 1
+AND later.first > node.first
+"""
 PRUNE_MOMENTS = """
 DELETE FROM moment WHERE sequence IN
 (SELECT sequence FROM moment WHERE sequence < :before ORDER BY sequence LIMIT :limit)

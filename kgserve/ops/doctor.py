@@ -160,7 +160,11 @@ def _links(pool: StorePool, name: str) -> str:
 def _salvage_history(layout: Layout) -> Iterator[Finding]:
     """Take what is whole of a damaged history over; where the journal has all of it, the next start does better."""
     try:
-        if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1 or find_fault(layout.history) is None:
+        if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1:
+            return
+        fault = find_fault(layout.history)
+        if fault is None or fault.is_older_copy:
+            # Of an older copy every row is whole: the next start takes what the journal has and names the gap.
             return
         found, aside = salvage_history(layout.history)
     except (OSError, sqlite3.Error) as error:

@@ -67,7 +67,14 @@ class Past(msgspec.Struct, frozen=True):
         except ValueError as error:
             raise InvalidInput.at("as_of", f"is neither a sequence nor a time: {error}") from None
         _catch_up(follower, present)
-        return follower.look(lambda history: history.sequence_at(moment, _now()))
+        return follower.look(lambda history: _sequence_at(history, moment))
+
+
+def _sequence_at(history: History, moment: int) -> int:
+    found = history.sequence_at(moment, _now())
+    if found < history.sequence and history.time_of(found) != moment:
+        history.require_known_after(found)
+    return found
 
 
 def whole_history(historian: Historian | None, store: Store) -> HistoryFollower:

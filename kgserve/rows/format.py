@@ -157,6 +157,8 @@ def read_directory(path: Path) -> Directory:
 
 def mapped(path: Path, size: int = 0) -> mmap.mmap:
     """A file in memory, or so many bytes of it. Raises RowsDamaged when it has fewer, and FileNotFoundError."""
+    if path.is_dir() or (path.is_symlink() and not path.exists()):
+        raise RowsDamaged(f"{path.name} is no file")
     with path.open("rb") as file:
         try:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)

@@ -148,6 +148,8 @@ class RowsView:
         self._applying: Sequence[ChangeSet] = ()
         self._behind: Base | None = None
         self.folds = 0
+        self.on_damage: Callable[[RowsDamaged], Exception] = lambda error: error
+        """Has damaged rows rebuilt; the error that answers say meanwhile."""
 
     @property
     def state(self) -> StoreState:
@@ -204,6 +206,15 @@ class RowsView:
             yield Rows(epoch.base, epoch.delta, state)
         finally:
             self._let_go(epoch, state)
+
+    @contextmanager
+    def serving(self) -> Generator[Rows]:
+        """As `reading`, for answers: rows that turn out to be damaged are rebuilt. Raises Unavailable meanwhile."""
+        try:
+            with self.reading() as rows:
+                yield rows
+        except RowsDamaged as error:
+            raise self.on_damage(error) from error
 
     def apply(self, changes: Sequence[ChangeSet]) -> None:
         """Take in commits, and show them to readers all at once."""

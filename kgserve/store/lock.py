@@ -12,7 +12,7 @@ import structlog
 
 from kgserve.errors import Conflict
 from kgserve.journal.files import write_whole
-from kgserve.permissions import Mended, close_data_folder, private_folder
+from kgserve.permissions import Mended, close_data_folder, make_way, private_folder
 from kgserve.reach import LOCK_FILE, SERVER_FILE, Server, encode, named_in, read
 from kgserve.version import __version__
 
@@ -34,6 +34,7 @@ class DataFolderLock:
     def acquire(self) -> None:
         """Take the lock. Raises Conflict naming the process that has it."""
         private_folder(self._data_dir)
+        make_way(self._data_dir / LOCK_FILE)
         descriptor = os.open(self._data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
             holder = named_in(descriptor)

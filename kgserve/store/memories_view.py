@@ -293,7 +293,7 @@ class MemoriesView:
         return self.ask(lambda memories, _: question(memories))
 
     def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
-        with self._rows.reading() as rows:
+        with self._rows.serving() as rows:
             return question(self._follow(rows), rows)
 
     def _follow(self, rows: Rows) -> Memories:

@@ -147,7 +147,7 @@ class CatalogView:
             return found.more
 
     def _ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool) -> _Found:
-        with self._lock, self._rows.reading() as rows:
+        with self._lock, self._rows.serving() as rows:
             catalog = self._follow(rows.at)
             if by_attributes and not catalog.has_attributes:
                 catalog.index_attributes(rows.all_nodes())
@@ -271,7 +271,7 @@ class Store:
         newest = max(self.rows.state.time, newest_file_time(layout.journal))
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
-        self.folding = Folding(layout.name, self.rows, self._renew_rows)
+        self.folding, self.rows.on_damage = Folding(layout.name, self.rows, self._renew_rows), self._being_renewed
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)

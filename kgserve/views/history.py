@@ -13,11 +13,12 @@ from typing import TypeVar
 
 import structlog
 
-from kgserve.errors import Conflict, Unavailable
+from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.history.history import FOREVER, History, tells_damage
 from kgserve.history.recovery import describe_gap, open_history, remove_history, set_aside
 from kgserve.history.seal import PAGE_BYTES
 from kgserve.journal.files import sync_folder
+from kgserve.journal.snapshot import list_snapshots, read_edges, read_links, read_nodes, sequence_of, verify
 from kgserve.model.change import ChangeSet
 from kgserve.model.stores import HistoryGap, HistoryStatus
 from kgserve.model.times import format_time
@@ -379,12 +380,51 @@ class HistoryFollower(Follower):
         if (history.sequence or history.gaps) and not self._is_from_before(history):
             self._bring(rows)
             return
-        if rows.at and self.store.description.history_from == 0:
-            oldest = self.store.journal.oldest
-            self.damage = f"there was no file, and the journal begins at sequence {oldest}: what was before is lost"
-            log.error("history_begins_late", store=self.store.name, sequence=rows.at, journal_begins_at=oldest)
+        if rows.at and self.store.description.history_from == 0 and self.store.journal.oldest > 1:
+            self._note_loss(rows.at)
+            self._bring(rows)
+            return
         links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
         history.begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
+
+    def _fill_anew(self) -> None:
+        """Take what snapshot and journal still have of the past, if that is more than the present.
+
+        What lies between the file and the snapshot becomes a gap.
+        """
+        base = self._older_snapshot()
+        if base is None:
+            super()._fill_anew()
+            return
+        manifest = verify(base)
+        history = self._opened()
+        if not history.sequence and not history.gaps:
+            self._note_loss(manifest.sequence)
+        links = chain.from_iterable(read_links(base))
+        history.restore(read_nodes(base), read_edges(base), links, manifest.sequence, manifest.time)
+        gaps = [*map(describe_gap, history.gaps)]
+        log.warning("history_has_gaps", store=self.store.name, sequence=manifest.sequence, gaps=gaps)
+        self._wake_others()
+        self._move(manifest.sequence)
+
+    def _older_snapshot(self) -> Path | None:
+        """The oldest whole snapshot that the file lacks and from which the journal leads to the present."""
+        journal, history = self.store.journal, self._opened()
+        if journal.oldest == 1 or self._is_from_before(history) or self.store.description.history_from:
+            return None
+        first = max(journal.oldest - 1, history.sequence + 1)
+        for snapshot in reversed(list_snapshots(self.store.layout.journal)):
+            if first <= sequence_of(snapshot) <= journal.last:
+                with suppress(JournalDamaged):
+                    verify(snapshot)
+                    return snapshot
+        return None
+
+    def _note_loss(self, sequence: int) -> None:
+        """Report that the past before a commit is in no file any more. It becomes a gap."""
+        oldest = self.store.journal.oldest
+        self.damage = f"there was no file, and the journal begins at sequence {oldest}: what was before is lost"
+        log.error("history_begins_late", store=self.store.name, sequence=sequence, journal_begins_at=oldest)
 
     def _set_aside(self) -> Path | None:
         self.close()

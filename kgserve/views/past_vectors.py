@@ -172,6 +172,8 @@ class PastVectors(WrittenBesideReading):
     # Opening
 
     def _opened(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+        if any(path.is_dir() or path.is_symlink() for path in self._folder.glob("*")):
+            remove_path(self._folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             return self._checked()

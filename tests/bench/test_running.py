@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from bench import crash, damage, pool
 from bench.server import Server, ServerFailed
 from bench.tally import Tally
-from tests.fuzzing import is_thorough, some
+from tests.fuzzing import some
 
 
 def test_a_server_starts_answers_and_stops(tmp_path: Path) -> None:
@@ -48,10 +50,35 @@ def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
     assert [tally.violations for tally in tallies] == [[]] * len(tallies)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not is_thorough(), reason="tests/property and tests/cli/test_doctor.py flip bits of the same files")
-def test_flipped_bits_in_the_engine_files_lose_nothing() -> None:
-    tallies = damage.rounds(seed=1, repetitions=1, kinds=(damage.flip,))
-    assert [tally.violations for tally in tallies] == [[]] * len(tallies)
-    assert all(tally.reached for tally in tallies), tallies
+@pytest.mark.parametrize(
+    ("only", "damage_name", "verdict"),
+    [
+        ("^s_memory/history.sqlite$", "delete", damage.REFUSED),
+        ("^s_memory/views/past-vector/texts.sqlite$", "folder", damage.REBUILT),
+        (r"^s_memory/views/rows/.*\.texts$", "flip", damage.REBUILT),
+        (r"^s_memory/views/rows/.*\.rows$", "unreadable", damage.REBUILT),
+        ("^s_memory/views/keyword/.managed.json$", "empty", damage.REBUILT),
+        ("^server.lock$", "folder", damage.REBUILT),
+        ("^audit.log$", "folder", damage.LOST_LINES),
+    ],
+)
+def test_a_damaged_file_is_rebuilt_or_its_loss_is_named(
+    folders: damage.Folders, answers: dict[str, object], only: str, damage_name: str, verdict: str
+) -> None:
+    [case] = [case for case in damage.list_cases(folders, only) if case.damage == damage_name]
+    outcome = damage.try_case(folders, case, answers)
+    assert outcome.verdict == verdict, outcome
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[damage.Folders]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in damage.SETTINGS.items():
+            patch.setenv(name, value)
+        yield damage.build_folders(tmp_path_factory.mktemp("damage"))
+
+
+@pytest.fixture(scope="module")
+def answers(folders: damage.Folders, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    return damage.answer_folder(shutil.copytree(folders.data, tmp_path_factory.mktemp("before") / "data"))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.damage import flip
 from tests.cli.running import Running, kgserve
 from tests.store.writing import assert_whole, batch, ids, opened, write
 
@@ -68,6 +67,14 @@ def test_a_damaged_engine_file_is_built_anew(folder: Path, rebuild: tuple[str, .
     assert "built anew" not in again.out
     with opened(folder, "one") as store:
         assert store.state.nodes == 20
+
+
+def flip(path: Path, choice: random.Random) -> None:
+    """One bit is another, at each of 20 places."""
+    data = bytearray(path.read_bytes())
+    for _ in range(20):
+        data[choice.randrange(len(data))] ^= 1 << choice.randrange(8)
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("seed", range(3))

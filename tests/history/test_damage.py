@@ -19,7 +19,9 @@ from kgserve.history.recovery import find_fault
 from kgserve.history.seal import PAGE_BYTES
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.stores import HistoryStatus
+from kgserve.model.times import format_time
 from kgserve.ops.doctor import Repairs, doctor
+from kgserve.ops.moments import Past
 from kgserve.ops.stores import stats
 from kgserve.store.pool import StorePool
 from tests.backup.holding import back_up
@@ -235,6 +237,101 @@ def test_an_older_copy_that_nothing_leads_on_from_has_a_gap(tmp_path: Path) -> N
                 of.ids(at)
         with pytest.raises(Gone, match="node 'b' has a gap"):
             of.versions("b")
+
+
+@pytest.fixture(scope="module")
+def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[Any, Any]]:
+    """A store with a part of its commits in the journal, an older copy of its folder, and what it answers."""
+    root = tmp_path_factory.mktemp("trimmed")
+    data, older = root / "data", root / "older"
+    with kept(data, **SMALL_JOURNAL) as of:
+        write(of.store, *(node(f"o{number}", "once") for number in range(4)), node("o0", "twice"))
+        of.caught_up()
+    shutil.copytree(data, older)
+    with kept(data, **SMALL_JOURNAL) as of:
+        write(of.store, node("o1", "twice"), WriteBatch(delete_nodes=["o2"]), node("n", "1"), node("n", "2"))
+        of.caught_up()
+        of.store.end_segment()
+        of.store.compactor.run()
+        write(of.store, node("n", "3"), WriteBatch(delete_nodes=["o3"]), node("m", "1"))
+        of.caught_up()
+        assert of.store.journal.oldest == LOST_UNTIL + 1
+        return data, older, every_answer(of)
+
+
+SEEN_BY_COPY, LOST_UNTIL, LAST = 5, 9, 12
+
+
+def every_answer(of: Kept) -> dict[Any, Any]:
+    """The nodes as of each commit, by sequence and by time, and the states of each node; or how it is refused."""
+    times = {at: of.follower.look(lambda history, at=at: history.time_of(at)) for at in range(LAST + 1)}
+
+    def asked(question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Gone as error:
+            return error
+
+    def as_of(moment: str) -> list[str]:
+        follower, at = Past(of.historian, moment).of(of.store)
+        return [state.row.id for state in follower.look(lambda history: history.nodes_at(at, None, None, ALL))]
+
+    found = {at: asked(lambda at=at: of.ids(at)) for at in times}
+    found |= {format_time(time): asked(lambda time=time: as_of(format_time(time))) for time in times.values() if time}
+    return found | {each: asked(lambda each=each: of.versions(each)) for each in ("o0", "o1", "o2", "o3", "n", "m")}
+
+
+def compared(data: Path, before: dict[Any, Any]) -> tuple[set[Any], str | None]:
+    """The questions that a folder refuses, each with a gap's name; all others are answered as before."""
+    with kept(data, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        now = every_answer(of)
+        times = [each for each in before if isinstance(each, str) and each.startswith("2")]
+        # Of lost commits the times are unknown, so those of the undamaged store are asked for.
+        for each in times:
+            try:
+                follower, at = Past(of.historian, each).of(of.store)
+                now[each] = [state.row.id for state in follower.look(lambda h, at=at: h.nodes_at(at, None, None, ALL))]
+            except Gone as error:
+                now[each] = error
+        refused = {key for key in before if isinstance(now[key], Gone)}
+        assert all("gap from sequence" in now[key].message for key in refused), now
+        assert {key: now[key] for key in before.keys() - refused} == {
+            key: each for key, each in before.items() if key not in refused
+        }
+        return {key for key in refused if key not in times} | {times.index(key) + 1 for key in refused & {*times}}, (
+            of.follower.damage
+        )
+
+
+def test_a_history_that_is_gone_with_its_checksums_is_a_named_gap(
+    trimmed: tuple[Path, Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    data = shutil.copytree(trimmed[0], tmp_path / "data")
+    for path in layout(data).root.glob("history.sqlite*"):
+        path.unlink()
+    refused, damage = compared(data, trimmed[2])
+    # Of o3 and m there was one version only; it is known when o3 was deleted.
+    assert refused == {*range(1, LOST_UNTIL), "o0", "o1", "o2", "n"}
+    assert damage is not None
+    assert "there was no file" in damage
+
+
+@pytest.mark.parametrize("with_checksums", [False, True])
+def test_an_older_copy_takes_what_the_journal_has_and_names_the_rest(
+    trimmed: tuple[Path, Path, dict[Any, Any]], tmp_path: Path, *, with_checksums: bool
+) -> None:
+    data = shutil.copytree(trimmed[0], tmp_path / "data")
+    for suffix in ("", "-pages") if with_checksums else ("",):
+        name = layout(data).history.name + suffix
+        shutil.copyfile(layout(trimmed[1]).history.with_name(name), layout(data).history.with_name(name))
+    fault = find_fault(layout(data).history)
+    assert (fault is not None and fault.is_older_copy) is not with_checksums
+    refused, damage = compared(data, trimmed[2])
+    assert refused == {*range(SEEN_BY_COPY + 1, LOST_UNTIL), "o2", "n"}
+    if not with_checksums:
+        assert damage is not None
+        assert f"an older copy: it ends at sequence {SEEN_BY_COPY}, its checksums at sequence {LAST}" in damage
 
 
 def test_a_file_without_checksums_is_sealed_when_it_is_opened(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Gone
+from kgserve.journal.snapshot import list_snapshots, sequence_of
 from kgserve.model.batch import WriteBatch
 from kgserve.store.pool import StorePool
 from kgserve.views.history import Historian
@@ -82,7 +83,7 @@ def test_an_unclean_close_loses_nothing_and_doubles_nothing(tmp_path: Path) -> N
         assert of.versions("a") == [(n, n, end) for n, end in zip(range(30, 0, -1), last, strict=True)]
 
 
-def test_beyond_the_journals_reach_it_begins_at_the_present(tmp_path: Path) -> None:
+def test_beyond_the_journals_reach_the_past_is_a_gap(tmp_path: Path) -> None:
     with opened(tmp_path, **SMALL_JOURNAL) as store:
         for number in range(12):
             write(store, node("a", f"{number} {LARGE}"), batch("b", edges=[("a", "b", "R")]))
@@ -93,12 +94,13 @@ def test_beyond_the_journals_reach_it_begins_at_the_present(tmp_path: Path) -> N
         last = store.state.sequence
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.caught_up()
-        assert of.oldest() == last
+        first = min(map(sequence_of, list_snapshots(of.store.layout.journal)))
         assert (of.ids(last), of.keys(last)) == (["a", "b"], [("a", "b", "R")])
         assert content_as_of(of, "b", str(last)) == "last"
-        with pytest.raises(Gone, match=f"begins at sequence {last}") as caught:
-            content_as_of(of, "b", str(last - 1))
-        assert caught.value.oldest == last
+        assert of.ids(first) == ["a", "b"], "the journal leads on from there"
+        with pytest.raises(Gone, match=f"gap from sequence 1 up to sequence {first}") as caught:
+            content_as_of(of, "b", str(first - 1))
+        assert caught.value.oldest == first
         with pytest.raises(Gone):
             content_as_of(of, "b", "2020-01-01T00:00:00Z")
         write(of.store, node("b", "later"))
