@@ -11,13 +11,13 @@ ARGS    ?=
 PARTS   ?= serve test
 TARBALL ?=
 # What the second engine has to pass as the first does.
-SECOND  ?= tests/worker tests/engine tests/cypher tests/ops tests/property tests/store tests/backup tests/http/test_cypher.py \
-           tests/http/test_cypher_beside.py tests/http/test_abuse_cypher.py tests/http/test_abuse_cypher_limits.py
+SECOND  ?= tests/projections/cypher_engine/driver tests/projections/cypher_engine/engine tests/cypher tests/graph tests/property tests/stores tests/stores/backup tests/server/http/test_cypher.py \
+           tests/server/http/test_cypher_beside.py tests/server/http/test_abuse_cypher.py tests/server/http/test_abuse_cypher_limits.py
 # What is tried twenty times as often as among all tests, and with other numbers each time.
-MADE_UP ?= tests/http/test_schemathesis.py tests/mcp/test_fuzz.py tests/model tests/catalog tests/formats tests/views
-TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients tests/bridge/test_chaos.py \
-           tests/ops/test_cypher_beside.py tests/ops/test_cypher_removal.py tests/ops/test_warm_copy.py \
-           tests/cypher/test_differential.py tests/worker/test_database.py
+MADE_UP ?= tests/server/http/test_schemathesis.py tests/server/mcp/test_fuzz.py tests/storage/model tests/projections/catalog tests/graph/transfer/formats tests/projections
+TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients tests/cli/mcp_stdio/test_chaos.py \
+           tests/graph/cypher/test_concurrency.py tests/graph/cypher/test_removal.py tests/graph/cypher/test_warm_copy.py \
+           tests/cypher/test_differential.py tests/projections/cypher_engine/driver/test_database.py
 
 venv := .venv
 bin  := $(venv)/bin

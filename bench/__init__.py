@@ -3,7 +3,7 @@
 Where one uses the bare engine, it is the one that KGSERVE_ENGINE names.
 """
 
-from kgserve.settings import load
-from kgserve.worker import chosen
+from kgserve.platform.settings import load
+from kgserve.projections.cypher_engine.driver import chosen
 
 chosen.engine = load().engine

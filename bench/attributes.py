@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import Report, rounded
-from kgserve.catalog.catalog import Catalog
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.model.attributes import conditions
-from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.change import NetChange
-from kgserve.model.listing import NodeFilter, Place
-from kgserve.model.queries import NodesQuery
-from kgserve.model.requests import CountRequest, SearchMode, SearchRequest
-from kgserve.model.rows import NodeRow
-from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.reading import count, list_nodes
-from kgserve.ops.search import search
-from kgserve.settings import Settings
-from kgserve.store.pool import StorePool
-from kgserve.views.indexer import Indexer
+from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.queries import NodesQuery
+from kgserve.graph.reading import count, list_nodes
+from kgserve.graph.requests import CountRequest, SearchMode, SearchRequest
+from kgserve.graph.search.search import search
+from kgserve.platform.settings import Settings
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.indexer import Indexer
+from kgserve.storage.model.attributes import conditions
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.change import NetChange
+from kgserve.storage.model.filters import NodeFilter, Place
+from kgserve.storage.model.rows import NodeRow
+from kgserve.stores.pool import StorePool
 
 NODES, ROWS = 20_000, 5_000
 STORE = "bench"

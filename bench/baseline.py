@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from bench.measure import clock
-from kgserve.worker.binding import Connection, Database, PreparedStatement, QueryResult
+from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
 
 SCHEMA = Path(__file__).parent.parent / "schema"
 MEBIBYTE = 1 << 20

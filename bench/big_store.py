@@ -27,15 +27,15 @@ import msgspec
 
 from bench.engine_server import processes
 from bench.server import Server
-from kgserve.engine.process import own_memory
-from kgserve.journal import snapshot
-from kgserve.model.change import ChangeSet, StoreState
-from kgserve.model.digest import shift
-from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes
-from kgserve.settings import Settings
-from kgserve.store.layout import Layout
-from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
+from kgserve.platform.settings import Settings
+from kgserve.projections.cypher_engine.engine.process import own_memory
+from kgserve.storage.journal import snapshot
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import ChangeSet, StoreState
+from kgserve.storage.model.digest import shift
+from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
 
 NAME = "big"
 _ROWS = 2_000

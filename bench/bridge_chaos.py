@@ -27,8 +27,8 @@ import msgspec
 from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.measure import Report, times
 from bench.server import Client
-from kgserve.bridge.connection import LONG, limit_of
-from kgserve.reach import SERVER_FILE, ensure, find, holder, stop
+from kgserve.cli.mcp_stdio.connection import LONG, limit_of
+from kgserve.platform.server_discovery import SERVER_FILE, ensure, find, holder, stop
 
 BRIDGES = 10
 CALLS = 2_000

@@ -24,7 +24,7 @@ from bench.measure import Report, clock, rounded
 from kgserve.cluster.jetstream.connection import Connection
 from kgserve.cluster.jetstream.kept import JetStreamLog
 from kgserve.cluster.records import Record
-from kgserve.errors import Fenced
+from kgserve.platform.errors import Fenced
 from tests.cluster.servers import nats_servers
 
 WRITERS = 32

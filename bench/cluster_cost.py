@@ -31,9 +31,9 @@ from kgserve.cluster.jetstream.connection import Connection
 from kgserve.cluster.jetstream.kept import JetStreamLog, JetStreamRegistry
 from kgserve.cluster.protocols import Owner
 from kgserve.cluster.records import Record
-from kgserve.errors import KgserveError
-from kgserve.model.stores import StoreSettings
-from kgserve.store.placement import described
+from kgserve.platform.errors import KgserveError
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.placement import described
 from tests.cli.running import COMMAND
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import free_ports, nats_servers

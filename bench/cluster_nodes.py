@@ -26,7 +26,6 @@ from secrets import token_hex
 from typing import Any, NamedTuple, Self
 
 from bench.measure import Report, rounded
-from kgserve import log
 from kgserve.cluster.jetstream.connection import Connection
 from kgserve.cluster.jetstream.kept import JetStreamLog, JetStreamRegistry
 from kgserve.cluster.membership import Membership
@@ -34,11 +33,12 @@ from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Log
 from kgserve.cluster.records import joined
 from kgserve.cluster.shipping import Shipping, take_over
-from kgserve.errors import KgserveError
-from kgserve.journal.journal import Journal
-from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.change import ChangeSet, StoreState
-from kgserve.model.plan import Workspace, plan
+from kgserve.platform import log
+from kgserve.platform.errors import KgserveError
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.change import ChangeSet, StoreState
+from kgserve.storage.plan import Workspace, plan
 from tests.cluster.servers import NatsServers, nats_servers
 
 STORES = 12

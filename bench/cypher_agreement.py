@@ -21,17 +21,17 @@ import msgspec
 from bench.cypher_statements import Maker
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from kgserve.cypher.guard import Statement, examine
-from kgserve.engine.engine import Engine, EngineOptions, build
-from kgserve.engine.protocol import Change, FileOptions
-from kgserve.errors import KgserveError
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.change import StoreState
-from kgserve.model.requests import CypherRequest
-from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.ops.cypher import run
-from kgserve.ops.graph import Graphs
-from kgserve.settings import EngineName, Settings
-from kgserve.store.pool import StorePool
+from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.handle import Graphs
+from kgserve.graph.requests import CypherRequest
+from kgserve.platform.errors import KgserveError
+from kgserve.platform.settings import EngineName, Settings
+from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, build
+from kgserve.projections.cypher_engine.engine.protocol import Change, FileOptions
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.stores.pool import StorePool
 
 READ, WRITTEN = 2_000, 200
 NODES, EDGES = 300, 900

@@ -26,9 +26,9 @@ from bench.cypher_agreement import compare
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from bench.cypher_worker import Job, Outcome
 from kgserve.cypher.guard import Statement, examine
-from kgserve.errors import InvalidInput, KgserveError
-from kgserve.worker import chosen
-from kgserve.worker.binding import Connection, Database
+from kgserve.platform.errors import InvalidInput, KgserveError
+from kgserve.projections.cypher_engine.driver import chosen
+from kgserve.projections.cypher_engine.driver.binding import Connection, Database
 
 TIMEOUT_MS = 1_000
 GRACE = 1.5 if chosen.engine == "kuzu" else 30.0

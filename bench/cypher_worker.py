@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.worker.binding import Connection, Database, QueryResult
+from kgserve.projections.cypher_engine.driver.binding import Connection, Database, QueryResult
 
 CACHE_BYTES = 128 << 20
 MAX_ROWS = 1000

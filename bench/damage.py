@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import kgserve
 from bench import damage_questions
 from bench.damage_questions import Answers
-from kgserve.access.audit import Audit
-from kgserve.access.authentication import add_key, mint
-from kgserve.errors import KgserveError
-from kgserve.library import Library
+from kgserve.client.embedded import Library
+from kgserve.platform.access.audit import Audit
+from kgserve.platform.access.authentication import add_key, mint
+from kgserve.platform.errors import KgserveError
 
 SETTINGS = {
     "KGSERVE_JOURNAL_RETENTION_MB": "0",

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kgserve.access.audit import newest_records
-from kgserve.access.authentication import read_keys
 from kgserve.client import Store
-from kgserve.errors import KgserveError
-from kgserve.library import Library
+from kgserve.client.embedded import Library
+from kgserve.platform.access.audit import newest_records
+from kgserve.platform.access.authentication import read_keys
+from kgserve.platform.errors import KgserveError
 
 Answers: TypeAlias = dict[str, Any]
 Question: TypeAlias = Callable[[], Any]

@@ -13,13 +13,13 @@ from typing import Any
 import structlog
 
 from kgserve.__main__ import main
-from kgserve.catalog.catalog import Catalog
-from kgserve.history.history import History
-from kgserve.journal.journal import Journal
-from kgserve.rows import fold, view
-from kgserve.store import compaction
-from kgserve.store.engine_view import EngineView
-from kgserve.views.keyword import KeywordIndex
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.cypher_engine.projection import EngineView
+from kgserve.projections.history.history import History
+from kgserve.projections.keyword import KeywordIndex
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.rows import fold, view
+from kgserve.stores import compaction
 
 MOMENTS = ("append", "base", "engine", "catalog", "history", "index")
 FOLD_ROWS = 300

@@ -27,13 +27,13 @@ from bench.engine_written import written
 from bench.measure import Report, Times, rounded, times
 from bench.server import Server, end_when_told
 from kgserve.cypher.guard import examine
-from kgserve.engine.engine import EngineOptions, build
-from kgserve.engine.process import nursery, own_memory
-from kgserve.engine.protocol import Change, FileOptions
-from kgserve.model.change import StoreState
-from kgserve.model.rows import NodeRow
-from kgserve.worker import chosen, database, statement
-from kgserve.worker.session import Session
+from kgserve.projections.cypher_engine.driver import chosen, database, statement
+from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
+from kgserve.projections.cypher_engine.engine.process import nursery, own_memory
+from kgserve.projections.cypher_engine.engine.protocol import Change, FileOptions
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.rows import NodeRow
 
 
 def cost(*, quick: bool) -> Report:

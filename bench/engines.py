@@ -18,15 +18,15 @@ import msgspec
 
 from bench.measure import Report, clock, rounded, times
 from kgserve.cypher.guard import examine
-from kgserve.engine.engine import Engine, EngineOptions, build
-from kgserve.engine.process import nursery
-from kgserve.engine.protocol import Change, FileOptions
-from kgserve.journal.fold import write_rows
-from kgserve.model.change import NetChange, StoreState
-from kgserve.model.digest import measure
-from kgserve.model.fields import Width
-from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.settings import EngineName
+from kgserve.platform.settings import EngineName
+from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, build
+from kgserve.projections.cypher_engine.engine.process import nursery
+from kgserve.projections.cypher_engine.engine.protocol import Change, FileOptions
+from kgserve.storage.journal.fold import write_rows
+from kgserve.storage.model.change import NetChange, StoreState
+from kgserve.storage.model.digest import measure
+from kgserve.storage.model.fields import Width
+from kgserve.storage.model.rows import EdgeRow, NodeRow
 
 NODES, EDGES = 100_000, 200_000
 POINTS = 2_000

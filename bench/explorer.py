@@ -20,7 +20,7 @@ from playwright.sync_api import Page, sync_playwright
 from bench import wordnet
 from bench.server import Client, Server
 
-PAGE = Path(__file__).parent.parent / "kgserve" / "http" / "static" / "explorer"
+PAGE = Path(__file__).parent.parent / "kgserve" / "server" / "http" / "static" / "explorer"
 COMMITS = 10
 FRAMES = """async () => {
   const { canvas } = await import('/explorer/panel/canvas.js');

@@ -26,7 +26,7 @@ from pathlib import Path
 from bench.measure import Report, Times, times
 from bench.server import Client, Server, ServerFailed, end_when_told
 from bench.wire import Wire, request
-from kgserve.access.authentication import add_key, mint
+from kgserve.platform.access.authentication import add_key, mint
 
 ORDINARY = 4
 PAUSE_SECONDS = 0.01

@@ -22,11 +22,11 @@ from bench.killing import IMPORTING, Killing, run
 from bench.server import Client, ServerFailed
 from bench.tally import Tally, export_when_open
 from bench.writers import Upload
-from kgserve.journal.tail import Tail
-from kgserve.model.change import ChangeSet
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.model.times import format_time
-from kgserve.store.layout import Layout
+from kgserve.platform.times import format_time
+from kgserve.storage.journal.tail import Tail
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 
 MOMENTS = 3
 NODES = 20

@@ -20,8 +20,8 @@ from bench.measure import Report
 from bench.prepared import STORE, Workspace, blocks
 from bench.server import Client, Server
 from bench.single import run_alone
-from kgserve import settings
 from kgserve.embedding.embedder import LocalEmbedder, load_embedder
+from kgserve.platform import settings
 
 PAIRS = 3
 EMBEDDED = 4_000

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from bench.server import Client, Server, end_when_told
-from kgserve.memories.closure import Hierarchy
-from kgserve.settings import load
-from kgserve.store.pool import StorePool
+from kgserve.platform.settings import load
+from kgserve.projections.memory_index.closure import Hierarchy
+from kgserve.stores.pool import StorePool
 
 STORE = "layers"
 DOMAINS = 20

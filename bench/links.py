@@ -24,8 +24,8 @@ import msgspec
 from bench.measure import Report, times
 from bench.server import Client, Server, end_when_told
 from bench.wire import Wire, request
-from kgserve.access.authentication import add_key, mint
-from kgserve.store.layout import Layout
+from kgserve.platform.access.authentication import add_key, mint
+from kgserve.storage.layout import Layout
 
 STORES = 200
 LINKS = 100_000

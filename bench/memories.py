@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import locomo, wordnet
-from kgserve import settings
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
 from kgserve.embedding.embedder import Embedder, load_embedder
+from kgserve.platform import settings
 
 COUNT = 100_000
 ENTITIES = 2_000

@@ -26,7 +26,7 @@ from bench.memories import Made, Named
 from bench.memory_model import Model, some_filters, some_words
 from bench.server import Client, Server, end_when_told
 from kgserve.embedding.embedder import Embedder, load_embedder
-from kgserve.settings import load
+from kgserve.platform.settings import load
 
 STORE = "memories"
 SEARCH = f"/api/memories/search?store={STORE}"

@@ -12,9 +12,9 @@ import numpy as np
 
 from bench.memories import DAY, OLDEST_DAYS, SOURCES, TAGS, TYPES, Made, Named, stamp, vectors_of
 from kgserve.embedding.embedder import Embedder
-from kgserve.model.recall import MOST_ENTITIES
-from kgserve.views.keyword import KeywordIndex
-from kgserve.views.vector import VectorHit
+from kgserve.memory.recall_scoring import MOST_ENTITIES
+from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.vector.index import VectorHit
 
 HALF_LIFE = 30 * DAY
 MIN_CONFIDENCE = 0.1

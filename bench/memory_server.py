@@ -23,7 +23,7 @@ import msgspec
 
 from bench.editors import Editor, bridge
 from bench.measure import Report, clock, times
-from kgserve.reach import find, stop
+from kgserve.platform.server_discovery import find, stop
 
 WRITES = 100
 TEXT = "The sluice of lock 7 opens at dawn"

@@ -15,21 +15,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kgserve.memories.memories import Fading
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.change import Access
-from kgserve.model.decay import DAY
-from kgserve.model.fields import NodeExtrasPut
-from kgserve.model.likeness import fingerprint, text_hash
-from kgserve.model.listing import MemoryFilter
-from kgserve.model.memories import MemoriesQuery
-from kgserve.model.named import ConfidenceQuery, CountsQuery, EntitiesQuery, GrowthQuery, RelationsQuery
-from kgserve.ops import analytics, memory_lists
-from kgserve.ops.shown_memories import now_in_microseconds
-from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
+from kgserve.memory import analytics
+from kgserve.memory import lists as memory_lists
+from kgserve.memory.api import MemoriesQuery
+from kgserve.memory.entities_api import ConfidenceQuery, CountsQuery, EntitiesQuery, GrowthQuery, RelationsQuery
+from kgserve.memory.presentation import now_in_microseconds
+from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.projections.memory_index.decay import DAY
+from kgserve.projections.memory_index.memories import Fading
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.filters import MemoryFilter
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
 from tests.graphs import graph_of
-from tests.store.writing import NAME, settings
+from tests.stores.writing import NAME, settings
 
 MEMORIES = 100_000
 ENTITIES = 5_000

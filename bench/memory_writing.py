@@ -20,7 +20,7 @@ from bench.memories import stamp
 from bench.server import Client, Server
 
 DAY = 86_400.0
-LISTS = Path(__file__).parents[1] / "tests" / "model" / "likeness"
+LISTS = Path(__file__).parents[1] / "tests" / "platform" / "text" / "likeness"
 PLACE = re.compile(r"\{([^{}|]*)\|([^{}]*)\}")
 CLIENTS = 32
 SENTENCES = 200

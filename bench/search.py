@@ -23,10 +23,10 @@ from bench import locomo, wordnet
 from bench.locomo import Conversation
 from bench.measure import Report, Times, clock, times
 from bench.server import Client, Server, ServerFailed
-from kgserve import settings
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
 from kgserve.embedding.embedder import Embedder, load_embedder
-from kgserve.views.vector import VectorIndex
+from kgserve.platform import settings
+from kgserve.projections.vector.index import VectorIndex
 
 DEPTHS = (5, 10, 20)
 RECALL_MARK = 0.64

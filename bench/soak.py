@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from tests.property.batches import Batches
 from tests.property.driver import DAMAGES, Driver
 

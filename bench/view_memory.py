@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from kgserve import settings
-from kgserve.allocator import bound_arenas, give_back
 from kgserve.embedding.cache import EmbeddingCache
 from kgserve.embedding.embedder import Embedder, for_indexing, load_embedder
-from kgserve.views.keyword import KeywordIndex
-from kgserve.views.past_vectors import PastVectors
-from kgserve.views.text import Filter, Text
-from kgserve.views.vector import VectorIndex
+from kgserve.platform import settings
+from kgserve.platform.allocator import bound_arenas, give_back
+from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.text import Filter, Text
+from kgserve.projections.vector.index import VectorIndex
+from kgserve.projections.vector.past import PastVectors
 
 STORES = 32
 TEXTS = 50

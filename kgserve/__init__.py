@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgserve.version import __version__ as __version__
+from kgserve.platform.version import __version__ as __version__
 
 # As typing's constant: the editors' bridge starts with this module, and does without typing until it needs it.
 TYPE_CHECKING = False
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Literal
 
-    from kgserve.library import Library
-    from kgserve.settings import Indexed
-    from kgserve.syncing import BatchSyncer, VectorSyncer
+    from kgserve.client.embedded import Library
+    from kgserve.platform.settings import Indexed
+    from kgserve.projections.connectors import BatchSyncer, VectorSyncer
 
 
 def open(  # noqa: A001 - called as kgserve.open
@@ -35,11 +35,11 @@ def open(  # noqa: A001 - called as kgserve.open
     Raises Conflict while a server or another process has the folder, InvalidInput for what cannot be one, and OSError
     on systems that no server runs on.
     """
-    from kgserve.systems import refusal  # noqa: PLC0415 - importing kgserve is quick
+    from kgserve.platform.platform_support import refusal  # noqa: PLC0415 - importing kgserve is quick
 
     if told := refusal():
         raise OSError(told)
-    from kgserve.library import Library  # noqa: PLC0415 - as above
+    from kgserve.client.embedded import Library  # noqa: PLC0415 - as above
 
     return Library(
         path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from kgserve import systems
+from kgserve.platform import platform_support
 
 # As typing's constant: the editors' bridge starts with this module.
 TYPE_CHECKING = False
@@ -17,10 +17,10 @@ _LEFT_TO_CLICK = {"config", "hooks", "-h", "--help"}
 def main() -> NoReturn:
     """Run the command line. The editors' bridge goes past click, whose import takes longer than the bridge's start."""
     arguments = sys.argv[1:]
-    if not systems.has_clients():
-        sys.exit(f"kgserve: {systems.refusal()}")
+    if not platform_support.has_clients():
+        sys.exit(f"kgserve: {platform_support.refusal()}")
     if arguments[:1] == ["mcp"] and not _LEFT_TO_CLICK.intersection(arguments[1:]):
-        from kgserve.bridge import command  # noqa: PLC0415 - one of the two is needed, never both
+        from kgserve.cli.mcp_stdio import command  # noqa: PLC0415 - one of the two is needed, never both
 
         sys.exit(command.main(arguments[1:]))
     from kgserve.cli import root  # noqa: PLC0415 - as above

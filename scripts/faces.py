@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from kgserve.model import requests
-from kgserve.operations.operation import UseCase
-from kgserve.operations.table import USE_CASES
+from kgserve.api.operation import UseCase
+from kgserve.api.table import USE_CASES
+from kgserve.graph import requests
 from scripts.pages import TOP
 
 OPERATIONS = TOP / "kgserve/client/operations.py"
@@ -42,7 +42,7 @@ OF_STORES = ("stores", "create", "drop", "backup_stores", "restore_backup", "eve
 
 HEAD = '''"""{what}
 
-Written by `make docs` from `kgserve.operations.table`: a change here is lost.
+Written by `make docs` from `kgserve.api.table`: a change here is lost.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _imports(text: str) -> str:
     lines = ["from collections.abc import Iterable, Mapping", "from typing import Any, Literal"]
     richer = ", ".join(sorted(RICHER.values()))
     lines += [f"from kgserve.client.answers import {richer}", "from kgserve.client.wire import Call, Route"]
-    modules: dict[str, set[str]] = {"kgserve.model.requests": set(ALIASES)}
+    modules: dict[str, set[str]] = {"kgserve.graph.requests": set(ALIASES)}
     for case in USE_CASES:
         fields = _fields(case) if case.name not in BY_HAND else []
         items = [_bare(each._item) for each in fields if each.holds_structs]  # noqa: SLF001 - of this module

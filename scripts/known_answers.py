@@ -10,7 +10,7 @@ import msgspec
 
 from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.server import Server
-from kgserve.bridge.forwarder import FILE, METHODS, TOOLS, TOOLSETS, named
+from kgserve.cli.mcp_stdio.forwarder import FILE, METHODS, TOOLS, TOOLSETS, named
 
 VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
 """Those of the protocol that editors speak. Who speaks another waits for the server."""

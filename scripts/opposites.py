@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench import wordnet
-from kgserve.model.vocabulary import OPPOSITES
+from kgserve.platform.text.wordlists import OPPOSITES
 
 _Pointer = tuple[str, str, int, int]
 HEAD = """\

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from bench import wordnet
-from kgserve.model.vocabulary import SYNONYMS
+from kgserve.platform.text.wordlists import SYNONYMS
 from scripts.opposites import licence_of
 
 SENSES = 2

@@ -12,8 +12,8 @@ import msgspec
 from kgserve.cli.mcp import EDITORS
 from kgserve.cli.options import VARIABLES_ALONE, description, option_names, variable_name
 from kgserve.cli.root import kgserve
-from kgserve.settings import Settings
-from kgserve.shell.commands import COMMANDS
+from kgserve.cli.shell.commands import COMMANDS
+from kgserve.platform.settings import Settings
 from scripts.conformance import difference_rows, requirement_rows, summary_rows
 from scripts.pages import DOCS, PAPERS, TOP
 

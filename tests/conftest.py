@@ -13,11 +13,11 @@ from threadpoolctl import threadpool_limits
 import tests.authorities  # pyright: ignore[reportUnusedImport]  # before clients are made
 import tests.engines  # pyright: ignore[reportUnusedImport]  # before anything of the engine is imported
 import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # what `examples` reads must be there before tests are collected
-from kgserve import log
-from tests.access.keys import client, given
-from tests.http.serving import Served, serving
+from kgserve.platform import log
 from tests.patience import REQUEST_SECONDS, be_patient, wait_long_for_answers
+from tests.platform.access.keys import client, given
 from tests.scratch import move_to_memory
+from tests.server.http.serving import Served, serving
 
 move_to_memory()
 be_patient()

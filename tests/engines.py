@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kgserve.settings import EngineName, load
-from kgserve.worker import chosen
+from kgserve.platform.settings import EngineName, load
+from kgserve.projections.cypher_engine.driver import chosen
 
 ENGINE: EngineName = load().engine
 chosen.engine = ENGINE

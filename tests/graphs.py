@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgserve.model.answers import NodeAnswer, NodePage, TraverseAnswer
-from kgserve.model.queries import NodeRequest, NodesQuery
-from kgserve.model.requests import TraverseRequest
-from kgserve.ops.graph import Graph, Graphs, as_struct
-from kgserve.ops.reading import get_node, list_nodes, traverse
-from kgserve.store.pool import StorePool
-from kgserve.views.history import Historian
-from kgserve.views.indexer import Indexer
+from kgserve.graph.answers import NodeAnswer, NodePage, TraverseAnswer
+from kgserve.graph.handle import Graph, Graphs, as_struct
+from kgserve.graph.queries import NodeRequest, NodesQuery
+from kgserve.graph.reading import get_node, list_nodes, traverse
+from kgserve.graph.requests import TraverseRequest
+from kgserve.projections.history_follower import Historian
+from kgserve.projections.indexer import Indexer
+from kgserve.stores.pool import StorePool
 
 
 def graph_of(pool: StorePool, store: str, indexer: Indexer | None = None, historian: Historian | None = None) -> Graph:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kgserve.app import Excess, Machine, excesses, machine
-from kgserve.settings import MEBIBYTE, Settings
-from tests.store.writing import settings
+from kgserve.platform.settings import MEBIBYTE, Settings
+from kgserve.server.app import Excess, Machine, excesses, machine
+from tests.stores.writing import settings
 
 GIBIBYTE = 1 << 30
 

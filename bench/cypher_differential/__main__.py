@@ -24,7 +24,7 @@ from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import swept
 from bench.cypher_differential.writes import compare_writes
-from kgserve.settings import EngineName
+from kgserve.platform.settings import EngineName
 
 
 def main() -> int:

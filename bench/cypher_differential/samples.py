@@ -6,7 +6,7 @@ import random
 
 from bench.cypher_reference.times import read_timestamp
 from kgserve.cypher.lexer import ALLOWED
-from kgserve.model.fields import EDGE, ENDS, NODE
+from kgserve.storage.model.fields import EDGE, ENDS, NODE
 
 _MAX = (1 << 63) - 1
 INTEGERS = (

@@ -13,11 +13,11 @@ import msgspec
 import kgserve
 from bench.ledger import ABSENT, Ledger, Unit
 from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
-from kgserve.errors import KgserveError, NotFound, Unavailable
-from kgserve.library import Library, Store
-from kgserve.ops.doctor import Repairs, doctor
-from kgserve.settings import Settings
-from kgserve.store.pool import StorePool
+from kgserve.admin.doctor import Repairs, doctor
+from kgserve.client.embedded import Library, Store
+from kgserve.platform.errors import KgserveError, NotFound, Unavailable
+from kgserve.platform.settings import Settings
+from kgserve.stores.pool import StorePool
 
 PATIENCE = 30.0
 UNITS = 12

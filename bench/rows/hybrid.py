@@ -12,8 +12,8 @@ from bench.prepared import STORE, blocks
 from bench.rows.ground import API, FOLLOWED, SEED, Ground, settle
 from bench.server import Server
 from bench.wire import Wire, request
-from kgserve import settings
 from kgserve.embedding.embedder import Embedder, load_embedder
+from kgserve.platform import settings
 
 WORDS = 6
 ALLOWED = 5.0

@@ -15,7 +15,7 @@ from bench.rows.ground import API, WITHOUT_INDEXES, Ground, walking, warm_up
 from bench.server import Server
 from bench.sqlite import Database
 from bench.wire import Answer, Wire, request
-from kgserve.model.walk import MAX_EDGES
+from kgserve.storage.model.walk import MAX_EDGES
 
 # Depth and limit; the third line is what a walk without a limit of its own asked for, and the last one all of it.
 WALKS = ((1, 1_000), (2, 1_000), (3, 1_000), (3, 10_000))

@@ -15,8 +15,8 @@ from bench.rows.ground import API, FOLLOWED, SEED, Ground, lags, settle
 from bench.server import Server
 from bench.sqlite import Database
 from bench.wire import Wire, request
-from kgserve import settings
 from kgserve.embedding.embedder import load_embedder
+from kgserve.platform import settings
 
 CLIENTS = 32
 EMBEDDED: dict[str, object] = {"embedding_provider": "local"}

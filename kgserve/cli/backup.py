@@ -12,18 +12,18 @@ import msgspec
 
 from kgserve.cli.options import connect, given, require_data, server_options
 from kgserve.cli.terminal import Column, as_size, json_option, show_table, told_as_json
-from kgserve.errors import NoStore
-from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
-from kgserve.permissions import private_files
-from kgserve.settings import load
+from kgserve.platform.errors import NoStore
+from kgserve.platform.permissions import private_files
+from kgserve.platform.settings import load
+from kgserve.stores.backup.api import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgserve.backup.create import BackupOptions
+    from kgserve.admin.backup import Source
     from kgserve.client import Client
-    from kgserve.ops.backup import Source
-    from kgserve.settings import Settings
+    from kgserve.platform.settings import Settings
+    from kgserve.stores.backup.create import BackupOptions
 
 FAILED = 1
 
@@ -71,7 +71,7 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
         with connect() as client:
             answer = client.backup_stores(folder, stores=stores or None, full=full, keep=keep)
     else:
-        from kgserve.backup.create import BackupOptions
+        from kgserve.stores.backup.create import BackupOptions
 
         answer = _back_up(
             load({"data_dir": given("data_dir")}), stores, Path(folder), BackupOptions(live=False, full=full, keep=keep)
@@ -82,12 +82,12 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
 
 
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: BackupOptions) -> BackupAnswer:
-    from kgserve.backup.create import BackupSource, back_up
-    from kgserve.backup.folder import BackupFolder
-    from kgserve.reach import find
-    from kgserve.store.layout import Layout, closed_state
-    from kgserve.store.lock import DataFolderLock
-    from kgserve.store.pool import StorePool
+    from kgserve.platform.lock import DataFolderLock
+    from kgserve.platform.server_discovery import find
+    from kgserve.storage.layout import Layout, closed_state
+    from kgserve.stores.backup.create import BackupSource, back_up
+    from kgserve.stores.backup.folder import BackupFolder
+    from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
     require_data(settings)
@@ -181,10 +181,10 @@ def restore(folder: str, *, store: str | None, into: str | None, until: str | No
 def _restore(
     settings: Settings, folder: Path, store: str | None, into: str | None, until: str | None
 ) -> RestoreBackupAnswer:
-    from kgserve.ops import backup as ops
-    from kgserve.reach import find
-    from kgserve.store.lock import DataFolderLock
-    from kgserve.store.pool import StorePool
+    from kgserve.admin import backup as ops
+    from kgserve.platform.lock import DataFolderLock
+    from kgserve.platform.server_discovery import find
+    from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
     sources = ops.sources(folder, store, into, until)
@@ -201,10 +201,10 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
     import shutil
     import time
 
-    from kgserve.backup.folder import BackupFolder
+    from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP
-    from kgserve.model.digest import to_text
-    from kgserve.ops import backup as ops
+    from kgserve.storage.model.digest import to_text
+    from kgserve.stores.backup.folder import BackupFolder
 
     started = time.perf_counter()
     data_dir = settings.data_dir.resolve()
@@ -231,8 +231,8 @@ def verify(folder: str, *, store: str | None) -> int:
 
     The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
     """
-    from kgserve.backup.folder import BackupFolder
-    from kgserve.backup.restore import verify as look
+    from kgserve.stores.backup.folder import BackupFolder
+    from kgserve.stores.backup.restore import verify as look
 
     found = list(look(BackupFolder(Path(folder)), store))
     if not told_as_json(found):
@@ -269,6 +269,6 @@ def _announce(name: str) -> None:
 
 
 def _log_errors_only(settings: Settings) -> None:
-    from kgserve import log
+    from kgserve.platform import log
 
     log.configure(settings.log_format, "error")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 
 from kgserve.cli.terminal import Column, show_table
-from kgserve.shipped import shipped
+from kgserve.platform.resources import shipped
 
 COLUMNS = (Column("What"), Column("File"), Column("Where to"), Column("What it is"))
 

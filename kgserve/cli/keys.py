@@ -14,11 +14,11 @@ import msgspec
 
 from kgserve.cli.options import connect, require_data, server_options, settings_options
 from kgserve.cli.terminal import Column, as_json_option, json_option, show_table, told_as_json
-from kgserve.permissions import private_files, private_folder
-from kgserve.settings import load
+from kgserve.platform.permissions import private_files, private_folder
+from kgserve.platform.settings import load
 
 if TYPE_CHECKING:
-    from kgserve.access.authentication import Key, Role
+    from kgserve.platform.access.authentication import Key, Role
 
 ROLES = ("read", "write", "admin")
 COLUMNS = tuple(map(Column, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
@@ -62,7 +62,7 @@ def keys() -> None:
 @private_files()
 def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
     """Make a key and print it, this once: only a hash of it is kept."""
-    from kgserve.access.authentication import add_key, mint, parse_span
+    from kgserve.platform.access.authentication import add_key, mint, parse_span
 
     folder, now = _folder(data_dir), _now()
     until = None if expires is None else now + parse_span(expires)
@@ -85,7 +85,7 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
 @settings_options("data_dir")
 def list_keys(*, data_dir: str | None) -> None:
     """List all keys, revoked and expired ones as well, without what opens anything."""
-    from kgserve.access.authentication import read_keys
+    from kgserve.platform.access.authentication import read_keys
 
     now = _now()
     listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
@@ -100,7 +100,7 @@ def list_keys(*, data_dir: str | None) -> None:
 @private_files()
 def revoke(id_or_name: str, data_dir: str | None) -> None:
     """Have a key open nothing any more, at once. It stays in the list."""
-    from kgserve.access.authentication import revoke_key
+    from kgserve.platform.access.authentication import revoke_key
 
     folder = _folder_there(data_dir)
     key = revoke_key(folder, id_or_name, _now())
@@ -124,14 +124,14 @@ def _now() -> int:
 
 
 def _record(folder: Path, act: str, key: Key) -> None:
-    from kgserve.access.audit import Audit
+    from kgserve.platform.access.audit import Audit
 
     about = f"{key.prefix} {key.name}: {key.role} on {','.join(key.stores)}"
     Audit(folder, rotating=False).administered(act, "done", caller="local", about=about)
 
 
 def _listed(key: Key, now: int) -> ListedKey:
-    from kgserve.model.times import format_time
+    from kgserve.platform.times import format_time
 
     def moment(time_: int | None) -> str | None:
         return None if time_ is None else format_time(time_)

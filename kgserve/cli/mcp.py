@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from kgserve.cli.options import key_option, settings_options
-from kgserve.errors import InvalidInput
+from kgserve.platform.errors import InvalidInput
 
 TIMEOUT = 5
 """Seconds that an editor gives the command, which ends earlier by itself."""
@@ -252,7 +252,7 @@ def mcp(context: click.Context, **given: Any) -> int | None:
     relative folder counts from where the editor starts the command, so name it in full; `kgserve mcp config` does.
     """
     if context.invoked_subcommand is None:
-        from kgserve.bridge.command import run
+        from kgserve.cli.mcp_stdio.command import run
 
         return run(**given)
     if any(given.values()):
@@ -271,7 +271,7 @@ def config(
     Without --tools it lists the tools of a memory. A key goes into the variables of the command, where other users of
     the machine cannot see it.
     """
-    from kgserve.bridge.command import faults
+    from kgserve.cli.mcp_stdio.command import faults
 
     for fault in faults(url, store, key, wishes["call_timeout"]):
         raise click.UsageError(fault)
@@ -299,7 +299,7 @@ def hooks(client: str, store: str | None, url: str | None, data_dir: str | None)
     At the start of a session it gets the newest memories, and with each prompt those that fit it, where its model hears
     of them. A hook starts no server and says nothing without one; a key is the variable KGSERVE_KEY.
     """
-    from kgserve.reach import data_folder
+    from kgserve.platform.server_discovery import data_folder
 
     known = HOOK_CLIENTS[client]
     where = ["--server", url] if url else ["--data", str(data_folder(data_dir))]
@@ -330,14 +330,14 @@ def executable() -> list[str]:
 
 
 def _arguments(editor: Editor, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
-    from kgserve.reach import data_folder
+    from kgserve.platform.server_discovery import data_folder
 
     where = ["--url", url] if url else ["--data", str(data_folder(data_dir))]
     return [*where, "--store", store or usual_store(editor, Path.cwd(), _is_store_name)]
 
 
 def _is_store_name(text: str) -> bool:
-    from kgserve.model.requests import check_store_name
+    from kgserve.storage.model.store_names import check_store_name
 
     try:
         check_store_name(text)

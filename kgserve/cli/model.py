@@ -8,8 +8,8 @@ import click
 
 from kgserve.cli.options import settings_options
 from kgserve.cli.terminal import Column, show_table
-from kgserve.permissions import private_files
-from kgserve.settings import load
+from kgserve.platform.permissions import private_files
+from kgserve.platform.settings import load
 
 COLUMNS = (
     Column("Model"),

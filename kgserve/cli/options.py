@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from kgserve.errors import InvalidInput, KgserveError
-from kgserve.settings import PREFIX, SETTINGS_FIELDS, Settings, load
+from kgserve.platform.errors import InvalidInput, KgserveError
+from kgserve.platform.settings import PREFIX, SETTINGS_FIELDS, Settings, load
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -200,7 +200,7 @@ def in_words(error: InvalidInput) -> str:
 
 
 def _require_server(server: str | None, data_dir: str | None) -> None:
-    from kgserve.reach import find
+    from kgserve.platform.server_discovery import find
 
     if server is not None or data_dir is None:
         return

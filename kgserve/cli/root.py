@@ -16,13 +16,13 @@ from kgserve.cli.keys import audit, keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
 from kgserve.cli.options import in_words
+from kgserve.cli.query import search, shell
 from kgserve.cli.remembering import consolidate, forget, recall, reflect, retain
 from kgserve.cli.serve import cluster, health, open_, serve, stop, version
-from kgserve.cli.shell import search, shell
 from kgserve.cli.stores import create, doctor, drop, prune_history, reindex, settings, stores
 from kgserve.cli.top import top
 from kgserve.cli.transfer import export, import_
-from kgserve.errors import InvalidInput, KgserveError
+from kgserve.platform.errors import InvalidInput, KgserveError
 
 FAILED = 1
 WRONG_USAGE = 2

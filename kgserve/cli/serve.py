@@ -11,9 +11,9 @@ import click
 from kgserve import __version__
 from kgserve.cli.options import Unreachable, connect, server_options, settings_options, url_of
 from kgserve.cli.terminal import Column, as_json_option, show_table, told_as_json
-from kgserve.permissions import private_files
-from kgserve.settings import load
-from kgserve.systems import refusal
+from kgserve.platform.permissions import private_files
+from kgserve.platform.platform_support import refusal
+from kgserve.platform.settings import load
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -27,13 +27,13 @@ def serve(**values: Any) -> int:
     if told := refusal():
         raise click.ClickException(told)
     settings = load(values)
-    from kgserve import allocator, starting
+    from kgserve.platform import allocator, import_env
 
     allocator.bound_arenas()
     gc.disable()  # until it listens: looking through what is imported is a sixth of a start
     try:
-        starting.import_lightly()
-        from kgserve import app
+        import_env.import_lightly()
+        from kgserve.server import app
 
         return app.serve(settings)
     finally:
@@ -48,12 +48,12 @@ def stop(*, data_dir: str | None, force: bool) -> None:
 
     The exit code is 0 if one was stopped, 3 if there was none, 1 if it does not end.
     """
-    from kgserve import reach
+    from kgserve.platform import server_discovery
 
-    folder = reach.data_folder(data_dir)
+    folder = server_discovery.data_folder(data_dir)
     try:
-        stopped = reach.stop(folder, force=force)
-    except reach.StopFailed as error:
+        stopped = server_discovery.stop(folder, force=force)
+    except server_discovery.StopFailed as error:
         raise click.ClickException(str(error)) from None
     if stopped is None:
         raise Unreachable(f"no server has {folder}; there is nothing to stop")
@@ -111,7 +111,7 @@ def open_(*, store: str | None, write: bool, only_print: bool) -> None:
 
 
 def _key(client: Client, *, write: bool) -> str | None:
-    from kgserve.errors import Forbidden
+    from kgserve.platform.errors import Forbidden
 
     try:
         return client.browser_key("write" if write else "read").key

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 import msgspec
 
+from kgserve.admin.api import StoreSettingsAnswer, StoreStats, StoreSummary
 from kgserve.cli.options import Refused, connect, given, require_data, server_options, settings_options
 from kgserve.cli.terminal import Column, IndexProgress, as_json_option, show_table, told_as_json
-from kgserve.decoding import decode_json
-from kgserve.errors import KgserveError
-from kgserve.model.stores import IndexStatus, StoreSettings, StoreSettingsAnswer, StoreStats, StoreSummary
-from kgserve.permissions import private_files
-from kgserve.settings import load
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import KgserveError
+from kgserve.platform.permissions import private_files
+from kgserve.platform.settings import load
+from kgserve.storage.model.statuses import IndexStatus
+from kgserve.storage.model.store_settings import StoreSettings
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -130,10 +132,10 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
     """
     settings = load(values)
     require_data(settings)
-    from kgserve import log
-    from kgserve.ops.doctor import Repairs, examine_folder, require_alone
-    from kgserve.ops.doctor import doctor as examine
-    from kgserve.store.lock import DataFolderLock
+    from kgserve.admin.doctor import Repairs, examine_folder, require_alone
+    from kgserve.admin.doctor import doctor as examine
+    from kgserve.platform import log
+    from kgserve.platform.lock import DataFolderLock
 
     log.configure(settings.log_format, "error")  # the table says the rest
     if repair_times:

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from kgserve.cli.options import given, keep
-from kgserve.model.stores import IndexStatus
-from kgserve.shell.formats import tabbed
+from kgserve.cli.shell.formats import tabbed
+from kgserve.storage.model.statuses import IndexStatus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

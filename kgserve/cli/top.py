@@ -15,8 +15,8 @@ import msgspec
 
 from kgserve.cli.options import Refused, connect, failure, given, server_options, url_of
 from kgserve.cli.terminal import as_size
-from kgserve.errors import KgserveError
-from kgserve.settings import load
+from kgserve.platform.errors import KgserveError
+from kgserve.platform.settings import load
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kgserve.client import Client
-    from kgserve.metrics.exposition import Scrape
+    from kgserve.platform.metrics.exposition import Scrape
 
 Order = Literal["writes", "lag", "queue", "engine", "nodes", "journal", "name"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -104,7 +104,7 @@ class _Watch:
     def read(self) -> None:
         """Take the numbers in. Raises the client's errors, and Refused."""
         from kgserve.client.wire import Route
-        from kgserve.metrics.exposition import Scrape
+        from kgserve.platform.metrics.exposition import Scrape
 
         call = Route("metrics", "GET", _OWN, bytes).call({}, headers={"Accept": "*/*"})
         with self._client.http.open(call) as response:
@@ -118,7 +118,7 @@ class _Watch:
 
     def read_patiently(self) -> None:
         """The same; a server that does not answer is looked for again the next time, as it may have moved."""
-        from kgserve.reach import find
+        from kgserve.platform.server_discovery import find
 
         try:
             self.read()
@@ -320,7 +320,7 @@ def _errors(scrape: Scrape) -> float | None:
 
 def _p95(before: Reading, now: Reading) -> float | None:
     """In seconds, of the requests between two readings."""
-    from kgserve.metrics.exposition import quantile
+    from kgserve.platform.metrics.exposition import quantile
 
     counts, earlier = _buckets(now.scrape), _buckets(before.scrape)
     grown = {bound: count - earlier.get(bound, 0.0) for bound, count in counts.items()}

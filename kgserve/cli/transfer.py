@@ -18,15 +18,15 @@ import click
 from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.stores import await_indexes
 from kgserve.cli.terminal import Progress, as_size
-from kgserve.model.answers import ImportAnswer, nothing_imported
-from kgserve.permissions import private_files
-from kgserve.settings import load
+from kgserve.graph.answers import ImportAnswer, nothing_imported
+from kgserve.platform.permissions import private_files
+from kgserve.platform.settings import load
 
 if TYPE_CHECKING:
     from kgserve.client import Client
-    from kgserve.formats.csv_pair import Sink
-    from kgserve.formats.lines import Conversion, Part
-    from kgserve.library import Library
+    from kgserve.client.embedded import Library
+    from kgserve.graph.transfer.formats.csv_pair import Sink
+    from kgserve.graph.transfer.formats.lines import Conversion, Part
 
 EXPORTED = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORTED = (*EXPORTED, "graphiti", "kb")
@@ -100,14 +100,14 @@ def _opened_stores(*, indexes: bool = False) -> Generator[Client | Library]:
     ``indexes``: whether those are wanted, too; a folder's are filled by the next server otherwise. Raises Conflict when
     another process than a server has the folder.
     """
-    from kgserve.reach import find
+    from kgserve.platform.server_discovery import find
 
     data_dir, named = given("data_dir"), given("server") is not None
     if named or data_dir is None or not Path(data_dir).is_dir() or find(Path(data_dir)) is not None:
         with connect() as client:
             yield client
         return
-    from kgserve.library import Library
+    from kgserve.client.embedded import Library
 
     settings = load({"data_dir": data_dir})
     with (
@@ -190,7 +190,7 @@ def _read(
     files: tuple[str, ...], kind: str | None, mapping: Path | None, stack: ExitStack
 ) -> tuple[Conversion | None, Iterator[bytes], int | None]:
     """The lines to send, what they are made from unless they are the file's own, and their size in bytes if known."""
-    from kgserve.formats.files import import_format
+    from kgserve.graph.transfer.formats.files import import_format
 
     if mapping is not None:
         if kind not in {None, "csv"}:
@@ -210,8 +210,8 @@ def _read(
 
 
 def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | None, Iterator[bytes], int | None]:
-    from kgserve.formats.files import stream_part
-    from kgserve.formats.lines import Conversion
+    from kgserve.graph.transfer.formats.files import stream_part
+    from kgserve.graph.transfer.formats.lines import Conversion
 
     kind = kind or "ndjson"
     if len(files) > 1:
@@ -228,8 +228,8 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | N
 def _converted(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
 ) -> tuple[Conversion, Iterator[bytes], int | None]:
-    from kgserve.formats.files import open_parts
-    from kgserve.formats.lines import Conversion
+    from kgserve.graph.transfer.formats.files import open_parts
+    from kgserve.graph.transfer.formats.lines import Conversion
 
     parts = _foreign(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
     conversion = Conversion(parts)
@@ -243,8 +243,8 @@ def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
-    from kgserve.formats.graphiti import read_graphiti
-    from kgserve.worker.foreign import foreign_file
+    from kgserve.graph.transfer.formats.graphiti import read_graphiti
+    from kgserve.projections.cypher_engine.driver.foreign import foreign_file
 
     parts: list[Part] = []
     for path in paths:
@@ -254,8 +254,8 @@ def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
 
 
 def _check_present(paths: list[Path], kind: str) -> None:
-    from kgserve.formats.files import PAIRS, pair
-    from kgserve.formats.kb import is_kb_folder
+    from kgserve.graph.transfer.formats.files import PAIRS, pair
+    from kgserve.graph.transfer.formats.kb import is_kb_folder
 
     for path in paths:
         stands_for_two = kind in PAIRS and any(each.exists() for each in pair(path, kind))
@@ -285,7 +285,7 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
     With -o files appear when they are complete; an export that breaks off leaves none behind. With --data, a folder
     that nobody serves is opened.
     """
-    from kgserve.formats.files import PAIRS, export_format
+    from kgserve.graph.transfer.formats.files import PAIRS, export_format
 
     target = None if output is None else Path(output)
     chosen = kind or export_format(target)
@@ -307,7 +307,7 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
     """Write an export; the files that it is in."""
-    from kgserve.formats.files import PAIRS, pair
+    from kgserve.graph.transfer.formats.files import PAIRS, pair
 
     if output is not None and kind in PAIRS:
         target = Path(output)
@@ -320,7 +320,7 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
         if kind == "ndjson":
             file.writelines(blocks)
         else:
-            from kgserve.formats.files import write_stream
+            from kgserve.graph.transfer.formats.files import write_stream
 
             write_stream(kind, blocks, file)
     return [] if output is None else [Path(output)]
@@ -328,7 +328,7 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
 
 def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) -> None:
     from kgserve.client.lines import complete
-    from kgserve.formats.files import write_pair
+    from kgserve.graph.transfer.formats.files import write_pair
 
     with complete(files[0]) as nodes, complete(files[1]) as edges:
         opened = {"nodes": nodes, "edges": edges}

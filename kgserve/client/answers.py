@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.model import answers
+from kgserve.graph import answers
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -16,9 +16,9 @@ from kgserve.client.following import Event, Following
 from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged
 from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
-from kgserve.errors import KgserveError, TimedOut, Unavailable
-from kgserve.model.answers import Node
-from kgserve.reach import Server
+from kgserve.graph.answers import Node
+from kgserve.platform.errors import KgserveError, TimedOut, Unavailable
+from kgserve.platform.server_discovery import Server
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,15 +20,15 @@ from kgserve.client.following import Event, Following
 from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged, events
 from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
-from kgserve.closing import Closing
-from kgserve.errors import KgserveError, TimedOut, Unavailable
-from kgserve.model.answers import Node
-from kgserve.reach import Server
+from kgserve.graph.answers import Node
+from kgserve.platform.closing import Closing
+from kgserve.platform.errors import KgserveError, TimedOut, Unavailable
+from kgserve.platform.server_discovery import Server
 
 if TYPE_CHECKING:
     from kgserve.client.following import Event
-    from kgserve.model.answers import Edge, Node
-    from kgserve.model.stores import StoreSettings
+    from kgserve.graph.answers import Edge, Node
+    from kgserve.storage.model.store_settings import StoreSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")

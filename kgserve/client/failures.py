@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its server, added to the tree of `kgserve.errors`.
+"""What can go wrong between a client and its server, added to the tree of `kgserve.platform.errors`.
 
 KgserveError
  +-- Unreachable           unreachable       no server answers; a ConnectionError as well
@@ -28,8 +28,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from kgserve.decoding import decode_json
-from kgserve.errors import (
+from kgserve.graph.answers import Problem
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import (
     Conflict,
     ConflictManual,
     FieldError,
@@ -49,7 +50,6 @@ from kgserve.errors import (
     Unavailable,
     Unsupported,
 )
-from kgserve.model.answers import Problem
 
 _TYPE = "urn:kgserve:error:"
 _BUSY = {502, 503, 504}

@@ -10,10 +10,10 @@ import msgspec
 
 from kgserve.client.failures import Retries, Unreachable, asked_for, decoded
 from kgserve.client.wire import EVENT_STREAM, Call, Route
-from kgserve.decoding import convert
-from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
-from kgserve.model.answers import Edge, Node
-from kgserve.model.stores import StoreSettings
+from kgserve.graph.answers import Edge, Node
+from kgserve.platform.codecs import convert
+from kgserve.platform.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
+from kgserve.storage.model.store_settings import StoreSettings
 
 SILENCE = 60.0
 """Seconds without a sign of life, of which the server gives one every 15, after which a connection counts as lost."""

@@ -12,12 +12,12 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 import anyio.to_thread
 import msgspec
 
+from kgserve.admin.api import StoreLine
 from kgserve.client.failures import Interrupted, Unintelligible, of_problem
-from kgserve.decoding import convert, json_decoder
-from kgserve.errors import InvalidInput
-from kgserve.model.answers import Problem
-from kgserve.model.requests import EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
-from kgserve.model.stores import StoreLine
+from kgserve.graph.answers import Problem
+from kgserve.graph.requests import EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
+from kgserve.platform.codecs import convert, json_decoder
+from kgserve.platform.errors import InvalidInput
 
 T = TypeVar("T")
 

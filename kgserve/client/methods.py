@@ -1,6 +1,6 @@
 """The methods of the clients, for those who wait and for those who await.
 
-Written by `make docs` from `kgserve.operations.table`: a change here is lost.
+Written by `make docs` from `kgserve.api.table`: a change here is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Each use case, once: a function makes its request and knows what it is answered with.
 
-Written by `make docs` from `kgserve.operations.table`: a change here is lost.
+Written by `make docs` from `kgserve.api.table`: a change here is lost.
 """
 
 from __future__ import annotations
@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from kgserve.admin.api import (
+    DropAnswer,
+    LinkManifest,
+    PruneAnswer,
+    PruneRequest,
+    StoreList,
+    StoreSettingsAnswer,
+    StoreStats,
+)
 from kgserve.client.answers import Hits, Traversal
 from kgserve.client.wire import Call, Route
-from kgserve.model.answers import (
+from kgserve.graph.answers import (
     ChangesPage,
     ContextAnswer,
     CountAnswer,
@@ -30,21 +39,46 @@ from kgserve.model.answers import (
     TagList,
     Whoami,
 )
-from kgserve.model.audit import AuditAnswer, AuditQuery
-from kgserve.model.cluster import (
-    ClusterStatus,
-    DrainAnswer,
-    DrainRequest,
-    MoveAnswer,
-    MoveRequest,
-    RepairAnswer,
-    UpgradeAnswer,
+from kgserve.graph.compat.versioned_api import (
+    EdgeAnswer,
+    EdgeList,
+    EdgeSpec,
+    NodeSpec,
+    PutSubgraphAnswer,
+    RetireAnswer,
+    RetireEdgeRequest,
 )
-from kgserve.model.drawing import Drawing, DrawRequest, Timeline, TimelineQuery
-from kgserve.model.extraction import ExtractAnswer, ExtractRequest
-from kgserve.model.hierarchy import WholeMemoryRequest
-from kgserve.model.layers import ForgetAnswer, ForgetRequest, Message, RetainAnswer, RetainedBatch, RetainRequest
-from kgserve.model.memories import (
+from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
+from kgserve.graph.queries import (
+    ChangesQuery,
+    DropQuery,
+    EdgeId,
+    EdgesRequest,
+    HistoryRequest,
+    IncomingRequest,
+    NodeId,
+    NodeRequest,
+    RetireNode,
+    RevertNode,
+    TagsQuery,
+)
+from kgserve.graph.requests import (
+    ContextRequest,
+    CountRequest,
+    DeleteNodesRequest,
+    Direction,
+    EdgeInput,
+    EdgeKeyRequest,
+    Fusion,
+    NodeInput,
+    NodesRequest,
+    RestoreRequest,
+    SearchMode,
+    SearchRequest,
+    TraverseRequest,
+)
+from kgserve.graph.visualization_api import Drawing, DrawRequest, Timeline, TimelineQuery
+from kgserve.memory.api import (
     ApplyPlan,
     AssociatedEntity,
     ConsolidateRequest,
@@ -71,8 +105,7 @@ from kgserve.model.memories import (
     UpdatedMemory,
     UpdateMemoryRequest,
 )
-from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
-from kgserve.model.named import (
+from kgserve.memory.entities_api import (
     ConfidenceHistogram,
     ConfidenceQuery,
     CountsQuery,
@@ -105,59 +138,28 @@ from kgserve.model.named import (
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.model.queries import (
-    ChangesQuery,
-    DropQuery,
-    EdgeId,
-    EdgesRequest,
-    HistoryRequest,
-    IncomingRequest,
-    NodeId,
-    NodeRequest,
-    RetireNode,
-    RevertNode,
-    TagsQuery,
-)
-from kgserve.model.reflection import Reflection, ReflectRequest
-from kgserve.model.relationships import WholeMemory
-from kgserve.model.requests import (
-    ContextRequest,
-    CountRequest,
-    DeleteNodesRequest,
-    Direction,
-    EdgeInput,
-    EdgeKeyRequest,
-    Fusion,
-    NodeInput,
-    NodesRequest,
-    RestoreRequest,
-    SearchMode,
-    SearchRequest,
-    TraverseRequest,
-)
-from kgserve.model.stores import (
+from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest
+from kgserve.memory.hierarchy_api import WholeMemoryRequest
+from kgserve.memory.reflect_api import Reflection, ReflectRequest
+from kgserve.memory.relationships import WholeMemory
+from kgserve.memory.retain_api import ForgetAnswer, ForgetRequest, Message, RetainAnswer, RetainedBatch, RetainRequest
+from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
+from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
-    DropAnswer,
-    LinkManifest,
-    PruneAnswer,
-    PruneRequest,
     RestoreBackupAnswer,
     RestoreBackupRequest,
     StoreBackupAnswer,
     StoreBackupRequest,
-    StoreList,
-    StoreSettingsAnswer,
-    StoreStats,
 )
-from kgserve.model.versioned import (
-    EdgeAnswer,
-    EdgeList,
-    EdgeSpec,
-    NodeSpec,
-    PutSubgraphAnswer,
-    RetireAnswer,
-    RetireEdgeRequest,
+from kgserve.stores.cluster_api import (
+    ClusterStatus,
+    DrainAnswer,
+    DrainRequest,
+    MoveAnswer,
+    MoveRequest,
+    RepairAnswer,
+    UpgradeAnswer,
 )
 
 HEALTH = Route("health", "GET", "/health", Health)

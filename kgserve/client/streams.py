@@ -11,16 +11,17 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from kgserve.admin.api import StoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
 from kgserve.client.following import PATIENCE, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
 from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
-from kgserve.model.answers import BrowserKey, EntityVersion, ImportAnswer, ListedPage, NodePage
-from kgserve.model.hierarchy import AncestorsRequest, BelowRequest, PlacedMemory
-from kgserve.model.queries import EntityHistoryRequest, NodesQuery
-from kgserve.model.requests import CypherRequest, SearchVariant
-from kgserve.model.stores import ConflictPolicy, IndexesKept, Keeping, StoreAnswer, StoreSettingsAnswer
-from kgserve.model.versioned import PutNodeAnswer, PutNodeRequest
+from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedPage, NodePage
+from kgserve.graph.compat.versioned_api import PutNodeAnswer, PutNodeRequest
+from kgserve.graph.queries import EntityHistoryRequest, NodesQuery
+from kgserve.graph.requests import CypherRequest, SearchVariant
+from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest, PlacedMemory
+from kgserve.storage.model.store_settings import ConflictPolicy, IndexesKept, Keeping
 
 MARGIN = 30.0
 """Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""

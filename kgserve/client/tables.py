@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from kgserve.model.answers import BatchHit, Edge, Node, ReachedNode, SearchHit
+from kgserve.graph.answers import BatchHit, Edge, Node, ReachedNode, SearchHit
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SCALARS: dict[str, pa.DataType] = {

@@ -16,11 +16,11 @@ import msgspec
 
 from kgserve.client.failures import decoded
 from kgserve.client.lines import Decoder, Upload, json_body
-from kgserve.errors import InvalidInput
-from kgserve.model.cluster import AT_LEAST_HEADER, READ_HEADER
-from kgserve.model.hosts import is_loopback
-from kgserve.reach import Server, at, configured, find, trust
-from kgserve.settings import load
+from kgserve.platform.errors import InvalidInput
+from kgserve.platform.hosts import is_loopback
+from kgserve.platform.server_discovery import Server, at, configured, find, trust
+from kgserve.platform.settings import load
+from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -1,0 +1,1 @@
+"""Several nodes: ownership of stores, replicated journals, read replicas, proxying."""

@@ -11,8 +11,8 @@ from secrets import token_hex
 import structlog
 
 from kgserve.cluster.protocols import Base, Blobs, Owner
-from kgserve.errors import KgserveError, LogTorn, NotFound
-from kgserve.permissions import private_folder
+from kgserve.platform.errors import KgserveError, LogTorn, NotFound
+from kgserve.platform.permissions import private_folder
 
 log = structlog.get_logger()
 

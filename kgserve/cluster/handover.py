@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from kgserve.decoding import decode_json
-from kgserve.http_client import Connection
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.http_client import Connection
 
 RETRY_SECONDS = 0.2
 _MIN_SECONDS = 0.05

@@ -14,10 +14,10 @@ from typing import Self
 import msgspec
 import structlog
 
-from kgserve.closing import Closing
 from kgserve.cluster.protocols import Beat, Heard, Registry
 from kgserve.cluster.records import FORMAT
-from kgserve.errors import Conflict, KgserveError
+from kgserve.platform.closing import Closing
+from kgserve.platform.errors import Conflict, KgserveError
 
 log = structlog.get_logger()
 

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import xxhash
 
-from kgserve.decoding import msgpack_decoder
-from kgserve.errors import LogTorn
+from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.errors import LogTorn
 
 FORMAT = 1
 LARGEST = 1_000_000

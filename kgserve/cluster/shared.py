@@ -14,13 +14,13 @@ from typing import NamedTuple, Self
 import msgspec
 import structlog
 
-from kgserve.access.audit import AUDIT_FILE, Place, decode_records, lines_after
-from kgserve.access.authentication import KEY_FILE, Key, merge_keys
 from kgserve.cluster.protocols import Entry, Log, Registry
 from kgserve.cluster.records import Position, Record
-from kgserve.decoding import decode_json, msgpack_decoder
-from kgserve.errors import Fenced, KgserveError, LogTorn, Unconfirmed
-from kgserve.model.audit import AuditRecord
+from kgserve.platform.access.audit import AUDIT_FILE, Place, decode_records, lines_after
+from kgserve.platform.access.audit_api import AuditRecord
+from kgserve.platform.access.authentication import KEY_FILE, Key, merge_keys
+from kgserve.platform.codecs import decode_json, msgpack_decoder
+from kgserve.platform.errors import Fenced, KgserveError, LogTorn, Unconfirmed
 
 log = structlog.get_logger()
 

@@ -10,11 +10,11 @@ import msgspec
 
 from kgserve.cluster.protocols import Log, Owner, append_whole
 from kgserve.cluster.records import Logged, Position, Record, joined
-from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
-from kgserve.journal.files import storing, sync_folder, write_whole
-from kgserve.journal.journal import Frame, FrameError, Journal, encode_frame, frame_bytes, read_frame
-from kgserve.model.change import ChangeSet
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import storing, sync_folder, write_whole
+from kgserve.platform.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
+from kgserve.storage.journal.journal import Frame, FrameError, Journal, encode_frame, frame_bytes, read_frame
+from kgserve.storage.model.change import ChangeSet
 
 REACHED_FILE = "log.json"
 _encode = msgspec.json.Encoder().encode

@@ -22,7 +22,7 @@ from kgserve.cypher.syntax import (
     iterate_spans,
 )
 from kgserve.cypher.types import Type
-from kgserve.errors import InvalidInput
+from kgserve.platform.errors import InvalidInput
 
 MAX_REPEATED_CHARACTERS = 4_000
 MAX_REPEATED_TOKENS = 60

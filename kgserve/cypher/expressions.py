@@ -38,7 +38,7 @@ from kgserve.cypher.syntax import (
     Subscript,
     Variable,
 )
-from kgserve.errors import InvalidInput
+from kgserve.platform.errors import InvalidInput
 
 OR, XOR, AND, NOT, COMPARISON, BITS_OR, BITS_AND, SHIFT, PREDICATE, SUM, PRODUCT, POWER, SIGN = range(13)
 

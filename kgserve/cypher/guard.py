@@ -21,7 +21,7 @@ from kgserve.cypher.lexer import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRI
 from kgserve.cypher.limits import Calls
 from kgserve.cypher.strings import decode_string, encode_string
 from kgserve.cypher.types import MAX_EXACT_FLOAT
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.platform.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10
 MAX_TOKENS = 5_000

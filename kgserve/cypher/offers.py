@@ -6,7 +6,7 @@ The labels of every store have their properties, with the engine's names of the 
 from __future__ import annotations
 
 from kgserve.cypher.lexer import ALLOWED, CALLS
-from kgserve.model.fields import EDGE, ENDS, NODE
+from kgserve.storage.model.fields import EDGE, ENDS, NODE
 
 KEYWORDS = (
     "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.syntax import Literal
-from kgserve.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field
-from kgserve.model.fields import Type as FieldType
+from kgserve.storage.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field
+from kgserve.storage.model.fields import Type as FieldType
 
 MAX_EXACT_FLOAT = 1 << 53
 """Up to here each whole number is a decimal number, too."""

@@ -15,7 +15,7 @@ import msgspec
 
 from kgserve.cypher.guard import Statement
 from kgserve.cypher.lexer import AGGREGATES, ENDS, KEYWORDS, WRITES, Outline, tokens
-from kgserve.model.rows import EdgeKey, NodeRow
+from kgserve.storage.model.rows import EdgeKey, NodeRow
 
 _TEXTS = frozenset({"id", "type", "content"})
 _OPAQUE = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})

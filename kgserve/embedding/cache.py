@@ -20,9 +20,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
-from kgserve.errors import Unavailable
-from kgserve.pacing import paced
-from kgserve.sqlite_files import empty_log, remove_path
+from kgserve.platform.errors import Unavailable
+from kgserve.platform.gil import paced
+from kgserve.platform.sqlite_files import empty_log, remove_path
 
 log = structlog.get_logger()
 

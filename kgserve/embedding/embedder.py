@@ -21,14 +21,14 @@ import structlog
 import xxhash
 from numpy.typing import NDArray
 
-from kgserve.allocator import give_back
-from kgserve.decoding import decode_json
 from kgserve.embedding.model_files import Manifest, checked_manifest, model_folder
-from kgserve.errors import Unavailable
-from kgserve.metrics.observation import Embedding, part
-from kgserve.outbound import address_of, headers_of
-from kgserve.pacing import paced
-from kgserve.settings import Settings
+from kgserve.platform.allocator import give_back
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import Unavailable
+from kgserve.platform.gil import paced
+from kgserve.platform.metrics.observation import Embedding, part
+from kgserve.platform.service_url import address_of, headers_of
+from kgserve.platform.settings import Settings
 
 if TYPE_CHECKING:
     from fastembed import TextEmbedding

@@ -14,11 +14,11 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.decoding import decode_json
-from kgserve.errors import InvalidInput, Unavailable
-from kgserve.journal.files import sync_file, sync_folder, write_whole
-from kgserve.permissions import close_folder, private_folder
-from kgserve.settings import Settings
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import sync_file, sync_folder, write_whole
+from kgserve.platform.errors import InvalidInput, Unavailable
+from kgserve.platform.permissions import close_folder, private_folder
+from kgserve.platform.settings import Settings
 
 PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 """The model that `kgserve model prepare` makes."""

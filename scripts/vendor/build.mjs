@@ -1,4 +1,4 @@
-// Bundles what the explorer is made with into kgserve/http/static/explorer/vendor: one file for each module here, named with
+// Bundles what the explorer is made with into kgserve/server/http/static/explorer/vendor: one file for each module here, named with
 // the beginning of its SHA-256 so that browsers may keep it for ever, and beside it a line that exports it under its plain name.
 
 import { createHash } from "node:crypto";
@@ -10,7 +10,7 @@ import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const top = join(here, "..", "..");
-const target = join(top, "kgserve/http/static/explorer/vendor");
+const target = join(top, "kgserve/server/http/static/explorer/vendor");
 const ofTests = join(top, "tests/explorer/vendor");
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 

@@ -12,11 +12,11 @@ import pytest
 
 from bench.agreement import disagreements
 from bench.server import Client, Reply, Server
-from kgserve.ops.transfer import export
-from kgserve.store.pool import StorePool
+from kgserve.graph.transfer.transfer import export
+from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
-from tests.store.writing import batch, settings, until
-from tests.store.writing import write as submitted
+from tests.stores.writing import batch, settings, until
+from tests.stores.writing import write as submitted
 
 STORE = "full"
 QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 64}

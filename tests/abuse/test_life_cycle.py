@@ -17,7 +17,7 @@ from bench.listener import Listener, Told
 from bench.server import Client, Server
 from bench.tally import Tally, consult, export_when_open
 from bench.writers import Writers
-from tests.store.writing import PATIENCE, until
+from tests.stores.writing import PATIENCE, until
 
 GRACE = 10
 QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 64}

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from kgserve import log
 from kgserve.cli.root import run
-from kgserve.library import defer_to_host
+from kgserve.client.embedded import defer_to_host
+from kgserve.platform import log
 from tests.cli.nursery import Forked, fork
 
 if TYPE_CHECKING:

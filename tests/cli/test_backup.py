@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, VerifiedStore
+from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, VerifiedStore
 from tests.cli.running import kgserve, serving
-from tests.store.writing import batch, forget_close, opened, write
+from tests.stores.writing import batch, forget_close, opened, write
 
 
 def inject(url: str, store: str, *ids: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Running, kgserve
-from tests.store.writing import assert_whole, batch, ids, opened, write
+from tests.stores.writing import assert_whole, batch, ids, opened, write
 
 
 @pytest.fixture(scope="module")

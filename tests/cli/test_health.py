@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from tests.cli.running import Running, kgserve, serving
-from tests.http.certificates import certificate
+from tests.server.http.certificates import certificate
 
 
 def test_a_server_that_is_there(server: Running) -> None:

@@ -10,13 +10,13 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.access.authentication import check_may_start, revoke_key
 from kgserve.client import AsyncClient, Client
-from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from kgserve.settings import Settings
-from tests.access.keys import audited, bearer, given, now
+from kgserve.platform.access.authentication import check_may_start, revoke_key
+from kgserve.platform.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from kgserve.platform.settings import Settings
 from tests.cli.running import Running, kgserve, kgserve_process, serving
-from tests.http.serving import accepted
+from tests.platform.access.keys import audited, bearer, given, now
+from tests.server.http.serving import accepted
 
 NEARBY = "127.1"
 """Another way to write 127.0.0.1, which kgserve does not take for this machine: nobody else can reach the tests."""

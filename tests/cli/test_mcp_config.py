@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.bridge.command import OPTIONS
 from kgserve.cli.mcp import EDITORS, _is_store_name, usual_store
+from kgserve.cli.mcp_stdio.command import OPTIONS
 from kgserve.cli.root import kgserve as group
 from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP

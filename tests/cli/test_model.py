@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.embedding.model_files import PREPARED_MODEL, model_folder
-from kgserve.settings import Settings
+from kgserve.platform.settings import Settings
 from tests.cli import model_hub
 from tests.cli.running import kgserve, kgserve_process
 from tests.embedding.prepared import model_settings

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from kgserve.access.authentication import revoke_key
-from tests.access.keys import audited, bearer, given, now
+from kgserve.platform.access.authentication import revoke_key
 from tests.cli.running import Running, kgserve, kgserve_process, serving
-from tests.http.serving import accepted
+from tests.platform.access.keys import audited, bearer, given, now
+from tests.server.http.serving import accepted
 
 BATCH = {"nodes": [{"id": "n", "type": "t"}]}
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.running import COMMAND, kgserve, serving
-from tests.library.running import OPENING, Program
+from tests.client.embedded.running import OPENING, Program
 
 CARELESS = ("sh", "-c", 'umask 0; exec "$@"', "sh", *COMMAND)
 NODES = {"nodes": [{"id": "a", "type": "secret", "content": "nobody else's"}]}

@@ -10,7 +10,7 @@ from tests.cli.running import Outcome, Running, kgserve, serving
 from tests.cli.test_stores import on_a_terminal
 from tests.embedding.embedding_service import KEY, MODEL
 from tests.embedding.embedding_service import running as embedding_service
-from tests.store.writing import until
+from tests.stores.writing import until
 
 WORDS = ("--embedding-provider", "hashing")
 TEXTS = {"tea": "A pot of green tea", "rain": "Rain falls on the roof", "silent": ""}

@@ -16,7 +16,7 @@ import pytest
 from kgserve.client import Client
 from tests.cli.running import Running, environment, kgserve
 from tests.embedding.prepared import model_settings
-from tests.http.serving import serving
+from tests.server.http.serving import serving
 
 EVENT = {"session_id": "s", "cwd": "/", "hook_event_name": "UserPromptSubmit"}
 PATIENCE = 30

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.store.lock import DataFolderLock
-from tests.access.keys import bearer, given
+from kgserve.platform.lock import DataFolderLock
 from tests.cli.running import COMMAND, Running, environment, kgserve
+from tests.platform.access.keys import bearer, given
 
 
 @pytest.mark.abuse(73)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from kgserve.reach import find, holder
-from kgserve.store.lock import DataFolderLock
-from tests.bridge.editor import SMALL
+from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.server_discovery import find, holder
+from tests.cli.mcp_stdio.editor import SMALL
 from tests.cli.running import PATIENCE, kgserve, serving
 
 

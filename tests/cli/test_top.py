@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.cli.top import Reading, StoreLine, ordered, overview
-from kgserve.metrics.exposition import Scrape
+from kgserve.platform.metrics.exposition import Scrape
 from tests.cli.running import Running, kgserve, serving
 from tests.cli.screen import Screen
 

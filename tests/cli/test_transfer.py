@@ -12,9 +12,9 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.metrics.exposition import Scrape
+from kgserve.platform.metrics.exposition import Scrape
 from tests.cli.running import COMMAND, PATIENCE, Outcome, Running, environment, kgserve
-from tests.store.writing import until
+from tests.stores.writing import until
 
 NODES = [
     {

@@ -6,7 +6,7 @@ import pytest
 
 from kgserve.client import Client
 from tests.client.scripted import Scripted, answering
-from tests.http.serving import Served
+from tests.server.http.serving import Served
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve import errors
 from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, streams
 from kgserve.client.failures import PLAIN, refusal
 from kgserve.client.following import Following
 from kgserve.client.streams import Paged
 from kgserve.client.wire import Call, Route, Streamed
-from kgserve.http.problem import KINDS
-from kgserve.model.requests import (
+from kgserve.graph.requests import (
     BatchSearchRequest,
     ContextRequest,
     CypherRequest,
@@ -26,6 +24,8 @@ from kgserve.model.requests import (
     SearchRequest,
     TraverseRequest,
 )
+from kgserve.platform import errors
+from kgserve.server.http.problem import KINDS
 from tests.client.scripted import problem
 
 # For browsers, Prometheus, generators of clients, and those who have no more than an address: clients recall by POST.

@@ -11,10 +11,10 @@ import networkx as nx
 import pytest
 
 from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
-from kgserve.errors import InvalidInput, NotFound
-from kgserve.model.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
-from kgserve.model.requests import EdgeInput, EdgeLine, NodeInput, SearchVariant
-from tests.http.serving import Served
+from kgserve.graph.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
+from kgserve.graph.requests import EdgeInput, EdgeLine, NodeInput, SearchVariant
+from kgserve.platform.errors import InvalidInput, NotFound
+from tests.server.http.serving import Served
 
 ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]
 NODES = [

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from kgserve.client import AsyncClient, Client
-from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.model.requests import NodeInput
-from tests.http.serving import Served
+from kgserve.graph.requests import NodeInput
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound
+from tests.server.http.serving import Served
 
 
 def versions(client: Client, store: str, count: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from kgserve.cluster.protocols import Beat, Claim, Entry, Heard, Owner
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
-from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from kgserve.platform.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node
 
 

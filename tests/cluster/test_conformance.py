@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.cluster.protocols import Beat, Entry, Heard, Log, Owner, append_whole
 from kgserve.cluster.records import LARGEST, Logged, Record, joined
-from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from kgserve.platform.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node, Rig
 
 NODES = 10

@@ -12,12 +12,12 @@ import pytest
 
 from kgserve.client import Client
 from kgserve.cluster.shipping import read_reached
-from kgserve.journal.snapshot import list_snapshots
-from kgserve.metrics.exposition import Scrape
-from kgserve.store.layout import Layout
+from kgserve.platform.metrics.exposition import Scrape
+from kgserve.storage.journal.snapshot import list_snapshots
+from kgserve.storage.layout import Layout
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import nats_servers
-from tests.http.serving import accepted
+from tests.server.http.serving import accepted
 
 PATIENCE = 30.0
 COPY = {"Kgserve-Read": "copy"}

@@ -19,15 +19,15 @@ import pytest
 
 import kgserve
 from kgserve.client import AsyncClient, Client
-from kgserve.errors import Conflict, NotFound
-from kgserve.mcp.resources import RESOURCE_NOT_FOUND
-from kgserve.metrics.exposition import Scrape
+from kgserve.platform.errors import Conflict, NotFound
+from kgserve.platform.metrics.exposition import Scrape
+from kgserve.server.mcp.resources import RESOURCE_NOT_FOUND
 from tests.cli.running import kgserve_process
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
-from tests.mcp.talking import Session, Stateless, message
-from tests.mcp.test_keys import listening
 from tests.project.reading import TOP
+from tests.server.mcp.talking import Session, Stateless, message
+from tests.server.mcp.test_keys import listening
 
 
 @pytest.fixture(scope="module")

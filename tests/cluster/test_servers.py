@@ -14,7 +14,7 @@ from nats.js.api import ObjectInfo, StreamConfig
 from kgserve.cluster.jetstream.connection import Connection, Server, check_servers
 from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog
 from kgserve.cluster.jetstream.stream import Stream
-from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
 
 

@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
-from kgserve.access.audit import Audit
 from kgserve.cluster import shared
 from kgserve.cluster.shared import SharedAudit, shared_records
-from kgserve.errors import LogTorn, Unconfirmed
+from kgserve.platform.access.audit import Audit
+from kgserve.platform.errors import LogTorn, Unconfirmed
 from tests.cluster.rig import Rig
 
 

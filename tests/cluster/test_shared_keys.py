@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.access.authentication import Key, add_key, mint, read_keys, revoke_key
 from kgserve.cluster.shared import SharedKeys
+from kgserve.platform.access.authentication import Key, add_key, mint, read_keys, revoke_key
 from tests.cluster.in_memory import MemoryRig
 
 

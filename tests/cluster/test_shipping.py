@@ -11,18 +11,18 @@ import pytest
 from kgserve.cluster.protocols import Log, Owner
 from kgserve.cluster.records import LARGEST, Record, parted
 from kgserve.cluster.shipping import REACHED_FILE, Reached, Shipping, copied, fence, take_over
-from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
-from kgserve.journal.journal import Journal, encode_frame
-from kgserve.model.change import ChangeSet
-from kgserve.model.stores import StoreSettings
-from kgserve.settings import Settings
-from kgserve.store.layout import Layout
-from kgserve.store.placement import create_store, described
-from kgserve.store.pool import StorePool
+from kgserve.platform.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
+from kgserve.platform.settings import Settings
+from kgserve.storage.journal.journal import Journal, encode_frame
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.placement import create_store, described
+from kgserve.stores.pool import StorePool
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.rig import Rig
 from tests.engines import ENGINE
-from tests.journal.history import SEGMENT, mixed, nodes
+from tests.storage.journal.history import SEGMENT, mixed, nodes
 
 CHANGES = nodes(30)
 LONG = 30.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.mcp.talking import Stateless
+from tests.server.mcp.talking import Stateless
 
 
 class Agent:

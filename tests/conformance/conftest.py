@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.agent import Agent
 from tests.embedding.prepared import model_settings
-from tests.http.serving import Served, serving
+from tests.server.http.serving import Served, serving
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 
 from bench.listener import Listener
-from kgserve.settings import Settings
+from kgserve.platform.settings import Settings
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
-from tests.http.serving import Served, accepted, refusal
-from tests.mcp.talking import Stateless
+from tests.server.http.serving import Served, accepted, refusal
+from tests.server.mcp.talking import Stateless
 
 Json = dict[str, Any]
 

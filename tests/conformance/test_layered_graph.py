@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
-from tests.http.serving import accepted, refusal
+from tests.server.http.serving import accepted, refusal
 
 Json = dict[str, Any]
 SKILLS: tuple[Json, ...] = (

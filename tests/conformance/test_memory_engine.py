@@ -16,7 +16,7 @@ import pytest
 
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
-from tests.http.serving import Served, accepted, refusal
+from tests.server.http.serving import Served, accepted, refusal
 
 Json = dict[str, Any]
 

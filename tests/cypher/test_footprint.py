@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.cypher.guard import examine
 from kgserve.cypher.writes import Footprint, meets_any
-from kgserve.model.rows import EdgeKey, NodeRow
-from tests.ops.bare import Bare, Rows
+from kgserve.storage.model.rows import EdgeKey, NodeRow
+from tests.graph.bare import Bare, Rows
 
 IDS = "abcd"
 TYPES = "tu"

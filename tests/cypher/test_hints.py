@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.worker.failures import hint
+from kgserve.projections.cypher_engine.driver.failures import hint
 
 NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property name for e."
 

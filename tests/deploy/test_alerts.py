@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from kgserve.cli.deploy import FILES
-from kgserve.model.stores import StoreSettings
-from kgserve.settings import Settings
+from kgserve.platform.settings import Settings
+from kgserve.storage.model.store_settings import StoreSettings
 from tests.programs import program
 from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP

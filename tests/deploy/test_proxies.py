@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from kgserve.cli.deploy import FILES
-from kgserve.settings import Settings
-from tests.access.keys import bearer
+from kgserve.platform.settings import Settings
 from tests.cli.running import Running, environment, kgserve, serving
-from tests.http.certificates import Files, certificate
-from tests.http.serving import accepted
-from tests.http.sockets import eventually
-from tests.mcp.talking import Session, Stateless
+from tests.platform.access.keys import bearer
 from tests.programs import program
+from tests.server.http.certificates import Files, certificate
+from tests.server.http.serving import accepted
+from tests.server.http.sockets import eventually
+from tests.server.mcp.talking import Session, Stateless
 
 NAME = "graph.example"
 REQUIRED = "DEPLOY_TESTS"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kgserve import settings
 from kgserve.embedding.model_files import PREPARED_MODEL, checked_manifest, model_folder
-from kgserve.errors import Unavailable
-from kgserve.settings import Settings
+from kgserve.platform import settings
+from kgserve.platform.errors import Unavailable
+from kgserve.platform.settings import Settings
 
 
 def model_settings() -> Settings:

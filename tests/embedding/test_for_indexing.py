@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kgserve.embedding.embedder import FEW, HashingEmbedder, LocalEmbedder, PatientEmbedder, for_indexing, load_embedder
-from kgserve.errors import Unavailable
+from kgserve.platform.errors import Unavailable
 from tests.embedding.prepared import model_settings
-from tests.store.writing import until
+from tests.stores.writing import until
 
 
 def another(rest: float | None = None) -> LocalEmbedder:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.embedding.embedder import HashingEmbedder, load_embedder
-from kgserve.settings import Settings
+from kgserve.platform.settings import Settings
 
 EMBEDDER = HashingEmbedder()
 

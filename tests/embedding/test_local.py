@@ -14,8 +14,8 @@ import pytest
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
 from kgserve.embedding.model_files import MANIFEST, PREPARED_MODEL, model_folder
 from kgserve.embedding.prepare import check_vectors
-from kgserve.errors import InvalidInput, Unavailable
-from kgserve.settings import Settings
+from kgserve.platform.errors import InvalidInput, Unavailable
+from kgserve.platform.settings import Settings
 from tests.captured_log import capture_log
 from tests.embedding.prepared import model_settings
 
@@ -128,7 +128,7 @@ def test_no_network_is_asked(configured: Settings) -> None:
 import sys
 calls = []
 sys.addaudithook(lambda event, details: event.startswith("socket.") and calls.append((event, details)))
-from kgserve import settings
+from kgserve.platform import settings
 from kgserve.embedding.embedder import load_embedder
 embedder = load_embedder(settings.load({"models_dir": sys.argv[1]}))
 embedder.embed(["a question"])

@@ -27,8 +27,8 @@ from kgserve.embedding.model_files import (
     write_manifest,
 )
 from kgserve.embedding.onnx_graph import BertShape, Weights, write_bert
-from kgserve.errors import Internal, Unavailable
-from kgserve.settings import Settings
+from kgserve.platform.errors import Internal, Unavailable
+from kgserve.platform.settings import Settings
 from tests.embedding.prepared import model_settings
 
 SHAPE = BertShape(num_hidden_layers=2, num_attention_heads=3, hidden_size=24, layer_norm_eps=1e-12)

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 
 from tests.explorer.looking import Looking, browsing
 from tests.explorer.stores import library
-from tests.http.serving import Served
+from tests.server.http.serving import Served
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import httpx
 
 from tests.explorer.looking import Looking, browsing, settled
 from tests.explorer.stores import edge, inject, node
-from tests.http.serving import accepted, serving
 from tests.project.reading import TOP
+from tests.server.http.serving import accepted, serving
 
 DOCS = TOP / "docs"
 SIZE = {"width": 1200, "height": 720}

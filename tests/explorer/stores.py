@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.http.serving import accepted
+from tests.server.http.serving import accepted
 
 Json = dict[str, Any]
 

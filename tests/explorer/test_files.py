@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from tests.explorer.looking import AXE
-from tests.http.serving import Served, refusal
 from tests.project.reading import TOP
+from tests.server.http.serving import Served, refusal
 
-PAGE = TOP / "kgserve" / "http" / "static" / "explorer"
+PAGE = TOP / "kgserve" / "server" / "http" / "static" / "explorer"
 VENDORED = PAGE / "vendor"
 OWN = sorted(path for path in PAGE.rglob("*") if path.suffix in {".js", ".css", ".html"} and path.parent != VENDORED)
 FORBIDDEN = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(|new Function|style=")

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.explorer.looking import Looking, settled
 from tests.explorer.stores import edge, inject, node
-from tests.http.serving import accepted
+from tests.server.http.serving import accepted
 
 MEMORIES = [
     {"id": "garden", "content": "Gardening at home", "layer": 1},

@@ -6,7 +6,7 @@ import httpx
 from playwright.sync_api import expect
 
 from tests.explorer.looking import Looking, held
-from tests.http.serving import accepted
+from tests.server.http.serving import accepted
 
 
 def test_an_edit_is_a_version_based_on_what_was_seen(

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, expect
 
-from tests.access.keys import given
 from tests.cli.running import serving
 from tests.explorer.looking import Looking, settled
 from tests.explorer.stores import chain, library
-from tests.http.serving import Served, accepted
+from tests.platform.access.keys import given
+from tests.server.http.serving import Served, accepted
 
 
 def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_path: Path) -> None:

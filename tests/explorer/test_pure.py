@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.explorer.looking import Looking
-from tests.http.serving import Served
+from tests.server.http.serving import Served
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.access.keys import bearer, given
 from tests.cli.running import PATIENCE, Running
-from tests.http.serving import Served, accepted
-from tests.mcp.test_entity_memory import ARGUMENTS, NO_DEFAULT, SET
 from tests.mcp_clients.conftest import Way, way_to
 from tests.mcp_clients.conversation import Outcome, Step, at, check, check_results, entity_steps
 from tests.mcp_clients.packages import INSTALL_SECONDS
 from tests.mcp_clients.talking import VERSIONS, Era, in_python, in_typescript
+from tests.platform.access.keys import bearer, given
+from tests.server.http.serving import Served, accepted
+from tests.server.mcp.test_entity_memory import ARGUMENTS, NO_DEFAULT, SET
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + PATIENCE)
 

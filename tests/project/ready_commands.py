@@ -20,7 +20,7 @@ from runpy import run_module
 from tests.cli.running import environment
 
 TOP = Path(__file__).parents[2]
-IMPORTED = ("kgserve.cli.root", "kgserve.client", "kgserve.library", "mcp")
+IMPORTED = ("kgserve.cli.root", "kgserve.client", "kgserve.client.embedded", "mcp")
 PROGRAM = """#!{python} -IS
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as asked:

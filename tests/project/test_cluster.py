@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 import httpx
-import kgserve, kgserve.app, kgserve.client, kgserve.cli.root
-from tests.http.serving import serving
+import kgserve, kgserve.server.app, kgserve.client, kgserve.cli.root
+from tests.server.http.serving import serving
 
 with serving(Path(sys.argv[1])) as served, httpx.Client(base_url=served.url, timeout=60) as http:
     for path, body in (

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import yaml
 
-from kgserve.settings import PREFIX, Settings, load
+from kgserve.platform.settings import PREFIX, Settings, load
 from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.settings import PREFIX, Settings
+from kgserve.platform.settings import PREFIX, Settings
 from scripts.pages import DOCS, FILE_MARK, expanded
 from tests.cli.running import PATIENCE, Running, environment, serving
 from tests.project.command_lines import all_options, command_lines, fault

@@ -85,7 +85,7 @@ def test_decoders_are_made_in_one_place() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in last and ast.unparse(node) in made
     }
-    assert makers == {Path("kgserve/decoding.py")}
+    assert makers == {Path("kgserve/platform/codecs.py")}
 
 
 def test_every_dependency_is_pinned() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.client import Client, Store
-from kgserve.settings import Settings
+from kgserve.platform.settings import Settings
 from scripts.pages import DOCS, PAPERS, TOP, anchors
 from tests.cli.running import Running
 from tests.project.pages import pages

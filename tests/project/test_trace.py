@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.http.serving import PATIENCE, serving
-from tests.mcp.talking import Stateless
 from tests.project.reading import TOP
+from tests.server.http.serving import PATIENCE, serving
+from tests.server.mcp.talking import Stateless
 
 PACKAGE = f"{TOP / 'kgserve'}/"
 ANSWERING = ("server", "AnyIO worker", "asyncio_", "writer-")
 """Beginnings of names of threads that answer; others take in what was written, when they come to it."""
-BESIDE = {f"{PACKAGE}log.py", f"{PACKAGE}app.py"}
+BESIDE = {f"{PACKAGE}platform/log.py", f"{PACKAGE}server/app.py"}
 """The access line is written once the answer is on its way: before or after its client has it.
 
 And the server looks after itself some times a second, so within any request that takes that long.
@@ -27,7 +27,7 @@ And the server looks after itself some times a second, so within any request tha
 API = "/api/memory/traced"
 TIMES = 3
 CYPHER = "MATCH (n:Entity {id: 'a'}) SET n.content = $text RETURN n.id"
-MOST = {"health": 6, "list_tags": 14, "inject": 34, "search": 32, "cypher": 45, "mcp": 26}
+MOST = {"health": 6, "list_tags": 14, "inject": 34, "search": 33, "cypher": 45, "mcp": 26}
 
 
 class Tracer:

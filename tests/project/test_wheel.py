@@ -107,13 +107,13 @@ def metadata(wheel: Path) -> tuple[Message, str]:
 @SLOW
 def test_the_wheel_holds_schema_pages_and_types_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("schema", "deploy", "kgserve/http/static"):
+    for folder in ("schema", "deploy", "kgserve/server/http/static"):
         place = f"kgserve/{folder.removeprefix('kgserve/')}"
         expected = {f"{place}/{path.relative_to(TOP / folder)}" for path in (TOP / folder).rglob("*") if path.is_file()}
         assert expected
         assert expected <= names
     modules = {path.relative_to(TOP).as_posix() for path in (TOP / "kgserve").rglob("*.py")}
-    lists = {f"kgserve/model/{name}.txt" for name in ("english", "opposites", "synonyms")}
+    lists = {f"kgserve/platform/text/{name}.txt" for name in ("english", "opposites", "synonyms")}
     assert {"kgserve/py.typed", *lists, *modules} <= names
     assert {name.partition("/")[0] for name in names} == {"kgserve", f"kgserve-{__version__}.dist-info"}
     assert not any("__pycache__" in name for name in names)

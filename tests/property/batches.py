@@ -8,13 +8,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
-from kgserve.model.queries import NodesQuery
-from kgserve.model.requests import Direction
-from kgserve.model.rows import EdgeKey
-from kgserve.model.times import format_time
-from kgserve.model.walk import Walk
+from kgserve.graph.queries import NodesQuery
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
+from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.model.walk import Direction, Walk
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]

@@ -14,28 +14,28 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from kgserve.errors import InvalidInput, NotFound, Unavailable
-from kgserve.journal import snapshot
-from kgserve.journal.journal import list_segments, read_frame
-from kgserve.model.batch import WriteBatch
-from kgserve.model.listing import NodeFilter, Place
-from kgserve.model.plan import Report
-from kgserve.model.queries import NodesQuery
-from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.model.stores import StoreSettings
-from kgserve.model.times import format_time, parse_time
-from kgserve.model.walk import Walk
-from kgserve.ops import render
-from kgserve.rows.walk import reached, walk
-from kgserve.settings import Settings
-from kgserve.store.layout import Layout
-from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
+from kgserve.graph import render
+from kgserve.graph.queries import NodesQuery
+from kgserve.platform.errors import InvalidInput, NotFound, Unavailable
+from kgserve.platform.settings import Settings
+from kgserve.platform.times import format_time, parse_time
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.journal import list_segments, read_frame
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.filters import NodeFilter, Place
+from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.model.walk import Walk
+from kgserve.storage.plan import Report
+from kgserve.storage.rows.walk import reached, walk
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of
+from tests.projections.cypher_engine.driver.reading import Contents, contents
 from tests.property.graph import Graph, Outcome, Refused, extras_of
-from tests.store.writing import ask, copy_in_use, held, until
-from tests.worker.reading import Contents, contents
+from tests.stores.writing import ask, copy_in_use, held, until
 
 NAME = "s"
 PATIENCE = 120

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.digest import row_hash
-from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.model.times import format_time
-from kgserve.model.walk import Walk
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.digest import row_hash
+from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.walk import Walk
 
 _Put = TypeVar("_Put", NodePut, EdgePut)
 _Value = TypeVar("_Value")

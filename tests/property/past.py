@@ -12,26 +12,26 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 import pytest
 
-from kgserve.errors import InvalidInput, NotFound
-from kgserve.model.answers import Edge, Node, NodePage
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch, conflicts
-from kgserve.model.fields import NODE, TIME, EdgeExtrasPut, NodeExtrasPut
-from kgserve.model.plan import Report
-from kgserve.model.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
-from kgserve.model.requests import RevertRequest, TraverseRequest
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.model.times import format_time, parse_time
-from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
-from kgserve.model.walk import Walk
-from kgserve.ops import history as history_ops
-from kgserve.ops import render
-from kgserve.ops.moments import Past
-from kgserve.ops.transfer import export, export_as_of
-from kgserve.ops.writing import retire_edge, retire_node
-from kgserve.settings import Settings
-from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
-from kgserve.views.history import Historian
+from kgserve.graph import history as history_ops
+from kgserve.graph import render
+from kgserve.graph.answers import Edge, Node, NodePage
+from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.graph.mutations import retire_edge, retire_node
+from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
+from kgserve.graph.requests import RevertRequest, TraverseRequest
+from kgserve.graph.temporal import Past
+from kgserve.graph.transfer.transfer import export, export_as_of
+from kgserve.platform.errors import InvalidInput, NotFound
+from kgserve.platform.settings import Settings
+from kgserve.platform.times import format_time, parse_time
+from kgserve.projections.history_follower import Historian
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, conflicts
+from kgserve.storage.model.fields import NODE, TIME, EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.walk import Walk
+from kgserve.storage.plan import Report
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.property.batches import Batches

@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kgserve.model.batch import WriteBatch
-from kgserve.model.stores import Keeping
-from tests.backup.keeping import KeepingDriver
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.store_settings import Keeping
 from tests.fuzzing import examples
 from tests.property.batches import KINDS, Batches, Kind
+from tests.stores.backup.keeping import KeepingDriver
 
 SEEDS = st.integers(0, 1 << 32)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.model.events import BULK_ROWS, Position, Selection
-from kgserve.store.feed import Reader
-from kgserve.store.store import Store
+from kgserve.storage.changefeed import Reader
+from kgserve.storage.model.events import BULK_ROWS, Position, Selection
+from kgserve.stores.store import Store
 from tests.fuzzing import examples
-from tests.store.writing import batch, opened, write
+from tests.stores.writing import batch, opened, write
 
 EVERYTHING = Selection()
 

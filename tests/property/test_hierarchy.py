@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.errors import Conflict, NotFound
-from kgserve.model.batch import WriteBatch
-from kgserve.model.memories import MemoryId, StoreMemoryRequest, UpdateMemoryRequest
-from kgserve.model.withdrawing import brought_back, withdrawn
-from kgserve.ops import memories
-from kgserve.ops.graph import Graph
-from kgserve.ops.shown_memories import now_in_microseconds
-from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
+from kgserve.graph.handle import Graph
+from kgserve.memory import store_memory
+from kgserve.memory.api import MemoryId, StoreMemoryRequest, UpdateMemoryRequest
+from kgserve.memory.presentation import now_in_microseconds
+from kgserve.platform.errors import Conflict, NotFound
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.soft_delete import brought_back, withdrawn
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of
-from tests.store.writing import NAME, settings
+from tests.stores.writing import NAME, settings
 
 SEEDS = range(60 if is_thorough() else 2)
 STEPS = 60
@@ -141,7 +141,7 @@ class Treated:
             case "withdraw" | "back" as what if memory in there and there[memory].withdrawn == (what == "back"):
                 self._withdraw(store, memory, back=what == "back")
             case "delete" if self.choice.random() < 0.3:
-                memories.delete_memory(graph, MemoryId(memory_id=memory)).result()
+                store_memory.delete_memory(graph, MemoryId(memory_id=memory)).result()
                 there.pop(memory, None)
                 for said in there.values():
                     said.parent = "" if said.parent == memory else said.parent
@@ -154,7 +154,7 @@ class Treated:
         asked = StoreMemoryRequest(
             content=f"{memory} {now}", memory_id=memory, layer=layer, parent_id=below, dedup="off"
         )
-        if self._done(lambda: memories.store_memory(graph, asked).result(), fine=fine):
+        if self._done(lambda: store_memory.store_memory(graph, asked).result(), fine=fine):
             there[memory] = Said(layer, below, now)
 
     def _withdraw(self, store: Store, memory: str, *, back: bool) -> None:
@@ -169,7 +169,7 @@ class Treated:
         self, graph: Graph, memory: str, *, fine: bool, parent_id: str | None = None, layer: int | None = None
     ) -> bool:
         asked = UpdateMemoryRequest(memory_id=memory, parent_id=parent_id, layer=layer)
-        return self._done(lambda: memories.update_memory(graph, asked).result(), fine=fine)
+        return self._done(lambda: store_memory.update_memory(graph, asked).result(), fine=fine)
 
     def _done(self, do: object, *, fine: bool) -> bool:
         assert callable(do)

@@ -19,15 +19,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.formats.files import open_parts, stream_part
-from kgserve.formats.graphiti import read_graphiti
-from kgserve.formats.lines import Conversion, Part
-from kgserve.model.answers import ImportAnswer
-from kgserve.ops.transfer import Importer, export
-from kgserve.store.pool import StorePool
+from kgserve.graph.answers import ImportAnswer
+from kgserve.graph.transfer.formats.files import open_parts, stream_part
+from kgserve.graph.transfer.formats.graphiti import read_graphiti
+from kgserve.graph.transfer.formats.lines import Conversion, Part
+from kgserve.graph.transfer.transfer import Importer, export
+from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of
-from tests.store.writing import settings
+from tests.stores.writing import settings
 
 IDS = ("a", "b", "c")
 ids = st.sampled_from(IDS)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import kgserve
-from kgserve.errors import Conflict, NotFound
-from kgserve.model.merging import MERGED_INTO
+from kgserve.platform.errors import Conflict, NotFound
+from kgserve.storage.model.redirects import MERGED_INTO
 from tests.fuzzing import examples
 
 IDS = [f"n{number}" for number in range(7)]

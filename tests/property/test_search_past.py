@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.fuzzing import examples
-from tests.views.looking_back import Watched, some_node
+from tests.projections.looking_back import Watched, some_node
 
 SEEDS = st.integers(0, 1 << 32)
 IDS = tuple("abcdefgh")

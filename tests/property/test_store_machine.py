@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from kgserve.model.batch import WriteBatch
+from kgserve.storage.model.batch import WriteBatch
 from tests.fuzzing import examples
 from tests.property.batches import KINDS, SIZES, Batches, Kind
 from tests.property.driver import DAMAGES, Damage, Driver

@@ -22,17 +22,18 @@ from typing import Any
 
 import msgspec
 
+from kgserve.admin import stores
 from kgserve.embedding.embedder import load_embedder
-from kgserve.model.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
-from kgserve.model.requests import EdgeKeyRequest, InjectRequest
-from kgserve.ops import history, stores
-from kgserve.ops.moments import Past
-from kgserve.ops.transfer import Importer, export, export_as_of
-from kgserve.ops.writing import delete_edge, delete_node, inject
-from kgserve.settings import Settings
-from kgserve.store.pool import StorePool
-from kgserve.views.history import Historian
-from kgserve.views.indexer import Indexer
+from kgserve.graph import history
+from kgserve.graph.mutations import delete_edge, delete_node, inject
+from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
+from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
+from kgserve.graph.temporal import Past
+from kgserve.graph.transfer.transfer import Importer, export, export_as_of
+from kgserve.platform.settings import Settings
+from kgserve.projections.history_follower import Historian
+from kgserve.projections.indexer import Indexer
+from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of, nodes_of
 
 STORE = "garden"

@@ -14,9 +14,9 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.permissions import close_data_folder
+from kgserve.platform.permissions import close_data_folder
 from tests.cli.running import kgserve, serving
-from tests.http.serving import accepted
+from tests.server.http.serving import accepted
 
 # As `make_store.py` names them.
 STORE, TOLD = "garden", "told.json"

@@ -17,8 +17,8 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import Conflict, InvalidInput, KgserveError, Unavailable
 
 log = structlog.get_logger()
 

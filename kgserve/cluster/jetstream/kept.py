@@ -24,9 +24,9 @@ from kgserve.cluster.jetstream.connection import Connection
 from kgserve.cluster.jetstream.stream import Message, Stream
 from kgserve.cluster.protocols import Beat, Claim, Entry, Heard, Owner
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
-from kgserve.decoding import decode_json
-from kgserve.errors import Fenced, LogTorn, NotFound
-from kgserve.journal.files import storing
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import storing
+from kgserve.platform.errors import Fenced, LogTorn, NotFound
 
 _encode = msgspec.json.Encoder().encode
 SHARDS = 16
@@ -117,7 +117,7 @@ class JetStreamLog:
 
 
 def _subject(shard: int, store: str) -> str:
-    return f"kgserve.log.{shard:02d}.{store}"
+    return f"kgserve.platform.log.{shard:02d}.{store}"
 
 
 def _all_of(shard: int) -> str:

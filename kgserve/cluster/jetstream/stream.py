@@ -12,8 +12,8 @@ import msgspec
 from nats.aio.msg import Msg
 
 from kgserve.cluster.jetstream.connection import ATTEMPT_SECONDS, ApiError, Connection
-from kgserve.decoding import json_decoder
-from kgserve.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
+from kgserve.platform.codecs import json_decoder
+from kgserve.platform.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
 
 REPLICAS = 3
 _WRONG_LAST = {10071, 10164}

@@ -1,0 +1,1 @@
+"""Administration: stores as wholes, backups, checks and repair, metrics."""

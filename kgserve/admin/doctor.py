@@ -1,0 +1,246 @@
+"""Checking stores that no server holds, and mending them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kgserve.admin.future_times import find_future_stamps, repair_stamps
+from kgserve.platform.errors import Conflict, JournalDamaged, KgserveError, NoStore
+from kgserve.platform.permissions import Mended, close_data_folder
+from kgserve.platform.settings import MEBIBYTE, Settings
+from kgserve.projections.cypher_engine.engine import files
+from kgserve.projections.history.recovery import describe_gap, find_fault, gaps_of, salvage_history
+from kgserve.storage.commit_clock import SHARED_ADVICE
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.journal import list_segments, segment_fault
+from kgserve.storage.journal.tail import oldest_sequence
+from kgserve.storage.layout import EngineMark, Layout, seen_by_history, wal_path
+from kgserve.stores.placement import NODE_FILE
+from kgserve.stores.pool import StorePool
+from kgserve.stores.recovery import salvage as salvage_store
+
+DATA_FOLDER = "data folder"
+"""What reports call the folder itself; no store can have the name."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One part of a store that was looked at, and what was found."""
+
+    part: str
+    ok: bool
+    detail: str
+
+
+class StoreReport(msgspec.Struct, frozen=True):
+    """What was found in one store."""
+
+    store: str
+    ok: bool
+    findings: list[Finding]
+
+
+def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
+    """What other users could reach in the data folder, if there was anything; ``mended`` was closed to them just now.
+
+    Files within a closed folder are out of their reach whatever their modes are, and are closed here without ado.
+    """
+    within = close_data_folder(settings.data_dir, whole=True)
+    if within.still_open:
+        first, number = within.still_open[0], len(within.still_open)
+        detail = f"other users may reach it: {first} and {number - 1} more have modes that cannot be changed"
+    elif mended.closed:
+        detail = f"other users could reach it; closed {mended.closed} files and folders to them"
+    else:
+        return
+    yield StoreReport(DATA_FOLDER, ok=False, findings=[Finding("modes", ok=False, detail=detail)])
+
+
+class Repairs(msgspec.Struct, frozen=True, kw_only=True):
+    """What to repair: ``rebuild`` the engine's file, ``salvage`` a damaged journal, ``times`` of the future."""
+
+    rebuild: bool = False
+    salvage: bool = False
+    times: bool = False
+
+
+def doctor(settings: Settings, store: str | None, repairs: Repairs) -> Iterator[StoreReport]:
+    """Check one store or all, after the repairs that are asked for.
+
+    The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
+    """
+    with StorePool(settings) as pool:
+        names = pool.names() if store is None else [store]
+        for name in names:
+            layout = pool.layout(name)
+            if not layout.exists:
+                raise NoStore(name)
+            findings = list(_examine(pool, layout, repairs))
+            yield StoreReport(name, all(finding.ok for finding in findings), findings)
+
+
+def _examine(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[Finding]:
+    if repairs.salvage:
+        yield from _salvage(pool, layout)
+        yield from _salvage_history(layout)
+    yield _attempt("settings", lambda: _settings(layout))
+    if layout.journal.is_dir():
+        yield from _journal(layout.journal)
+    left, sizes = layout.engine_mark(), (files.size(layout.engine), files.size(wal_path(layout.engine)))
+    if repairs.rebuild:
+        layout.forget_views()
+    yield _attempt("rows", lambda: _rows(pool, layout.name))
+    yield _attempt("links", lambda: _links(pool, layout.name))
+    yield _attempt("history", lambda: _history(layout))
+    yield _attempt("times", lambda: _times(pool, layout.name, repair=repairs.times))
+    yield _attempt("numbering", lambda: _numbering(pool, layout.name))
+    yield _attempt("engine file", lambda: _left(pool, layout.name, left, sizes))
+    yield _attempt("engine", lambda: _engine(pool, layout.name))
+
+
+def _salvage(pool: StorePool, layout: Layout) -> Iterator[Finding]:
+    try:
+        for done in salvage_store(layout, pool.settings):
+            yield Finding("salvage", ok=True, detail=done)
+    except (KgserveError, OSError) as error:
+        yield Finding("salvage", ok=False, detail=str(error))
+
+
+def _attempt(part: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(part, ok=True, detail=look())
+    except (KgserveError, OSError) as error:
+        return Finding(part, ok=False, detail=str(error))
+
+
+def _journal(folder: Path) -> Iterator[Finding]:
+    snapshots = snapshot.list_snapshots(folder)
+    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
+    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
+
+
+def _settings(layout: Layout) -> str:
+    fault, known = layout.settings_fault(), layout.description() is not None
+    policy = layout.described().conflict_policy
+    if fault:
+        mended = (
+            "it was made anew, and nothing is lost" if known else "nothing else tells them: they are the usual ones"
+        )
+        raise JournalDamaged(f"{fault}; {mended}")
+    return f"in the journal and in store.json; conflict policy {policy}"
+
+
+def _snapshot(path: Path) -> str:
+    manifest = snapshot.verify(path)
+    state = manifest.state
+    if snapshot.measure(path) != (state.digest, state.nodes, state.edges):
+        raise JournalDamaged(f"{path}: its rows do not come to its digest")
+    return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
+
+
+def _rows(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.check_rows():
+            raise JournalDamaged("they did not come to the digest; they were made anew from the journal")
+        state = leased.state
+    return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
+
+
+def _links(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.links.check():
+            raise JournalDamaged("they did not come to their digest; they were made anew from the journal")
+        with leased.reading_links() as (_, links):
+            return f"{0 if links is None else links.state.count} edges into other stores"
+
+
+def _salvage_history(layout: Layout) -> Iterator[Finding]:
+    """Take what is whole of a damaged history over; where the journal has all of it, the next start does better."""
+    try:
+        if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1:
+            return
+        fault = find_fault(layout.history)
+        if fault is None or fault.is_older_copy:
+            # Of an older copy every row is whole: the next start takes what the journal has and names the gap.
+            return
+        found, aside = salvage_history(layout.history)
+    except (OSError, sqlite3.Error) as error:
+        yield Finding("salvage", ok=False, detail=f"the history: {error}")
+        return
+    counts = ", ".join(f"{len(rows)} states of {table}s" for table, rows in found.rows.items())
+    missing = f"{found.missing} are missing" if found.missing else "nothing is missing"
+    kept = "" if aside is None else f"; the damaged file is {aside.name}"
+    yield Finding("salvage", ok=True, detail=f"the history: {counts} are whole, {missing}{kept}")
+
+
+def _history(layout: Layout) -> str:
+    if layout.as_described().history == "none":
+        return "none is kept"
+    fault = find_fault(layout.history)
+    if fault is not None:
+        raise JournalDamaged(
+            f"{fault.reason}; the next start of the server, or doctor --salvage, keeps what is whole of it and names "
+            "what is missing"
+        )
+    if not layout.history.exists():
+        if layout.journal.is_dir() and oldest_sequence(layout.journal) > 1:
+            raise JournalDamaged("there is no file, and the journal does not go back to the beginning")
+        return "there is none yet"
+    gaps = gaps_of(layout.history)
+    if gaps:
+        raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
+    return f"every page is as it was written; seen up to sequence {seen_by_history(layout)}"
+
+
+def require_alone(data_dir: Path) -> None:
+    """Raise Conflict for the data folder of a cluster's node, whose stores are repaired elsewhere."""
+    if (data_dir / NODE_FILE).exists():
+        raise Conflict(f"{data_dir} belongs to a node of a cluster, whose log has the commits: {SHARED_ADVICE}")
+
+
+def _times(pool: StorePool, name: str, *, repair: bool) -> str:
+    with pool.lease(name) as leased:
+        if repair and (repaired := repair_stamps(leased)):
+            return f"{repaired} rows and access counters stamped in the future have the present time now"
+        found = find_future_stamps(leased)
+    if found.count:
+        advice = f"`kgserve doctor {name} --repair-times` gives them the present time"
+        raise Conflict(f"{found}; {advice}, if the clock of this machine is right")
+    return "none is in the future"
+
+
+def _numbering(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.ended.check():
+            raise JournalDamaged("the numbers of deleted nodes were damaged; they were made anew from the journal")
+    return "goes on where nodes were deleted"
+
+
+def _left(pool: StorePool, name: str, left: EngineMark | None, sizes: tuple[int, int]) -> str:
+    """How the engine's file was found, and the sizes of file and log in bytes."""
+    if not sum(sizes):
+        return "there was none: nobody has asked in Cypher since it was last made anew"
+    size = "{:.1f} MiB, its log {:.1f} MiB".format(*(each / MEBIBYTE for each in sizes))
+    if left is None:
+        return f"{size}; its process had not closed it, so it is not to be relied on"
+    with pool.lease(name) as leased:
+        last = leased.state.sequence
+    return f"{size}; closed at sequence {left.state.sequence}, the journal has come to {last}"
+
+
+def _engine(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        engine = leased.engine
+        with engine.reading(timeout=0):
+            pass
+        agreed = leased.check_engine()
+        state = leased.state
+    if engine.found_damaged:
+        raise JournalDamaged(f"{engine.found_damaged}; it was built anew from the journal")
+    if not agreed:
+        raise JournalDamaged("its rows did not come to the digest; it was built anew from the journal")
+    how = "built anew from the journal; " if engine.rebuilds else ""
+    return f"{how}{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"

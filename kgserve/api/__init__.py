@@ -1,0 +1,1 @@
+"""The table of operations, from which routes, roles, OpenAPI and the clients come."""

@@ -1,0 +1,567 @@
+"""The examples of the API description: one small story of requirements and the code that meets them.
+
+Requests are written as a caller would write them; answers are Structs, so that they cannot fall behind the types.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kgserve.admin.api import (
+    DropAnswer,
+    LinkedStore,
+    LinkManifest,
+    PruneAnswer,
+    StoreAnswer,
+    StoreChoices,
+    StoreList,
+    StoreSettingsAnswer,
+    StoreStats,
+    StoreSummary,
+)
+from kgserve.graph.answers import (
+    BatchHit,
+    BatchSearchAnswer,
+    BrowserKey,
+    ChangeEntry,
+    ChangesPage,
+    ContextAnswer,
+    CountAnswer,
+    CypherAnswer,
+    CypherWords,
+    DeleteEdgeAnswer,
+    DeleteNodeAnswer,
+    DeleteNodesAnswer,
+    Edge,
+    EntityVersion,
+    FieldChange,
+    Health,
+    ImportAnswer,
+    InjectAnswer,
+    Node,
+    NodeAnswer,
+    NodeHistory,
+    NodePage,
+    NodesAnswer,
+    NodeState,
+    ReachedNode,
+    Ready,
+    ReindexAnswer,
+    RestoreAnswer,
+    SchemaDescription,
+    SearchAnswer,
+    SearchHit,
+    TagList,
+    TraverseAnswer,
+    Whoami,
+)
+from kgserve.graph.compat.versioned_api import (
+    EdgeAnswer,
+    EdgeList,
+    EdgeResult,
+    EdgeSpec,
+    NodeResult,
+    NodeSpec,
+    PutNodeAnswer,
+    PutNodeRequest,
+    PutSubgraphAnswer,
+    PutSubgraphRequest,
+    RetireAnswer,
+    RetireEdgeRequest,
+    RetireRequest,
+)
+from kgserve.graph.merge_api import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
+from kgserve.graph.visualization_api import Drawing, DrawnEdges, DrawnNodes, Timeline
+from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
+from kgserve.storage.model.kinds import KindFreq, TagFreq, TagPrefixFreq
+from kgserve.storage.model.statuses import HistoryStatus, IndexStatus
+from kgserve.storage.model.store_settings import MemorySettings
+from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
+from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
+
+_TIME = "2025-07-15T12:00:00.000000Z"
+_LOGIN = "User must log in with email and password"
+
+INJECT: dict[str, Any] = {
+    "nodes": [
+        {"id": "req-001", "type": "requirement", "content": _LOGIN, "attributes": {"priority": "high", "sprint": 3}},
+        {"id": "feat-jwt", "type": "code_symbol", "content": "JWT handler"},
+    ],
+    "edges": [{"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY", "weight": 1.0}],
+}
+EDGE_KEY: dict[str, Any] = {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"}
+TRAVERSE: dict[str, Any] = {"start_id": "req-001", "depth": 2}
+NDJSON_LINES = (
+    '{"kind":"node","id":"req-001","type":"requirement","content":"User must log in"}\n'
+    '{"kind":"node","id":"feat-jwt","type":"code_symbol"}\n'
+    '{"kind":"edge","from":"req-001","to":"feat-jwt","relation_type":"IMPLEMENTED_BY","weight":1.0}\n'
+)
+METRICS = (
+    "# HELP kgserve_store_sequence Number of the last commit\n# TYPE kgserve_store_sequence gauge\n"
+    'kgserve_store_sequence{store="project"} 42.0\n'
+)
+OPENMETRICS = METRICS + "# EOF\n"
+EVENTS = (
+    "retry: 1000\nid: 0\n\n"
+    'id: 1-0\nevent: node_created\ndata: {"store":"project","time":"2025-07-15T12:00:00.000000Z","sequence":1,'
+    '"id":"feat-jwt","type":"code_symbol","content":"JWT handler","attributes":{},"version":1,'
+    '"created_at":"2025-07-15T12:00:00.000000Z","updated_at":"2025-07-15T12:00:00.000000Z"}\n\n'
+    ": heartbeat\nid: 1\n\n"
+)
+ALL_EVENTS = (
+    "retry: 1000\nid: project:1,*:0\n\n"
+    "id: notes:0-0,project:1,*:0\nevent: store_created\n"
+    'data: {"store":"notes","time":"2025-07-15T12:00:00.000000Z","sequence":0}\n\n'
+)
+
+_ATTRIBUTES = {"priority": "high", "sprint": 3}
+_NODE = Node(
+    id="req-001",
+    type="requirement",
+    content=_LOGIN,
+    attributes=_ATTRIBUTES,
+    version=1,
+    sequence=1,
+    created_at=_TIME,
+    updated_at=_TIME,
+)
+_EDGE = Edge(
+    id="req-001~IMPLEMENTED_BY~feat-jwt",
+    source="req-001",
+    target="feat-jwt",
+    relation_type="IMPLEMENTED_BY",
+    weight=1.0,
+    attributes={"created_at": _TIME, "updated_at": _TIME},
+    version=1,
+    sequence=1,
+)
+
+INJECTED = InjectAnswer(
+    nodes_sent=2,
+    edges_sent=1,
+    nodes_created=2,
+    nodes_updated=0,
+    nodes_unchanged=0,
+    edges_created=1,
+    edges_updated=0,
+    edges_unchanged=0,
+    edges_skipped=[],
+    edges_skipped_count=0,
+    sequence=1,
+)
+NODE_DELETED = DeleteNodeAnswer(deleted_id="req-001", existed=True, edges_deleted=1, sequence=2)
+EDGE_DELETED = DeleteEdgeAnswer(existed=True, sequence=2)
+TRAVERSED = TraverseAnswer(
+    nodes=[
+        ReachedNode(
+            id="req-001",
+            type="requirement",
+            content=_LOGIN,
+            attributes=_ATTRIBUTES,
+            version=1,
+            sequence=1,
+            created_at=_TIME,
+            updated_at=_TIME,
+            depth=0,
+        ),
+        ReachedNode(
+            id="feat-jwt",
+            type="code_symbol",
+            content="JWT handler",
+            attributes={},
+            version=1,
+            sequence=1,
+            created_at=_TIME,
+            updated_at=_TIME,
+            depth=1,
+        ),
+    ],
+    edges=[_EDGE],
+    count=2,
+    truncated=False,
+    sequence=1,
+)
+NODE = NodeAnswer(node=_NODE, outgoing=[_EDGE], incoming=[], edges_truncated=False)
+PAGE = NodePage(nodes=[_NODE], next_cursor=None)
+GET_NODES: dict[str, Any] = {"ids": ["req-001", "req-002"]}
+NODES_GOT = NodesAnswer(nodes=[_NODE], missing=["req-002"])
+COUNT: dict[str, Any] = {"types": ["requirement"], "attributes": {"status": "open"}}
+COUNTED = CountAnswer(count=1, exact=True, sequence=1)
+DELETE_NODES: dict[str, Any] = {"attributes": {"status": "dropped"}, "dry_run": True}
+NODES_DELETED = DeleteNodesAnswer(
+    dry_run=True, count=1, ids=["req-007"], edges_deleted=2, missing=[], more=False, sequence=1
+)
+_TAGS = [TagFreq(tag="status:open", count=1), TagFreq(tag="security", count=1)]
+TAGS = TagList(tags=_TAGS)
+SCHEMA = SchemaDescription(
+    store="project",
+    node_count=2,
+    kinds=[
+        KindFreq(kind="code_symbol", count=1, examples=["JWT handler"]),
+        KindFreq(kind="requirement", count=1, examples=[_LOGIN]),
+    ],
+    tag_prefixes=[TagPrefixFreq(prefix="status", count=1, values=["open"])],
+    tags=_TAGS,
+)
+LINKS = LinkManifest(
+    store="project",
+    outbound=[LinkedStore("standards", 3)],
+    inbound=[LinkedStore("team", 1)],
+    inbound_seen={"team": 17},
+    truncated=False,
+    sequence=42,
+)
+STORES = StoreList(
+    stores=[
+        StoreSummary(
+            name="project",
+            state="open",
+            nodes=2,
+            edges=1,
+            sequence=1,
+            journal_bytes=612,
+            engine_bytes=3_149_824,
+            created_at=_TIME,
+            last_write=_TIME,
+            settings=StoreChoices(
+                name="", conflict_policy="lww", kind_whitelist=[], indexed_attributes=[], metadata={}
+            ),
+            lag=0,
+        )
+    ],
+    count=1,
+)
+STORE = StoreAnswer(name="project", created=True, sequence=0)
+DROPPED = DropAnswer(dropped="project")
+STATS = StoreStats(
+    name="project",
+    nodes=2,
+    edges=1,
+    sequence=1,
+    types={"requirement": 1, "code_symbol": 1},
+    relation_types={"IMPLEMENTED_BY": 1},
+    journal_bytes=612,
+    journal_segments=1,
+    snapshot_sequence=None,
+    engine_bytes=3_149_824,
+    engine_log_bytes=1_024,
+    engine_lag=0,
+    engine_rebuilds=0,
+    compactions=0,
+    queued_writes=0,
+    indexes=[
+        IndexStatus(
+            name="vector",
+            sequence=1,
+            lag=0,
+            entities=2,
+            pending=0,
+            bytes=3_072,
+            model="sentence-transformers/all-MiniLM-L6-v2",
+            degraded=False,
+            error=None,
+        )
+    ],
+    last_check=None,
+    last_check_ok=None,
+    digest="3f1d0c5a9be84276a2b7c6d1e0f94853",
+    created_at=_TIME,
+    history_lag=0,
+    history=HistoryStatus(oldest=0, bytes=61_440, gaps=[], scrubbed_bytes=0, scrubbed_at=_TIME, damage=None),
+)
+REINDEXING = ReindexAnswer(name="project", sequence=1)
+SEARCH: dict[str, Any] = {"query": "how do users sign in?", "limit": 5, "types": ["requirement"], "at_least": 1}
+FOUND = SearchAnswer(
+    hits=[SearchHit(node=_NODE, score=0.61, keyword_score=1.86, semantic_score=0.48, hops=0)],
+    degraded=False,
+    index_sequence=1,
+    took_ms=6.2,
+)
+BATCH_SEARCH: dict[str, Any] = {
+    "queries": [{"query": "how do users sign in?"}, {"query": "login", "mode": "keyword", "limit": 10}],
+    "limit": 5,
+}
+BATCH_FOUND = BatchSearchAnswer(
+    hits=[BatchHit(node=_NODE, score=0.0328, queries_matched=[0, 1])],
+    query_count=2,
+    unique_hits=1,
+    per_query_hits=[1, 1],
+    degraded=False,
+    index_sequence=1,
+    took_ms=9.8,
+)
+CONTEXT: dict[str, Any] = {"query": "how do users sign in?", "budget": 500}
+CONTEXT_FOUND = ContextAnswer(
+    text=f"- [req-001] (requirement) {_LOGIN}",
+    tokens=20,
+    ids=["req-001"],
+    truncated=False,
+    degraded=False,
+    index_sequence=1,
+)
+IMPORTED = ImportAnswer(
+    ok=True,
+    lines=3,
+    nodes_sent=2,
+    edges_sent=1,
+    nodes_created=2,
+    nodes_updated=0,
+    nodes_unchanged=0,
+    edges_created=1,
+    edges_updated=0,
+    edges_unchanged=0,
+    edges_skipped=[],
+    edges_skipped_count=0,
+    errors=[],
+    error_count=0,
+    sequence=1,
+)
+HEALTHY = Health(version="0.1.0")
+DRAW: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
+DRAWN = Drawing(
+    sequence=7,
+    truncated=False,
+    types=["requirement", "code_symbol"],
+    relation_types=["IMPLEMENTED_BY"],
+    nodes=DrawnNodes(
+        id=["req-001", "sym-001"],
+        type=[0, 1],
+        label=["User login with JWT", "JWT handler"],
+        degree=[213, 1],
+        lives=[[[3, None], [1, 3]], [[1, None]]],
+    ),
+    edges=DrawnEdges(source=[0], target=[1], type=[0], weight=[1.0], lives=[[[1, None]]]),
+    left_out=[[0, 212]],
+    missing=[],
+)
+TIMELINE = Timeline(
+    sequence=7, oldest=0, buckets=[[1, 7, "2025-07-15T12:00:00.000000Z", "2025-07-15T12:05:00.000000Z", 7]]
+)
+CYPHER_WORDS = CypherWords(
+    keywords=["MATCH", "RETURN", "WHERE"],
+    functions=["count", "toupper"],
+    procedures=["show_tables"],
+    labels={"Entity": {"id": "STRING", "type": "STRING"}, "RELATES_TO": {"weight": "DOUBLE"}},
+)
+BROWSER_KEY = BrowserKey(
+    key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
+)
+WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False, backups=False)
+RECORDED = AuditAnswer(
+    records=[
+        AuditRecord(
+            time="2026-03-01T09:30:00.000000Z",
+            kind="admin",
+            act="DELETE /api/memory/project",
+            outcome="done",
+            request="a1b2c3d4e5f60718",
+            caller="ann",
+            key="k7f3q2ma",
+            address="10.0.0.7",
+            store="project",
+            node="a",
+        )
+    ]
+)
+CLUSTER = ClusterStatus(
+    node="a",
+    silent=False,
+    format=1,
+    nodes=[
+        ClusterNode(name="a", url="http://10.0.0.1:8080", state="alive", stores=12),
+        ClusterNode(name="b", url="http://10.0.0.2:8080", state="alive", stores=9),
+        ClusterNode(name="c", url="http://10.0.0.3:8080", state="gone", stores=3),
+    ],
+)
+DRAIN: dict[str, Any] = {"undo": False}
+DRAINED = DrainAnswer(node="a", draining=True, moved=12, failed={})
+UPGRADED = UpgradeAnswer(format=1)
+REPAIRED = RepairAnswer(store="project", node="a", sequence=1042, found=1037)
+MOVE: dict[str, Any] = {"to": "b"}
+MOVED = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
+READY = Ready(open_stores=1, free_bytes=52_613_349_376)
+
+CYPHER: dict[str, Any] = {
+    "query": "MATCH (r:Entity {type: $type})-[e]->(c) RETURN r.id, e.relation_type, c.id ORDER BY c.id",
+    "params": {"type": "requirement"},
+}
+
+_COLUMNS = ["r.id", "e.relation_type", "c.id"]
+
+CYPHER_ROWS = CypherAnswer(
+    columns=_COLUMNS,
+    types=["STRING", "STRING", "STRING"],
+    rows=[["req-001", "IMPLEMENTED_BY", "feat-jwt"]],
+    row_count=1,
+    truncated=False,
+    took_ms=1.7,
+)
+
+CYPHER_LINES = (
+    '{"columns":["r.id","e.relation_type","c.id"],"types":["STRING","STRING","STRING"]}\n'
+    '["req-001","IMPLEMENTED_BY","feat-jwt"]\n'
+    '{"row_count":1,"truncated":false,"took_ms":1.7}\n'
+)
+
+CYPHER_CSV = "r.id,e.relation_type,c.id\r\nreq-001,IMPLEMENTED_BY,feat-jwt\r\n"
+
+REVERT: dict[str, Any] = {"version": 1}
+RESTORE: dict[str, Any] = {"as_of": "2025-07-15T12:00:00Z", "into": "project-as-it-was"}
+RESTORED = RestoreAnswer(name="project-as-it-was", nodes=2, edges=1, from_sequence=1, sequence=1)
+
+HISTORY = NodeHistory(
+    id="req-001",
+    states=[
+        NodeState(
+            node=msgspec.structs.replace(NODE.node, version=2, sequence=2),
+            from_sequence=2,
+            to_sequence=None,
+            recorded_from=_TIME,
+            recorded_to=None,
+            deleted=False,
+            diff=[FieldChange(path="attributes.sprint", before=2, after=3)],
+        )
+    ],
+    next_before=2,
+)
+
+CHANGES = ChangesPage(
+    changes=[
+        ChangeEntry(
+            sequence=1,
+            time=_TIME,
+            rows=3,
+            nodes_created=[NODE.node],
+            nodes_updated=[],
+            nodes_deleted=[],
+            edges_created=NODE.outgoing,
+            edges_updated=[],
+            edges_deleted=[],
+            truncated=False,
+        )
+    ],
+    next_since=1,
+    sequence=2,
+)
+
+SETTINGS: dict[str, Any] = {
+    "name": "The web shop",
+    "kind_whitelist": ["requirement", "code_symbol"],
+    "metadata": {"team": "checkout"},
+    "indexed_attributes": ["owner"],
+    "indexes": "words",
+    "history": 90,
+    "memory": {"half_life_by_type": {"preference": None}},
+}
+SETTINGS_SET = StoreSettingsAnswer(
+    store="project",
+    name="The web shop",
+    conflict_policy="lww",
+    kind_whitelist=["requirement", "code_symbol"],
+    metadata={"team": "checkout"},
+    indexed_attributes=["owner"],
+    indexes="words",
+    history=90,
+    memory=MemorySettings(half_life_by_type={"preference": None}),
+    created_at=_TIME,
+    sequence=1,
+)
+PRUNE: dict[str, Any] = {"before": "30d"}
+PRUNED = PruneAnswer(store="project", pruned=1, oldest=2, sequence=2)
+ENTITY_HISTORY = [
+    EntityVersion(
+        id="req-001@1",
+        entity_id="req-001",
+        content=_LOGIN,
+        layer=2,
+        parent_id="accounts",
+        valid_from=_TIME,
+        valid_to=None,
+        version=1,
+        type="requirement",
+        attributes={"layer": 2, "parent_id": "accounts"},
+        sequence=1,
+    )
+]
+
+PUT_NODE = PutNodeRequest(
+    lineage_id="req-001",
+    kind="requirement",
+    content="Sessions last 12 hours.",
+    tags=["status:open"],
+    based_on_version=1,
+)
+NODE_PUT = PutNodeAnswer(node=_NODE, created=False, sequence=2)
+PUT_SUBGRAPH = PutSubgraphRequest(
+    nodes=[NodeSpec(ref="a", kind="decision", content="Use JWT.")],
+    edges=[EdgeSpec(from_ref="a", to_lineage="req-001", kind="SATISFIES")],
+)
+SUBGRAPH_PUT = PutSubgraphAnswer(
+    nodes=[NodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
+    edges=[EdgeResult(edge_id="9f1c~SATISFIES~req-001")],
+    sequence=3,
+)
+RETIRE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
+RETIRE_EDGE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
+RETIRED = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
+MERGE = MergeRequest(into="req-001")
+MERGED = MergeAnswer(
+    id="req-one",
+    into="req-001",
+    changed=True,
+    node=_NODE,
+    edges_moved=3,
+    edges_dropped=1,
+    loops_dropped=0,
+    taken_over=["attributes.owner", "tags.status:open"],
+    not_taken=["content"],
+    sequence=5,
+)
+UNMERGE = UnmergeRequest(created_by="ada")
+UNMERGED = UnmergeAnswer(
+    id="req-001",
+    out_of="req-002",
+    changed=True,
+    node=_NODE,
+    edges_restored=4,
+    edges_removed=3,
+    edges_kept=1,
+    not_restored=[],
+    not_restored_count=0,
+    given_back=["attributes.owner"],
+    kept=[],
+    sequence=6,
+)
+EDGES = EdgeList(edges=[_EDGE], next_offset=None)
+ONE_EDGE = EdgeAnswer(edge=_EDGE)
+
+_DIGEST = "3f1d0c5a9be84276a2b7c6d1e0f94853"
+
+BACKUP: dict[str, Any] = {"to": "nightly", "keep": 4}
+BACKUP_SOME: dict[str, Any] = {"to": "nightly", "stores": ["project"]}
+RESTORE_BACKUP: dict[str, Any] = {"from": "nightly", "store": "project", "as": "project-before", "until": "41"}
+STORE_BACKED_UP = StoreBackupAnswer(
+    store="project",
+    sequence=42,
+    first=0,
+    since="2025-07-15T12:00:00.000000Z",
+    taken_at="2025-07-16T03:00:00.250000Z",
+    digest=_DIGEST,
+    nodes=2,
+    edges=1,
+    new_base="",
+    bytes_copied=612,
+    bytes_total=25_704,
+    bases=1,
+    took_ms=6.1,
+)
+BACKED_UP = BackupAnswer(folder="nightly", stores=[STORE_BACKED_UP], failed=[], bytes_copied=612)
+BACKUP_RESTORED = RestoreBackupAnswer(
+    stores=[
+        RestoredStore(
+            store="project-before", source="project", sequence=41, digest=_DIGEST, nodes=2, edges=1, took_ms=84.2
+        )
+    ]
+)

@@ -1,0 +1,533 @@
+"""Both ways between the editor and the server, and on with the next server when one goes.
+
+Standard output carries the protocol and nothing else, standard error the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from kgserve.api.idempotent import WHERE_TO_LOOK
+from kgserve.cli.mcp_stdio.connection import (
+    BROKEN,
+    NOT_FOUND,
+    Connections,
+    Exchange,
+    Handshake,
+    Patience,
+    Refused,
+    Servers,
+    Session,
+    Unresponsive,
+    explanation,
+    limit_of,
+)
+from kgserve.cli.mcp_stdio.message import (
+    ACKNOWLEDGED,
+    CALL,
+    CANCELLED,
+    INITIALIZE,
+    INITIALIZED,
+    LISTEN,
+    NO_SERVER,
+    Kind,
+    Malformed,
+    Message,
+    answered,
+    failure,
+    is_result,
+    method_of,
+    parse,
+)
+from kgserve.platform.http_client import NoAnswer
+from kgserve.platform.server_discovery import CALL_TIMEOUT, PATIENCE, LaunchFailed, Server
+
+ATTEMPTS = 4
+"""Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
+again: done twice is done once."""
+
+RETRY_DELAY = 0.3
+"""Seconds before the second repetition; the first one is made at once."""
+
+LISTEN_DELAY = 1.0
+"""Seconds between attempts to listen again."""
+
+CALL_HEADER, AGE_HEADER = "Kgserve-Call", "Kgserve-Call-Age"
+
+THREADS = 32
+"""Requests under way at once; more wait."""
+
+MOST_WAITING = 1000
+"""Requests that may wait."""
+
+METHOD_NOT_ALLOWED = 405
+
+_IDLE = 10.0
+"""Seconds after which a thread without work ends."""
+
+
+class NotDone(Exception):
+    """The server has not carried a request out, for a reason that passes: it is stopping, or another one by now."""
+
+
+class Forwarder:
+    """Carries the editor's messages to the server and the server's to the editor."""
+
+    def __init__(
+        self, servers: Servers, output: Output, wishes: Mapping[str, str] | None = None, limit: float = CALL_TIMEOUT
+    ) -> None:
+        """``wishes`` are headers of each request; ``limit``: seconds that a call may take."""
+        self._limit = limit
+        self._servers = servers
+        self._output = output
+        self._connections = Connections(wishes or {})
+        self._handshake = Handshake(self._connections)
+        self._threads = ThreadPool()
+        self._pending = PendingRequests()
+        self._closing = threading.Event()
+        self._early = False
+        self._listening: threading.Thread | None = None
+
+    def forward(self, line: bytes) -> None:
+        """A line from the editor. What later messages build upon is done before it returns."""
+        try:
+            message = parse(line)
+        except Malformed as error:
+            self._output.write(failure(None, error.code, str(error)))
+            return
+        match message.kind:
+            case Kind.REQUEST:
+                self._forward_request(message)
+            case Kind.NOTIFICATION if message.method == CANCELLED:
+                self._cancel(message)
+            case Kind.NOTIFICATION if message.method == INITIALIZED:
+                self._handshake.completed(message.line)
+                if not self._early:  # the server that comes is told with the handshake
+                    self._pass_on(message)
+                self._listen()
+            case _:
+                self._threads.submit(lambda: self._pass_on(message))
+
+    def close(self, patience: float) -> None:
+        """Wait ``patience`` seconds for the answers that are due, then end the session."""
+        self._pending.wait(patience)
+        self._closing.set()
+        self._handshake.end()
+
+    def _forward_request(self, message: Message) -> None:
+        if (known := self._known(message)) is not None:
+            self._output.write(known)
+            return
+        request = self._pending.add(message)
+        if message.method == INITIALIZE:
+            self._answer(request)
+        elif not self._threads.submit(lambda: self._answer(request)):
+            self._report(request, "too many requests are waiting for an answer")
+            self._pending.remove(request)
+
+    def _known(self, message: Message) -> bytes | None:
+        """The answer to one of the first questions, which all servers of this version give alike.
+
+        Where there is no server yet one is started meanwhile.
+        """
+        if not self._connections.usual:
+            return None
+        tools = self._connections.tools
+        if message.method not in BEGINNINGS:
+            version = message.version or self._handshake.version
+            return answer_to(message, version, tools) if self._servers.is_ours else None
+        answer = answer_to(message, version_of(message), tools) if self._servers.absent else None
+        if answer is not None:
+            self._early = True
+            if message.method == INITIALIZE:
+                self._handshake.promise(message.line, version_of(message))
+            self._threads.submit(self._start)
+        return answer
+
+    def _start(self) -> None:
+        """Have a server started; why there is none is said here, and again in the answer to each call."""
+        try:
+            self._servers.current()
+        except LaunchFailed as error:
+            say(str(error))
+
+    def _answer(self, request: PendingRequest) -> None:
+        """Have a request answered, by the server or with the reason why it cannot be."""
+        try:
+            self._try_to_answer(request)
+        except (LaunchFailed, Refused) as error:
+            self._report(request, str(error))
+        except Exception as error:  # noqa: BLE001 - the outermost place of a thread: the editor must get an answer
+            self._report(request, f"a defect in the bridge: {type(error).__name__}: {error}")
+        finally:
+            self._pending.remove(request)
+
+    def _try_to_answer(self, request: PendingRequest) -> None:
+        patience = self._patience(request.message)
+        attempts = 0
+        server = self._servers.current(_launching(patience))
+        while not request.cancelled and not self._closing.is_set():
+            try:
+                self._exchange(request, server, patience)
+                return
+            except Unresponsive as error:
+                self._servers.lost(server)
+                self._report(request, f"{error}{request.unsettled}")
+                return
+            except (BROKEN, NotDone) as error:
+                self._servers.lost(server)
+                self._closing.wait(attempts * RETRY_DELAY)
+                attempts += 1
+                reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            if request.message.method == LISTEN:
+                server = self._awaited(request) or server
+            elif attempts < ATTEMPTS and not request.cancelled:
+                server = self._servers.current(_launching(patience))
+            else:
+                failed = f"the server at {server.url} failed {attempts} times ({reason})"
+                self._report(request, f"{failed}{request.unsettled}")
+                return
+
+    def _patience(self, message: Message) -> Patience | None:
+        """Whoever listens has no end of it."""
+        if message.method == LISTEN:
+            return None
+        return Patience(self._connections.pulse, limit_of(message.tool, self._limit))
+
+    def _exchange(self, request: PendingRequest, server: Server, patience: Patience | None) -> None:
+        """Send a request and write its answer, and what comes before it.
+
+        Raises NotDone, Refused, OSError and Unresponsive.
+        """
+        message = request.message
+        handshake = message.version is None and message.method != INITIALIZE
+        session = self._handshake.session(server) if handshake else None
+        with Exchange(self._connections, server, patience) as exchange:
+            request.attach(exchange)
+            self._ask(request, exchange, server, session)
+
+    def _ask(self, request: PendingRequest, exchange: Exchange, server: Server, session: Session | None) -> None:
+        message = request.message
+        headers = (session.headers if session else {}) | message.routing | request.identity()
+        exchange.send("POST", headers, message.line)
+        if exchange.answer.is_stream:
+            answer = self._streamed(exchange, request)
+        else:
+            answer = self._document(exchange, message, server, session)
+        if message.method == INITIALIZE:
+            self._handshake.adopt(server, message.line, exchange, answer)
+        self._output.write(answer)
+
+    def _streamed(self, exchange: Exchange, request: PendingRequest) -> bytes:
+        """The answer in an event stream; what comes before it is passed on."""
+        message = request.message
+        for text in exchange.events():
+            answer = answered(text, message.id)
+            if answer is None:
+                self._pass_back(request, text)
+            elif message.method == LISTEN and is_result(answer):
+                raise NotDone("it is stopping, which is the only end of listening")
+            else:
+                return answer
+        raise NoAnswer("the stream ended before the answer")
+
+    def _pass_back(self, request: PendingRequest, text: bytes) -> None:
+        """Write what comes before an answer; that a listener is listening is said once, not by each server."""
+        if method_of(text) == ACKNOWLEDGED:
+            if request.acknowledged:
+                return
+            request.acknowledged = True
+        self._output.write(text)
+
+    def _document(self, exchange: Exchange, message: Message, server: Server, session: Session | None) -> bytes:
+        """The answer that is a document."""
+        text = exchange.body()
+        answer = answered(text, message.id)
+        self._check_done(exchange.answer.status, session, is_answer=answer is not None)
+        return answer or failure(message.id, NO_SERVER, explanation(server, exchange.answer, text))
+
+    def _check_done(self, status: int, session: Session | None, *, is_answer: bool) -> None:
+        match status:
+            case 401:
+                raise NotDone("it needs a valid key: give one as KGSERVE_KEY or with --key")
+            case 404 if session is not None:
+                self._handshake.lost(session)
+                raise NotDone("it does not know the session")
+            case 503 if not is_answer:
+                raise NotDone("it is stopping")
+            case _:
+                pass
+
+    def _pass_on(self, message: Message) -> None:
+        """Send what is not answered: notifications, and answers to the server's own requests.
+
+        Without a handshake there is nobody who would take them, and a server that is not there has nothing to learn.
+        """
+        server = self._servers.present() if self._handshake.made else None
+        if server is None:
+            return
+        try:
+            session = self._handshake.session(server)
+            with Exchange(self._connections, server, self._patience(message)) as exchange:
+                exchange.send("POST", session.headers if session else {}, message.line)
+                exchange.body()
+        except (BROKEN, Refused, Unresponsive) as error:
+            say(f"{message.method or 'an answer'} was not delivered: {error}")
+
+    def _cancel(self, message: Message) -> None:
+        """The editor no longer waits for a request; what has been answered already is left alone."""
+        request = self._pending.find(message.params.get("requestId"))
+        if request is None:
+            return
+        if request.message.version is not None:
+            request.abort()
+            return
+        request.cancelled = True
+        self._threads.submit(lambda: self._pass_on(message))
+
+    def _listen(self) -> None:
+        """Open the stream of what the server says by itself, once."""
+        if self._listening is None:
+            self._listening = threading.Thread(target=self._keep_listening, name="kgserve-bridge-listen", daemon=True)
+            self._listening.start()
+
+    def _keep_listening(self) -> None:
+        offered = True
+        while offered and not self._closing.is_set():
+            server = self._servers.present()
+            try:
+                offered = server is None or self._pass_events_on(server)
+            except (BROKEN, Refused, Unresponsive):
+                if server is not None:
+                    self._servers.lost(server)
+            self._closing.wait(LISTEN_DELAY)
+
+    def _pass_events_on(self, server: Server) -> bool:
+        """Pass on the server's stream until it ends; whether there may be another."""
+        session = self._handshake.session(server)
+        if session is None or session.id is None:
+            return False
+        with Exchange(self._connections, server) as exchange:
+            exchange.send("GET", session.headers)
+            if exchange.answer.is_stream:
+                for text in exchange.events():
+                    self._output.write(text)
+            elif exchange.answer.status == NOT_FOUND:
+                self._handshake.lost(session)
+            return exchange.answer.status != METHOD_NOT_ALLOWED
+
+    def _awaited(self, request: PendingRequest) -> Server | None:
+        """The server once it is back; None when nobody waits for it any more."""
+        while not self._closing.wait(LISTEN_DELAY) and not request.cancelled:
+            if (server := self._servers.present()) is not None:
+                return server
+        return None
+
+    def _report(self, request: PendingRequest, reason: str) -> None:
+        if not request.cancelled:
+            say(reason)
+            self._output.write(failure(request.message.id, NO_SERVER, reason))
+
+
+def _launching(patience: Patience | None) -> float:
+    """Seconds that a server may take to be there for a request."""
+    return PATIENCE if patience is None else min(PATIENCE, patience.left)
+
+
+class PendingRequest:
+    """One request under way.
+
+    ``cancelled``: the editor no longer waits for it. ``acknowledged``: the editor has heard that it listens.
+    """
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.cancelled = False
+        self.acknowledged = False
+        self._exchange: Exchange | None = None
+        self._call = os.urandom(16).hex() if message.method == CALL else ""
+        self._first_sent: float | None = None
+
+    def attach(self, exchange: Exchange) -> None:
+        """What carries the request from now on."""
+        self._exchange = exchange
+        if self.cancelled:
+            exchange.abort()
+
+    def identity(self) -> dict[str, str]:
+        """The headers that tell the server which call this is, and since when it has been made."""
+        if not self._call:
+            return {}
+        now = time.monotonic()
+        if self._first_sent is None:
+            self._first_sent = now
+            return {CALL_HEADER: self._call}
+        return {CALL_HEADER: self._call, AGE_HEADER: f"{now - self._first_sent:.3f}"}
+
+    @property
+    def unsettled(self) -> str:
+        """The rest of a sentence that tells why there is no answer: how to find out what was done all the same."""
+        look = WHERE_TO_LOOK.get(self.message.tool or "")
+        if self._first_sent is None or look is None:
+            return ""
+        return f". It is unknown whether {self.message.tool} was carried out. Before you call it again, look: {look}"
+
+    def abort(self) -> None:
+        """Break the connection: in the stateless era this is how a request is cancelled."""
+        self.cancelled = True
+        if self._exchange is not None:
+            self._exchange.abort()
+
+
+class PendingRequests:
+    """The requests that have no answer yet, by their id."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: dict[str, PendingRequest] = {}
+
+    def add(self, message: Message) -> PendingRequest:
+        """Remember a request before anything is done about it, so that it can be cancelled from then on."""
+        request = PendingRequest(message)
+        with self._changed:
+            self._requests[repr(message.id)] = request
+        return request
+
+    def remove(self, request: PendingRequest) -> None:
+        """The request is answered, or cannot be."""
+        with self._changed:
+            if self._requests.get(repr(request.message.id)) is request:
+                del self._requests[repr(request.message.id)]
+            self._changed.notify_all()
+
+    def find(self, request_id: object) -> PendingRequest | None:
+        """The request with this id, if it is under way."""
+        with self._changed:
+            return self._requests.get(repr(request_id))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until every request is answered, but for those that listen for ever."""
+        with self._changed:
+            self._changed.wait_for(self._all_answered, seconds)
+
+    def _all_answered(self) -> bool:
+        return all(request.message.method == LISTEN for request in self._requests.values())
+
+
+class ThreadPool:
+    """Threads that come as they are needed and leave when there is nothing to do."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, task: Callable[[], None]) -> bool:
+        """Have ``task`` done; False when too many are waiting."""
+        with self._changed:
+            if len(self._tasks) >= MOST_WAITING:
+                return False
+            self._tasks.append(task)
+            if self._idle >= len(self._tasks):
+                self._changed.notify()
+            elif self._threads < THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="kgserve-bridge", daemon=True).start()
+            return True
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            task()
+
+    def _next(self) -> Callable[[], None] | None:
+        """The task that has waited longest; None when this thread may leave."""
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: bool(self._tasks), _IDLE)
+            self._idle -= 1
+            if self._tasks:
+                return self._tasks.popleft()
+            self._threads -= 1
+            return None
+
+
+class Output:
+    """Writes whole lines, whichever thread they come from. ``on_end`` is called when nobody reads any more."""
+
+    def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
+        self._descriptor = descriptor
+        self._on_end = on_end
+        self._lock = threading.Lock()
+
+    def write(self, message: bytes) -> None:
+        """Write one message; line breaks between its tokens become spaces."""
+        rest = memoryview(message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
+        with self._lock:
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                self._on_end()
+
+
+def say(sentence: str) -> None:
+    """Tell the person who looks into the editor's log."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"kgserve mcp: {sentence}\n")
+        sys.stderr.flush()
+
+
+FILE = Path(__file__).with_name("known_answers.jsonl")
+"""What every server of this version answers first, for editors to have while one is started; `make docs` writes it.
+
+First a line that says which of the others holds the result for which version and method.
+"""
+
+METHODS = (INITIALIZE, "server/discover", "ping", "tools/list", "prompts/list", "resources/templates/list")
+"""What is asked before anything is wanted of a store, and does not depend on one."""
+
+TOOLS = "tools/list"
+TOOLSETS = ("", "memory")
+"""The wishes whose lists of tools are known: none, and what `kgserve mcp config` writes."""
+
+BEGINNINGS = frozenset({INITIALIZE, "server/discover"})
+
+
+def answer_to(message: Message, version: str | None, tools: str = "") -> bytes | None:
+    """The answer to a request, if it is known. ``version`` is the protocol's, as the editor speaks it.
+
+    ``tools`` is what it wishes to see listed.
+    """
+    if message.method not in METHODS or message.params.get("cursor") is not None or tools not in TOOLSETS:
+        return None
+    with FILE.open("rb") as lines:
+        contents: dict[str, dict[str, int]] = json.loads(next(lines))
+        number = contents.get(version or "", {}).get(named(message.method, tools))
+        if number is None:
+            return None
+        # As it stands: decoded, the list of tools would take a megabyte.
+        result = next(islice(lines, number, None)).rstrip()
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (json.dumps(message.id).encode(), result)
+
+
+def named(method: str, tools: str) -> str:
+    """What the answer to a method is called: only the list of tools differs by wish."""
+    return f"{method} {tools}" if method == TOOLS and tools else method
+
+
+def version_of(message: Message) -> str | None:
+    """The protocol's version that a first message names."""
+    if message.method != INITIALIZE:
+        return message.version
+    asked = message.params.get("protocolVersion")
+    return asked if isinstance(asked, str) else None

@@ -1,0 +1,144 @@
+"""``kgserve shell`` and ``kgserve search``: what a store is asked, in Cypher and in words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from kgserve.cli.options import Unreachable, connect, server_options, settings_options
+from kgserve.cli.shell.formats import MODES, Mode
+from kgserve.cli.terminal import Column, as_json_option, show_table, told_as_json
+from kgserve.graph.requests import SearchMode
+from kgserve.platform.settings import load
+
+if TYPE_CHECKING:
+    from kgserve.cli.shell.session import Session
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option("-c", "query", metavar="QUERY", help="Run this and leave.")
+@click.option("-f", "file", metavar="FILE", type=click.Path(path_type=Path), help="Run a file and leave.")
+@click.option("--mode", type=click.Choice(MODES), default="table", show_default=True, help="How rows are shown.")
+@click.option("--write", is_flag=True, help="Let statements change the store.")
+@click.option(
+    "--url", metavar="URL", help="The server to talk to.  [default: that of the data folder, started if need be]"
+)
+@settings_options("data_dir", "key")
+def shell(
+    store: str | None,
+    query: str | None,
+    file: Path | None,
+    mode: Mode,
+    *,
+    write: bool,
+    url: str | None,
+    data_dir: str | None,
+    key: str | None,
+) -> int:
+    """Ask STORE in Cypher: at a prompt, or from QUERY, FILE or standard input.
+
+    Statements end with a semicolon; `:help` lists the commands of the shell. Without --write nothing can be changed.
+    A script ends at the first failure with exit code 1.
+    """
+    if query is not None and file is not None:
+        raise click.UsageError("-c and -f both say what to run; choose one")
+    from kgserve.cli.shell.screen import Screen
+    from kgserve.cli.shell.session import Connection, NoServer, Session
+    from kgserve.platform.server_discovery import data_folder
+
+    screen = Screen()
+    try:
+        server = Connection(url, data_folder(data_dir), screen.note, load({"key": key}).key or None)
+    except NoServer as error:
+        raise Unreachable(error.message) from error
+    session = Session(server, screen, store, mode, write=write)
+    try:
+        return _serve(session, query, file)
+    finally:
+        server.close()
+
+
+def _serve(session: Session, query: str | None, file: Path | None) -> int:
+    from kgserve.cli.shell.commands import Left, Stopped, read_file, run
+
+    if query is None and file is None and sys.stdin.isatty() and session.screen.terminal:
+        from kgserve.cli.shell.terminal import converse
+
+        converse(session, _history())
+        return 0
+    try:
+        text = query if query is not None else read_file(file or Path("-"))
+        run(session, text, None if query is not None else str(file or "standard input"))
+    except Stopped as stopped:
+        return stopped.code
+    except Left:
+        return 0
+    return 0
+
+
+def _history() -> Path:
+    """Where the history is kept: in the folder that the user's system has for state."""
+    state = os.environ.get("XDG_STATE_HOME")  # noqa: TID251 - the user's folder, no setting of kgserve
+    return (Path(state) if state else Path.home() / ".local" / "state") / "kgserve" / "history"
+
+
+COLUMNS = (Column("Score"), Column("Type"), Column("Id"), Column("Content"))
+_MOST_SHOWN = 200
+
+
+@click.command()
+@click.argument("store")
+@click.argument("query")
+@click.option(
+    "--mode", type=click.Choice(get_args(SearchMode)), default="hybrid", show_default=True, help="How they are found."
+)
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Most nodes.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only nodes of this type; may be repeated.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only nodes with this tag; may be repeated.")
+@click.option("--as-of", metavar="WHEN", help="As it was: a sequence, or a time such as 2025-07-15T12:00:00Z.")
+@click.option("--valid-at", metavar="TIME", help="Only what was true in the world then, or `now`.")
+@as_json_option
+@server_options
+def search(
+    store: str,
+    query: str,
+    *,
+    mode: SearchMode,
+    limit: int,
+    types: tuple[str, ...],
+    tags: tuple[str, ...],
+    as_of: str | None,
+    valid_at: str | None,
+) -> None:
+    """Find nodes of STORE by words, meaning and relations, best first.
+
+    A QUERY in words is enough. What was written a moment ago may be missing until the indexes have seen it.
+    """
+    with connect() as client:
+        found = client.store(store).search(
+            query,
+            mode=mode,
+            limit=limit,
+            types=types or None,
+            tags=tags or None,
+            as_of=as_of,
+            valid_at=valid_at,
+        )
+    if told_as_json(found):
+        return
+    if found.degraded:
+        click.echo("kgserve: without an embedding model meaning is judged by words and letters alone", err=True)
+    show_table(
+        COLUMNS,
+        [(f"{hit.score:.3f}", hit.node.type, hit.node.id, _beginning(hit.node.content or "")) for hit in found.hits],
+    )
+
+
+def _beginning(content: str) -> str:
+    words = " ".join(content[: 2 * _MOST_SHOWN].split())
+    return words if len(words) <= _MOST_SHOWN else f"{words[: _MOST_SHOWN - 1]}…"

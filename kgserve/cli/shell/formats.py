@@ -1,0 +1,163 @@
+"""Answers as text for programs: CSV, JSON, JSON lines, and the tab-separated lines that a table is in a pipe.
+
+In a cell of its own a node is ``(id :type)``, and relations and paths are drawn as in Cypher.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from kgserve.graph.answers import CypherAnswer
+from kgserve.platform.errors import InvalidInput
+
+Mode = Literal["table", "json", "csv", "jsonl"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+def plain(answer: CypherAnswer) -> Iterator[str]:
+    """A header and a line for each row, fields separated by tabs; null is an empty field."""
+    if answer.columns:
+        yield tabbed(answer.columns)
+    for row in answer.rows:
+        yield tabbed(["" if value is None else cell(value) for value in row])
+
+
+def csv_lines(answer: CypherAnswer) -> Iterator[str]:
+    """CSV with a header; null is an empty field, what is neither text nor a number is JSON."""
+    if answer.columns:
+        yield _csv_line(answer.columns)
+    for row in answer.rows:
+        yield _csv_line([_csv_field(value) for value in row])
+
+
+def json_lines(answer: CypherAnswer) -> Iterator[str]:
+    """One JSON object for each row."""
+    names = unique(answer.columns)
+    for row in answer.rows:
+        yield _json(dict(zip(names, row, strict=True))) + "\n"
+
+
+def json_array(answer: CypherAnswer) -> Iterator[str]:
+    """One JSON array of objects, with a line for each row."""
+    if not answer.rows:
+        yield "[]\n"
+        return
+    lines = [line.rstrip("\n") for line in json_lines(answer)]
+    yield "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+WRITERS: dict[Mode, Callable[[CypherAnswer], Iterator[str]]] = {
+    "table": plain,
+    "json": json_array,
+    "csv": csv_lines,
+    "jsonl": json_lines,
+}
+SUFFIXES: dict[str, Mode] = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+def by_suffix(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
+    """The writer for a file, by the end of its name. Raises InvalidInput when that says nothing."""
+    try:
+        return WRITERS[SUFFIXES[file.suffix.lower()]]
+    except KeyError:
+        known = ", ".join(SUFFIXES)
+        raise InvalidInput(f"{file} has none of the endings that can be written: {known}") from None
+
+
+def unique(columns: list[str]) -> list[str]:
+    """Column names as keys of an object: of names that repeat, the second becomes ``name_2``."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 1
+        while name in names:
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
+
+
+def tabbed(fields: Sequence[str]) -> str:
+    """Fields as a line; what would end one of them is escaped."""
+    escaped = (
+        field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r") for field in fields
+    )
+    return "\t".join(escaped) + "\n"
+
+
+def cell(value: Any) -> str:
+    """The text of a value that has a cell to itself; a string stands as it is."""
+    return value if isinstance(value, str) else _inner(value)
+
+
+def is_node(value: Any) -> bool:
+    """Whether a value is a node, by the keys that the server gives one."""
+    return isinstance(value, dict) and "_label" in value and "id" in value and "_from" not in value
+
+
+def is_relation(value: Any) -> bool:
+    """Whether a value is a relation."""
+    return isinstance(value, dict) and "_label" in value and "_from" in value and "_to" in value
+
+
+def is_path(value: Any) -> bool:
+    """Whether a value is a path: nodes, and the relations between them."""
+    match value:
+        case {"nodes": list(nodes), "relations": list(relations), **others}:
+            return not others and all(map(is_node, nodes)) and all(map(is_relation, relations))
+        case _:
+            return False
+
+
+def _csv_line(fields: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(fields)
+    return line.getvalue()
+
+
+def _csv_field(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _inner(value: Any) -> str:
+    if is_relation(value):
+        return f"({value['_from']})-{_arrow_text(value)}->({value['_to']})"
+    if is_node(value):
+        return _node(value)
+    if is_path(value):
+        return _path(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_inner(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_inner(each) for each in value) + "]"
+    return _json(value)
+
+
+def _node(node: Mapping[str, Any]) -> str:
+    return f"({node['id']} :{node.get('type') or node['_label']})"
+
+
+def _arrow_text(relation: Mapping[str, Any]) -> str:
+    return f"[:{relation.get('relation_type') or relation['_label']}]"
+
+
+def _path(path: Mapping[str, Any]) -> str:
+    nodes: list[dict[str, Any]] = path["nodes"]
+    if not nodes:
+        return "()"
+    parts = [_node(nodes[0])]
+    for before, relation, after in zip(nodes, path["relations"], nodes[1:], strict=False):
+        forward = relation["_from"] == before["id"]
+        parts.append(f"{'-' if forward else '<-'}{_arrow_text(relation)}{'->' if forward else '-'}{_node(after)}")
+    return "".join(parts)

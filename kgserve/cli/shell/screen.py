@@ -1,0 +1,199 @@
+"""Where rows, notes and errors go: drawn on a terminal, plain in a pipe."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kgserve.cli.shell.formats import WRITERS, Mode, cell, is_node, is_path, is_relation
+from kgserve.cli.shell.script import Entry
+from kgserve.graph.answers import CypherAnswer
+from kgserve.platform.errors import InvalidInput, KgserveError
+
+NARROWEST = 8
+"""Characters that a column needs to say anything; with less, each row is drawn as a list of its own."""
+LONGEST = 1000
+"""Characters of a value that are looked at: a terminal shows fewer."""
+POSITION = re.compile(r"\bline (\d+), column (\d+)")
+REACH = 60
+"""Characters of a long line that are shown on either side of the place."""
+
+
+class Screen:
+    """Standard output and standard error. ``terminal`` says whether somebody is looking at the former."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdout.isatty()
+        self._first = True
+
+    def show(self, answer: CypherAnswer, mode: Mode) -> None:
+        """Write the rows."""
+        if mode == "table" and self.terminal:
+            draw(answer, Console(highlight=False))
+        else:
+            self._write(answer, mode)
+        sys.stdout.flush()  # a program may read along
+
+    def tell(self, message: str) -> None:
+        """Write what somebody asked to be told."""
+        sys.stdout.write(f"{message}\n")
+
+    def note(self, message: str) -> None:
+        """Say something beside the rows, to a person only."""
+        if self.terminal:
+            self._coloured(sys.stdout, "dim", message)
+
+    def warn(self, message: str) -> None:
+        """Say what a program's author must know too, beside the rows."""
+        sys.stdout.flush()
+        self._coloured(sys.stderr, "yellow", message)
+
+    def fail(self, error: KgserveError, entry: Entry | None = None, source: str | None = None) -> None:
+        """Say what went wrong, and where: in which line of ``source``, and under the place in the statement."""
+        sys.stdout.flush()
+        first, *rest = (printable(line) for sentence in sentences(error) for line in sentence.split("\n"))
+        where = f"{source}:{entry.line}: " if source and entry else ""
+        self._coloured(sys.stderr, "bold red", f"{where}{first}")
+        for line in rest:
+            self._coloured(sys.stderr, "red", f"  {line}")
+        found = position(error)
+        if found and entry:
+            for line in pointed(entry.text, *found):
+                sys.stderr.write(f"{printable(line)}\n")
+
+    def _write(self, answer: CypherAnswer, mode: Mode) -> None:
+        if mode == "table" and not answer.columns:
+            return
+        if mode == "table" and not self._first:
+            sys.stdout.write("\n")  # what ends one table in a pipe
+        self._first = False
+        for text in WRITERS[mode](answer):
+            sys.stdout.write(text)
+
+    def _coloured(self, stream: TextIO, style: str, message: str) -> None:
+        console = Console(file=stream, highlight=False, soft_wrap=True)
+        console.print(Text(message, style=style))
+
+
+def draw(answer: CypherAnswer, console: Console) -> None:
+    """Print the rows as a table, one line each, long values cut; or row by row when there are too many columns."""
+    if not answer.columns:
+        return
+    if len(answer.columns) * NARROWEST > _room(len(answer.columns), console.width):
+        for number, row in enumerate(answer.rows, 1):
+            console.print(_record(number, answer.columns, row))
+    else:
+        console.print(_table(answer, console.width))
+
+
+def fitted(wanted: Sequence[int], room: int) -> list[int]:
+    """Widths of columns: those that want less than an even share have it, the others share what is left."""
+    widths = [0] * len(wanted)
+    for place, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        widths[index] = min(wanted[index], room // (len(wanted) - place))
+        room -= widths[index]
+    return widths
+
+
+def printable(text: str) -> str:
+    """A text on one line, without anything that would steer a terminal."""
+    return "".join(each if each.isprintable() else _visible(each) for each in text)
+
+
+def sentences(error: KgserveError) -> list[str]:
+    """What an error says, without saying anything twice."""
+    faults = [fault.message for fault in error.errors] if isinstance(error, InvalidInput) else []
+    message = error.message.removeprefix("query: ")
+    return list(dict.fromkeys([message, *(fault for fault in faults if fault not in error.message)]))
+
+
+def position(error: KgserveError) -> tuple[int, int] | None:
+    """Line and column of an error in its statement, both from 1, if it names them."""
+    found = next((found for sentence in sentences(error) if (found := POSITION.search(sentence))), None)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def pointed(text: str, line: int, column: int) -> list[str]:
+    """The line that is meant, and below it a caret at the column; nothing when the text has no such line."""
+    lines = text.split("\n")
+    if not 1 <= line <= len(lines):
+        return []
+    whole = lines[line - 1].replace("\t", " ").rstrip("\r")
+    at = min(column - 1, len(whole))
+    start = max(0, at - REACH)
+    before = ("…" if start else "") + whole[start:at]
+    after = whole[at : at + REACH] + ("…" if len(whole) > at + REACH else "")
+    return [f"  {before}{after}", f"  {' ' * _columns(before)}^"]
+
+
+def _table(answer: CypherAnswer, width: int) -> RenderableType:
+    head = [_plain(column) for column in answer.columns]
+    rows = [[_text(value) for value in row] for row in answer.rows]
+    wanted = [max(text.cell_len for text in column) for column in zip(head, *rows, strict=True)]
+    table = _empty()
+    for index, each in enumerate(fitted(wanted, _room(len(head), width))):
+        numbers = rows and all(_is_number(row[index]) for row in answer.rows)
+        table.add_column(
+            head[index], justify="right" if numbers else "left", width=each, no_wrap=True, overflow="ellipsis"
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _room(columns: int, width: int) -> int:
+    """Characters for the columns themselves; between two of them are three."""
+    return width - 3 * columns + 1
+
+
+def _record(number: int, columns: list[str], row: list[Any]) -> RenderableType:
+    table = _empty()
+    table.add_column(f"row {number}", no_wrap=True, style="bold")
+    table.add_column("", no_wrap=True, overflow="ellipsis")
+    for column, value in zip(columns, row, strict=True):
+        table.add_row(_plain(column), _text(value))
+    return table
+
+
+def _empty() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+
+
+def _text(value: Any) -> Text:
+    """A cell in its colour."""
+    return _plain(cell(value)[:LONGEST], _style(value))
+
+
+def _plain(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)
+
+
+def _visible(character: str) -> str:
+    return {"\n": "↵", "\t": " ", "\r": ""}.get(character, "\N{REPLACEMENT CHARACTER}")
+
+
+def _style(value: Any) -> str:
+    if value is None:
+        return "dim"
+    if is_node(value) or is_relation(value) or is_path(value):
+        return "cyan"
+    return "magenta" if isinstance(value, int | float) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal that a text takes; East Asian letters take two."""
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+    )

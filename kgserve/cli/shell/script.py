@@ -1,0 +1,100 @@
+"""A text as the statements and commands that it holds."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from kgserve.cypher.lexer import Unterminated, scan
+from kgserve.platform.errors import InvalidInput
+
+GAP = re.compile(r"[\s;\u180e\ufeff]+|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
+EXPORT = re.compile(r':export\b[ \t]*(?:"[^"\n]*"|[^\s;]+)?')
+"""The one command that holds a statement, up to its file, which is no Cypher."""
+NEAR = 1 << 16
+"""Characters in which a statement's end is looked for first: copying the rest of a long script for each adds up."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A statement without its semicolon, or a command with its colon.
+
+    ``line`` is where it begins, from 1; ``ended`` is false when the text ran out before its end.
+    """
+
+    text: str
+    line: int
+    ended: bool
+
+
+def entries(text: str) -> Iterator[Entry]:
+    """What a text holds, in order. A statement ends at a semicolon, a command with its line."""
+    newlines = [found.start() for found in re.finditer("\n", text)]
+    for start, end, ended in _spans(text):
+        yield Entry(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
+
+
+def unfinished(text: str) -> bool:
+    """Whether more lines must follow before a text can be carried out."""
+    last = deque(entries(text), maxlen=1)
+    return bool(last) and not last[0].ended
+
+
+def _spans(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Start, end and whether it is ended, of each entry."""
+    position = 0
+    while position < len(text):
+        start = _start_of_entry(text, position)
+        if text.startswith(":", start):
+            end, ended, position = _end_of_command(text, start)
+        else:
+            end, ended = _end_of_statement(text, start)
+            position = end + 1
+        if start < end:
+            yield start, end, ended
+
+
+def _start_of_entry(text: str, offset: int) -> int:
+    """Where the next entry begins, after blanks and comments."""
+    position = offset
+    while found := GAP.match(text, position):
+        position = found.end()
+    return position
+
+
+def _end_of_command(text: str, start: int) -> tuple[int, bool, int]:
+    """Where a command ends, whether it is whole, and where to go on."""
+    if export := EXPORT.match(text, start):
+        end, ended = _end_of_statement(text, export.end())
+        return end, ended, end + 1
+    line = text.find("\n", start)
+    end = line if line >= 0 else len(text)
+    return end, True, end
+
+
+def _end_of_statement(text: str, start: int) -> tuple[int, bool]:
+    """Where its semicolon is, or the end of the text; and whether nothing more is to come."""
+    end, how = _semicolon(text[start : start + NEAR])
+    if how != "found" and start + NEAR < len(text):
+        end, how = _semicolon(text[start:])
+    return start + end, how != "missing"
+
+
+def _semicolon(text: str) -> tuple[int, Literal["found", "missing", "unreadable"]]:
+    """The semicolon that ends a statement. What cannot be read ends at any, for the server to say what is wrong."""
+    position = 0
+    try:
+        for token in scan(text):
+            if token.text == ";":
+                return token.start, "found"
+            position = token.end
+    except Unterminated:
+        return len(text), "missing"
+    except InvalidInput:
+        semicolon = text.find(";", position)
+        return (semicolon if semicolon >= 0 else len(text)), "unreadable"
+    return len(text), "missing"

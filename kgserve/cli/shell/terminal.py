@@ -1,0 +1,263 @@
+"""The shell on a terminal: a prompt with history, colours and completion."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.lexers import PygmentsLexer
+from pygments.lexers.graph import CypherLexer
+
+from kgserve import __version__
+from kgserve.admin.api import StoreStats
+from kgserve.cli.shell.commands import COMMANDS, Left, Stopped, run
+from kgserve.cli.shell.formats import MODES
+from kgserve.cli.shell.script import unfinished
+from kgserve.cli.shell.session import Session
+from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, NODE_LABELS, PROCEDURES, RELATION_LABELS
+from kgserve.platform.errors import KgserveError
+
+LEAVING = {"exit", "quit"}
+"""Words that people type to leave, though commands begin with a colon."""
+
+FRESH = 10.0
+"""Seconds for which the types of a store are not asked for again, unless something was written."""
+
+Expected = Literal[
+    "command", "help", "store", "mode", "switch", "parameter", "file", "node type", "relation type", "node label",
+    "relation label", "node property", "relation property", "property", "procedure", "word", "nothing",
+]  # fmt: skip
+
+COMMAND_CONTEXTS: tuple[tuple[Expected, str], ...] = (
+    ("command", r":(\w*)$"),
+    ("help", r":help\s+:?(\w*)$"),
+    ("store", r":use\s+(\S*)$"),
+    ("mode", r":mode\s+(\w*)$"),
+    ("switch", r":(?:write|timing)\s+(\w*)$"),
+    ("parameter", r":set\s+\$?(\w*)$"),
+    ("file", r":(?:source|export)\s+(\S*)$"),
+)
+"""What a line that begins with a colon may go on with."""
+
+CONTEXTS: tuple[tuple[Expected, str], ...] = (
+    ("parameter", r"\$(\w*)$"),
+    ("relation label", r"\[\s*\w*\s*:\s*(?:\w+\s*\|\s*:?)*(\w*)$"),
+    ("node label", r"\(\s*\w*\s*:\s*(\w*)$"),
+    ("relation property", r"\[[^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
+    ("node property", r"\([^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
+    ("procedure", r"\b(?i:CALL)\s+(\w*)$"),
+    ("word", r"\b([A-Za-z_]\w*)$"),
+)
+"""What the end of a statement's text may go on with; the first that fits counts."""
+
+QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\*.*?\*/", re.DOTALL)
+COMPARED = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
+
+
+def converse(session: Session, history: Path) -> None:
+    """Read and carry out what is typed until somebody leaves. Ctrl-C ends a statement, or clears the line."""
+    session.screen.note(f"kgserve {__version__} at {session.server.url}; `:help` lists the commands")
+    prompt = _prompt(session, history)
+    while (text := _typed(prompt, session)) is not None and _word(text) not in LEAVING:
+        try:
+            run(session, text)
+        except KeyboardInterrupt:
+            session.screen.warn("\n" + _interrupted(session))  # the terminal has shown ^C
+        except Stopped:  # it has been reported
+            continue
+        except Left:
+            return
+
+
+def _typed(prompt: PromptSession[str], session: Session) -> str | None:
+    """The next input, None when there will be none."""
+    while True:
+        try:
+            return prompt.prompt(lambda: _marker(session))
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return None
+
+
+def _prompt(session: Session, history: Path) -> PromptSession[str]:
+    return PromptSession(
+        history=_kept(history),
+        lexer=PygmentsLexer(CypherLexer),
+        completer=CypherCompleter(Vocabulary(session)),
+        complete_in_thread=True,
+        complete_while_typing=False,
+        multiline=Condition(_more_must_follow),
+        prompt_continuation=_continuation,
+    )
+
+
+def _more_must_follow() -> bool:
+    text = get_app().current_buffer.text
+    return unfinished(text) and _word(text) not in LEAVING
+
+
+def _word(text: str) -> str:
+    return text.strip().removesuffix(";").strip().lower()
+
+
+def _marker(session: Session) -> StyleAndTextTuples:
+    writing: StyleAndTextTuples = [("ansired", " write")] if session.write else []
+    return [("bold", session.store or "kgserve"), *writing, ("", "> ")]
+
+
+def _continuation(width: int, _line: int, wrap_count: int) -> str:
+    return " " * width if wrap_count else f"{'…':>{max(width - 1, 1)}} "
+
+
+def _kept(file: Path) -> History:
+    """The history in a file that only its owner can read; in memory where that cannot be had."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(file))
+
+
+def _interrupted(session: Session) -> str:
+    return "interrupted; it may have been carried out all the same" if session.write else "interrupted"
+
+
+def expected(before: str) -> tuple[Expected, str]:
+    """What is expected after a text, and the part of it that is already there."""
+    line = before.lstrip()
+    if line.startswith(":"):
+        for kind, pattern in COMMAND_CONTEXTS:
+            if found := re.fullmatch(pattern, line):
+                return kind, found[1]
+        if not line.startswith(":export"):
+            return "nothing", ""
+    bare = QUOTED.sub(lambda found: " " * len(found[0]), before)
+    if opened := re.search(r"['\"`]|//|/\*", bare):
+        return _in_quotes(before[: opened.start()], before[opened.start() :])
+    return _in_statement(bare)
+
+
+def _in_quotes(before: str, quoted: str) -> tuple[Expected, str]:
+    compared = COMPARED.search(before) if quoted[0] in "'\"" else None
+    if compared is None:
+        return "nothing", ""
+    return ("relation type" if compared[1].lower() == "relation_type" else "node type"), quoted[1:]
+
+
+def _in_statement(bare: str) -> tuple[Expected, str]:
+    if found := re.search(r"(\w+)\.(\w*)$", bare):
+        return _property_of(found[1], bare), found[2]
+    for kind, pattern in CONTEXTS:
+        if found := re.search(pattern, bare):
+            return kind, found[1]
+    return "nothing", ""
+
+
+def _property_of(variable: str, bare: str) -> Expected:
+    if re.search(rf"\[\s*{variable}\b", bare):
+        return "relation property"
+    return "node property" if re.search(rf"\(\s*{variable}\s*[:){{]", bare) else "property"
+
+
+class CypherCompleter(Completer):
+    """Offers what fits at the cursor. It may ask the server, so it belongs into a thread."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._files = PathCompleter(expanduser=True)
+        self._offers: dict[Expected, Callable[[], Iterable[str]]] = {
+            "command": lambda: COMMANDS,
+            "help": lambda: COMMANDS,
+            "store": vocabulary.stores,
+            "mode": lambda: MODES,
+            "switch": lambda: ("on", "off"),
+            "parameter": lambda: sorted(vocabulary.session.parameters),
+            "node type": lambda: vocabulary.words().node_types,
+            "relation type": lambda: vocabulary.words().relation_types,
+            "node label": lambda: NODE_LABELS,
+            "relation label": lambda: RELATION_LABELS,
+            "node property": lambda: _properties(NODE_LABELS),
+            "relation property": lambda: _properties(RELATION_LABELS),
+            "property": lambda: _properties(LABELS),
+            "procedure": lambda: [f"{name}(" for name in PROCEDURES],
+            "word": lambda: (*KEYWORDS, *(f"{name}(" for name in FUNCTIONS)),
+        }
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """What fits, in the order in which it is offered."""
+        kind, begun = expected(document.text_before_cursor)
+        if kind == "file":
+            yield from self._files.get_completions(Document(begun), complete_event)
+        elif kind != "nothing":
+            for offer in self._offers[kind]():
+                if offer.lower().startswith(begun.lower()):
+                    yield Completion(offer, start_position=-len(begun), display_meta=kind)
+
+
+def _properties(labels: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
+    """Those of any of some labels, each once."""
+    return dict.fromkeys(chain.from_iterable(labels.values()))
+
+
+class Words(msgspec.Struct, frozen=True):
+    """What is completed differently from store to store, most frequent first."""
+
+    node_types: tuple[str, ...] = ()
+    relation_types: tuple[str, ...] = ()
+
+
+class Vocabulary:
+    """The words of the session's store, asked for when they are needed. What the server refuses is left empty."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._words = Words()
+        self._known: tuple[str | None, int] = (None, -1)
+        self._since = 0.0
+
+    def words(self) -> Words:
+        """The types of the store in use."""
+        wanted = (self.session.store, self.session.writes)
+        if wanted != self._known or time.monotonic() - self._since > FRESH:
+            self._words = self._asked(self.session.store)
+            self._known, self._since = wanted, time.monotonic()
+        return self._words
+
+    def stores(self) -> list[str]:
+        """The names of the server's stores."""
+        try:
+            server = self.session.server
+            return [each.name for each in server.stores()] if server.connected else []
+        except KgserveError:
+            return []
+
+    def _asked(self, store: str | None) -> Words:
+        try:
+            server = self.session.server
+            return Words() if store is None or not server.connected else _by_frequency(server.stats(store))
+        except KgserveError:
+            return Words()
+
+
+def _by_frequency(stats: StoreStats) -> Words:
+    def ordered(counts: dict[str, int]) -> tuple[str, ...]:
+        return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+
+    return Words(ordered(stats.types), ordered(stats.relation_types))

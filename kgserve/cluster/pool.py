@@ -1,0 +1,487 @@
+"""The stores of a cluster as one of its nodes serves them: those that it owns, whose files are copies of their logs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Iterable
+from contextlib import closing, contextmanager, suppress
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from kgserve.cluster.bases import sweep
+from kgserve.cluster.handover import Target, await_opened
+from kgserve.cluster.membership import Formats, Membership
+from kgserve.cluster.ownership import Elsewhere, Ownership
+from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
+from kgserve.cluster.read_replicas import Bases, Copies, fetch_store, refusal, served_elsewhere
+from kgserve.cluster.shared import shared_records
+from kgserve.cluster.shipping import (
+    Reached,
+    Shipping,
+    fence,
+    forget_reached,
+    matching,
+    note_reached,
+    reached_by,
+    read_reached,
+    take_over,
+)
+from kgserve.platform.access.audit import newest_records
+from kgserve.platform.access.audit_api import AuditRecord
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import sync_folder, write_whole
+from kgserve.platform.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
+from kgserve.platform.metrics.observation import NodeCounts
+from kgserve.platform.permissions import private_folder
+from kgserve.platform.settings import Settings
+from kgserve.storage.journal.journal import Journal, list_segments
+from kgserve.storage.journal.snapshot import list_snapshots
+from kgserve.storage.layout import Layout, StoreFile, open_journal
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
+from kgserve.stores.placement import NODE_FILE, Away, Commits, Held, Placement, described
+
+log = structlog.get_logger()
+
+_encode = msgspec.json.Encoder().encode
+_ASIDE_PREFIX = ".aside-"
+_FAILURES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
+
+
+class ClusterPlacement(Placement):
+    """What this node serves of a cluster's stores. A store is taken over when somebody asks for it here.
+
+    The registry says which stores there are and what their settings are; files of a store that another node serves are
+    an older copy, with which its next take-over begins.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Settings,
+        logs: Log,
+        registry: Registry,
+        blobs: Blobs,
+        membership: Membership,
+    ) -> None:
+        """Raises Conflict for a folder that is another node's, and Unavailable."""
+        self._log = logs
+        self._registry = registry
+        self._blobs = blobs
+        self._membership = membership
+        self._ownership = Ownership(registry, membership)
+        self._formats = Formats(registry)
+        self._lock = threading.Lock()
+        # The claims by which stores were placed, and how often this node had been silent before.
+        self._placed: dict[str, _Placed] = {}
+        self.counts = counts = NodeCounts()
+        self._counts = counts
+        self._copies = Copies(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
+        super().__init__(data_dir, settings)
+        self._ownership.look()
+        self._ownership.outdated.append(self._was_outdated)
+        membership.after_each_round(self._ownership.look)
+
+    def names(self) -> list[str]:
+        """See `Placement.names`. Who is cut off says what there was."""
+        with suppress(Unavailable):
+            self._ownership.look()
+        return sorted(self._ownership.stores())
+
+    def here(self) -> list[str]:
+        """See `Placement.here`."""
+        return sorted(name for name in self._ownership.stores() if self.is_here(name))
+
+    def exists(self, name: str) -> bool:
+        """See `Placement.exists`."""
+        return self._ownership.exists(name) or self._is_ours_alone(name)
+
+    def is_here(self, name: str) -> bool:
+        """See `Placement.is_here`."""
+        return self._ownership.owns(name)
+
+    def away(self, name: str) -> Away | None:
+        """See `Placement.away`."""
+        owner = self._ownership.known(name)
+        if owner is None or self.is_here(name):
+            return None
+        return Away(owner.node, decode_json(owner.description, StoreFile))
+
+    def elsewhere(self, name: str) -> ServedElsewhere | None:
+        """See `Placement.elsewhere`."""
+        owner, others = self._ownership.known(name), self.others()
+        if owner is None or owner.node not in others or self._membership.is_quiet(owner.node):
+            return None
+        return served_elsewhere(name, Elsewhere(owner.node, others[owner.node]))
+
+    def place(self, name: str, chosen: StoreSettings | None) -> bool:
+        """See `Placement.place`. Raises ServedElsewhere and OwnerQuiet for a store of another node, and Unavailable."""
+        layout = self.layout(name)
+        if chosen is not None:
+            self._refuse_twin(name)
+        description = None if chosen is None else described(chosen)
+        if coming := self._is_ours_alone(name):
+            description = layout.as_described()
+        began, silences = time.perf_counter(), self._membership.silences
+        made = None if description is None else _encode(description)
+        found = self._ownership.seek(name, made, coming=coming)
+        if isinstance(found, Elsewhere):
+            raise refusal(name, found)
+        try:
+            self._prepare(layout, found.claim.owner)
+        except BaseException:
+            self._ownership.give_up(name)
+            raise
+        with self._lock:
+            self._placed[name] = _Placed(found.claim, silences, began)
+        return found.made and chosen is not None
+
+    def place_copy(self, name: str) -> None:
+        """See `Placement.place_copy`. Raises Unavailable while another node alone has the store's files."""
+        began, silences = time.perf_counter(), self._membership.silences
+        claim = self._ownership.arrived(name)
+        self._prepare(self.layout(name), claim.owner, to_own=False)
+        with self._lock:
+            self._placed[name] = _Placed(claim, silences, began, is_copy=True)
+
+    def copied_files(self, name: str) -> tuple[Journal, Reached]:
+        """See `CopiedFiles.copied_files`. Raises Unavailable, too."""
+        owner, layout = self._ownership.arrived(name).owner, self.layout(name)
+        self._prepare(layout, owner, to_own=False)
+        layout.mark_open()
+        journal = open_journal(layout, self._settings.journal_segment_mb)
+        try:
+            return journal, reached_by(journal, name, owner)
+        except BaseException:
+            journal.close()
+            raise
+
+    def begin(self, pool: Held) -> None:
+        """See `Placement.begin`."""
+        self._copies.begin(pool)
+
+    def close(self) -> None:
+        """See `Placement.close`."""
+        self._copies.close()
+
+    def remove(self, name: str) -> None:
+        """See `Placement.remove`."""
+        self._copies.let_go(name)
+        super().remove(name)
+
+    def status(self, *, look: bool = True) -> ClusterStatus:
+        """See `Placement.status`."""
+        with suppress(Unavailable):
+            if look:
+                self._ownership.look()
+                self._formats.look()
+        owners = [*self._ownership.stores().values()]
+        alive = self._membership.alive()
+        known = {owner.node: owner.url for owner in owners} | {name: beat.url for name, beat in alive.items()}
+        stores = Counter(owner.node for owner in owners)
+        nodes = [
+            ClusterNode(
+                name=name,
+                url=url,
+                state=_state(alive.get(name)),
+                stores=stores[name],
+            )
+            for name, url in sorted(known.items())
+        ]
+        silent = self._membership.is_silent
+        return ClusterStatus(node=self._ownership.node, silent=silent, format=self._formats.current, nodes=nodes)
+
+    def hand_over(self, name: str, node: str) -> MoveAnswer:
+        """See `Placement.hand_over`."""
+        alive = self._membership.alive()
+        if node not in alive:
+            raise Conflict(f"node {node!r} is not alive; there are {', '.join(sorted(alive))}")
+        url = alive[node].url
+        if node != self._ownership.node:
+            self._ownership.hand_over(name, node, url)
+        return MoveAnswer(store=name, node=node, url=url)
+
+    def await_opened(self, name: str, node: str, until: float) -> str:
+        """See `Placement.await_opened`."""
+        alive = self._membership.alive()
+        if node not in alive:
+            return f"node {node!r} is no longer alive; another one takes store {name!r} over"
+        return await_opened(name, Target(node, alive[node].url, alive[node].token), until)
+
+    def drain(self, *, undo: bool) -> list[str]:
+        """See `Placement.drain`."""
+        self._membership.drain(undo=undo)
+        stores = self._ownership.stores()
+        return [] if undo else sorted(name for name, owner in stores.items() if owner.node == self._ownership.node)
+
+    def successor(self, name: str) -> str:
+        """See `Placement.successor`."""
+        return self._ownership.taker(name, self._ownership.node).node
+
+    def repair(self, name: str) -> int:
+        """See `Placement.repair`."""
+        layout = self.layout(name)
+        claim = self._ownership.claimed(name)
+        if not layout.exists:
+            raise Conflict(f"node {self._ownership.node!r} has no files of store {name!r}; ask another one")
+        try:
+            begins = fence(self._log, name, claim.owner.epoch + 1)
+            found = self._compared(layout, claim.owner)
+            self._ownership.seize(name, begins)
+        except BaseException:
+            self._ownership.give_up(name)
+            raise
+        forget_reached(layout.root)
+        log.warning("log_made_anew", store=name, found=found, begins=begins)
+        return found
+
+    def _compared(self, layout: Layout, owner: Owner) -> int:
+        """How many frames a log still has, all of which the files here have as well. Raises Conflict."""
+        with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
+            return matching(journal, self._log, layout.name, owner)
+
+    def finish_upgrade(self) -> UpgradeAnswer:
+        """See `Placement.finish_upgrade`."""
+        return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
+
+    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+        """See `Placement.recorded`. Other nodes' records are here within a second or two."""
+        known = self._registry.beats()
+        if node is not None and node not in known:
+            raise NotFound(f"no node {node!r} was ever in this cluster; there are {', '.join(sorted(known))}")
+        found = [record for each in known if node in (None, each) for record in self._recorded_by(each, limit)]
+        return sorted(found, key=attrgetter("time"))[-limit:]
+
+    def _recorded_by(self, node: str, limit: int) -> list[AuditRecord]:
+        if node != self._ownership.node:
+            return shared_records(self._log, node, limit)
+        return [msgspec.structs.replace(each, node=node) for each in newest_records(self.data_dir, limit)]
+
+    def token_of(self, node: str) -> str:
+        """See `Placement.token_of`."""
+        alive = self._membership.alive()
+        return alive[node].token if node in alive else ""
+
+    def others(self) -> dict[str, str]:
+        """See `Placement.others`."""
+        alive = self._membership.alive()
+        return {name: beat.url for name, beat in alive.items() if name != self._ownership.node}
+
+    def commits(self, name: str, journal: Journal) -> Commits:
+        """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
+        with self._lock:
+            claim, silences, began, is_copy = self._placed[name]
+        if is_copy:
+            return self._copies.opened(journal, name, claim.owner)
+        bases = Bases(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
+        try:
+            arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
+            shipping = take_over(journal, self._log, name, claim.owner)
+            if arrived is not None:
+                self._ownership.keep(name, arrived)
+                self._log.trim(name, claim.owner.begins)
+        except BaseException:
+            self._ownership.give_up(name)
+            raise
+        self._counts.takeovers.observe(time.perf_counter() - began)
+        return OwnedCommits(shipping, bases, self._ownership, self._membership, silences, self._counts)
+
+    def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
+        """See `Placement.describe`: for all nodes."""
+        self._ownership.describe(layout.name, _encode(description))
+        return layout.describe(description)
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """See `Placement.adopt`. Raises Conflict when the cluster has a store of this name."""
+        if self._ownership.exists(name):
+            raise Conflict(f"store {name!r} exists already")
+        super().adopt(name, folder)
+
+    def drop(self, name: str) -> None:
+        """See `Placement.drop`: for all nodes."""
+        with self._lock:
+            claim = self._placed.pop(name).claim
+        begins = fence(self._log, name, claim.owner.epoch)
+        self._ownership.drop(name, begins)
+        self.remove(name)
+        try:
+            self._log.trim(name, begins)
+            sweep(self._blobs, name, claim.owner, ())
+        except KgserveError as error:
+            log.warning("log_not_trimmed", store=name, reason=str(error))
+
+    def forget_outdated(self, name: str) -> bool:
+        """See `Placement.forget_outdated`."""
+        self._copies.let_go(name)
+        reached = read_reached(self.layout(name).root)
+        if reached is None:
+            return False
+        exists = self._ownership.exists(name)
+        owner = self._ownership.known(name)
+        if not exists or (owner is not None and reached.is_outdated(owner)):
+            self.remove(name)
+        return not exists
+
+    def clear_trash(self) -> None:
+        """See `Placement.clear_trash`: also copies that have become of no use meanwhile."""
+        super().clear_trash()
+        for name in super().here():
+            self.forget_outdated(name)
+
+    def _was_outdated(self, name: str) -> None:
+        for wake in self.outdated:
+            wake(name)
+
+    def _check_folder(self) -> None:
+        file, me = self.data_dir / NODE_FILE, self._ownership.node
+        if file.exists():
+            before = decode_json(file.read_bytes(), _Node).node
+            if before != me:
+                raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, and not to {me!r}")
+        else:
+            write_whole(file, _encode(_Node(me)))
+
+    def _others(self) -> Iterable[str]:
+        return [*self._ownership.stores(), *super()._others()]
+
+    def _is_ours_alone(self, name: str) -> bool:
+        """Whether the folder holds a store of this name that no cluster has heard of."""
+        layout = self.layout(name)
+        return layout.exists and read_reached(layout.root) is None and not self._ownership.exists(name)
+
+    def _prepare(self, layout: Layout, owner: Owner, *, to_own: bool = True) -> None:
+        """Have files with which the store's log can be gone on with, and its settings as the registry has them."""
+        self._copies.let_go(layout.name)
+        reached = read_reached(layout.root)
+        if reached is not None and reached.is_outdated(owner):
+            self.remove(layout.name)
+        if reached is None and layout.exists and not owner.coming and not self._is_beginning(layout, owner):
+            self._set_aside(layout)
+        description = decode_json(owner.description, StoreFile)
+        if layout.exists:
+            if layout.description() != description:
+                layout.describe(description)
+        elif owner.bases:
+            staging = self.staging(layout.name)
+            segment_mb = self._settings.journal_segment_mb
+            fetch_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
+            super().adopt(layout.name, staging)
+        else:
+            # Before the journal, which makes it a store: files without the note are no known copy of any log, and
+            # once the store is dropped elsewhere they would be taken for a new one.
+            private_folder(layout.root)
+            note_reached(layout.root, Reached(owner.begins, 0, owner.begins, owner.erasures))
+            self._make(layout, description)
+
+    def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
+        """Whether files that no note calls a copy hold nothing, and the log can still be read from its beginning."""
+        return _is_empty(layout) and not owner.bases
+
+    def _set_aside(self, layout: Layout) -> None:
+        """Rename files that are no known copy of the store's log, so that the store is fetched; nothing is removed."""
+        aside = self.data_dir / f"{_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
+        layout.root.rename(aside)
+        sync_folder(self.data_dir)
+        log.warning("store_set_aside", store=layout.name, folder=str(aside), reason="it is no known copy of the log")
+
+
+class _Placed(NamedTuple):
+    """The claim by which a store was placed, how often this node had been silent before, and when that began."""
+
+    claim: Claim
+    silences: int
+    began: float
+    is_copy: bool = False
+
+
+class OwnedCommits(Commits):
+    """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
+
+    def __init__(
+        self,
+        shipping: Shipping,
+        bases: Bases,
+        ownership: Ownership,
+        membership: Membership,
+        silences: int,
+        counts: NodeCounts,
+    ) -> None:
+        """``silences``: how often this node had been silent before the store was claimed."""
+        super().__init__(shipping.journal)
+        self._store = shipping.store
+        self._shipping = shipping
+        self._bases = bases
+        self._ownership = ownership
+        self._membership = membership
+        self._silences = silences
+        self._counts = counts
+
+    def note(self) -> None:
+        """See `Commits.note`."""
+        self._shipping.note()
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """See `Commits.append`. Raises Fenced and Unconfirmed, too."""
+        began = time.perf_counter()
+        try:
+            self._shipping.append(changes)
+        except KgserveError as error:
+            self._counts.failures.add(_FAILURES.get(type(error), "failed"))
+            raise
+        self._counts.appends.observe(time.perf_counter() - began)
+
+    @property
+    def is_current(self) -> bool:
+        """See `Commits.is_current`. Who was silent asks anew: another node may have the store by now."""
+        if self._membership.is_silent:
+            raise Unavailable("this node is cut off from its cluster; ask another one", retry_after=5)
+        known = self._silences == self._membership.silences
+        return known and not self._shipping.is_over and self._ownership.owns(self._store)
+
+    @contextmanager
+    def keeping(self, *, alone: bool = False) -> Generator[None]:
+        """See `Commits.keeping`."""
+        with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
+            yield
+            # Before the log is trimmed: files that are noted to be older than that would be fetched anew.
+            self.note()
+        if alone and (owner := self._ownership.known(self._store)) is not None:
+            self._shipping.erased(owner.erasures)
+            self.note()
+
+    def confirm(self) -> bool:
+        """See `Commits.confirm`: as the registry says now."""
+        silences = self._membership.silences
+        if not self._shipping.is_over:
+            with suppress(Fenced):
+                self._ownership.still_mine(self._store)
+                self._silences = silences
+                return True
+        self._ownership.give_up(self._store)
+        return False
+
+
+def _state(beat: Beat | None) -> NodeState:
+    if beat is None:
+        return "gone"
+    return "draining" if beat.draining else "alive"
+
+
+def _is_empty(layout: Layout) -> bool:
+    """Whether a store's files hold nothing: they were just being made."""
+    return not any(each.size for each in list_segments(layout.journal)) and not list_snapshots(layout.journal)
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """cluster.json: whose data folder it is."""
+
+    node: str

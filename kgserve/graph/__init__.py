@@ -1,0 +1,1 @@
+"""The graph feature: nodes, edges, versions, search, import and export, Cypher statements."""

@@ -1,0 +1,431 @@
+"""Entities with observations, and relations between their names, as the official MCP memory server has them.
+
+Each write is one commit that is made of what it finds: nobody's observation is lost to somebody else's. A relation may
+name what is not there; a placeholder stands for it, which these use cases do not show, until an entity takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import accumulate, chain, islice, takewhile
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from kgserve.graph.compat.entities_api import (
+    ENTITY_TYPE,
+    PLACEHOLDER,
+    Added,
+    AddedObservations,
+    Created,
+    Deleted,
+    Entity,
+    KnowledgeGraph,
+    NewObservations,
+    OldObservations,
+    Related,
+    Relation,
+    content_of,
+    is_placeholder,
+    observations_of,
+    with_observations,
+    without_observations,
+)
+from kgserve.graph.handle import Graph, answered
+from kgserve.graph.mutations import cost
+from kgserve.graph.queries import NodesQuery
+from kgserve.graph.reading import list_nodes
+from kgserve.graph.requests import SearchRequest
+from kgserve.graph.search.search import search
+from kgserve.graph.validate import Faults, check_label
+from kgserve.platform.access.authentication import Hidden
+from kgserve.platform.errors import NoStore, NotFound, TooLarge
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import MAX_CONTENT_BYTES
+from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.ways import survivor
+from kgserve.stores.store import Store
+
+T = TypeVar("T")
+
+ROOM = 24_000
+"""Characters of JSON that an answer may take."""
+_OF_ONE = 18_000
+"""Of it for an entity that is too long to be whole."""
+INDEX_SECONDS = 0.5
+"""How long a search waits for the indexes to have seen what is there."""
+MOST_HITS = 50
+MOST_BY_MEANING = 10
+MOST_NAMED = 10
+"""Names that a search looks at: one without observations is in no index. And names that an answer leaves out."""
+MOST_TIDIED = 10_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]:
+    """Makes those that are not there, and answers with them; what is there stays as it is.
+
+    Raises TooLarge for observations of more than 1 MiB.
+    """
+    faults = Faults()
+    for index, entity in enumerate(entities):
+        check_label(entity.name, f"entities[{index}].name", faults)
+        check_label(entity.entity_type or ENTITY_TYPE, f"entities[{index}].entityType", faults)
+    faults.raise_any()
+    made: dict[str, Entity] = {}
+
+    def batch(rows: Rows) -> WriteBatch:
+        there = _entities(rows, {entity.name for entity in entities})
+        for entity in entities:
+            if entity.name not in there:
+                made[entity.name] = _joined(made.get(entity.name), entity)
+        puts = [_put(index, entity) for index, entity in enumerate(made.values())]
+        return completed(rows, WriteBatch(nodes=puts, cost=cost(puts, [])))
+
+    return _written(graph, batch, lambda: Created(entities=list(made.values())), create=True)
+
+
+def create_relations(graph: Graph, relations: Sequence[Relation]) -> Future[Related]:
+    """Makes those that are not there, and answers with them. Their ends need not be there."""
+    faults = Faults()
+    for index, relation in enumerate(relations):
+        for text, field in zip(_key(relation), Relation.__struct_encode_fields__, strict=True):
+            check_label(text, f"relations[{index}].{field}", faults)
+    faults.raise_any()
+    wanted = {_key(relation): relation for relation in relations}
+    made: list[Relation] = []
+
+    def batch(rows: Rows) -> WriteBatch:
+        there = rows.edges(list(wanted))
+        new = [key for key in wanted if key not in there]
+        made.extend(wanted[key] for key in new)
+        edges = [EdgePut(index, key) for index, key in enumerate(new)]
+        return completed(rows, WriteBatch(edges=edges, cost=cost([], edges)))
+
+    return _written(graph, batch, lambda: Related(relations=made), create=True)
+
+
+def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Future[Added]:
+    """Adds to entities what they do not say yet, and answers with that.
+
+    Raises NotFound when one of them is not there, and TooLarge for more than 1 MiB; then nothing is added.
+    """
+    added: list[AddedObservations] = []
+
+    def batch(rows: Rows) -> WriteBatch:
+        contents = _contents(rows, [each.name for each in additions])
+        for each in additions:
+            if (name := survivor(rows, each.name)) not in contents:
+                raise _no_entity(each.name)
+            known = set(observations_of(contents[name]))
+            new = [text for text in each.contents if text not in known]
+            contents[name] = with_observations(contents[name], new)
+            added.append(AddedObservations(name=each.name, added=new))
+        return _rewritten(contents)
+
+    try:
+        return _written(graph, batch, lambda: Added(results=added))
+    except Hidden:
+        raise
+    except NoStore:
+        if not additions:
+            return answered(Added(results=[]))
+        raise _no_entity(additions[0].name) from None
+
+
+def delete_entities(graph: Graph, names: Sequence[str]) -> Future[Deleted]:
+    """Deletes entities with their relations; one that is not there is fine."""
+
+    def batch(rows: Rows) -> WriteBatch:
+        there = {name for name in names if rows.has(name)}
+        cut = {edge.key for name in there for edge in _edges(rows, name)}
+        return WriteBatch(delete_nodes=[*there, *_left_alone(rows, cut, there)])
+
+    return _deleted(graph, batch, "Entities")
+
+
+def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> Future[Deleted]:
+    """Takes observations from entities; what is not there is fine."""
+
+    def batch(rows: Rows) -> WriteBatch:
+        contents = _contents(rows, [each.name for each in deletions])
+        for each in deletions:
+            if (name := survivor(rows, each.name)) in contents:
+                contents[name] = without_observations(contents[name], {*each.observations})
+        return _rewritten(contents)
+
+    return _deleted(graph, batch, "Observations")
+
+
+def delete_relations(graph: Graph, relations: Sequence[Relation]) -> Future[Deleted]:
+    """Deletes relations; one that is not there is fine."""
+
+    def batch(rows: Rows) -> WriteBatch:
+        there = rows.edges([_key(relation) for relation in relations]).keys()
+        return WriteBatch(delete_edges=list(there), delete_nodes=_left_alone(rows, there, ()))
+
+    return _deleted(graph, batch, "Relations")
+
+
+def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
+    """A batch with placeholders for the ends of its edges that are neither in the store nor in it.
+
+    What it says of a node that was a placeholder makes that an entity.
+    """
+    puts = {put.id for put in batch.nodes}
+    missing = {end: put.index for put in batch.edges for end in put.key[:2] if end not in puts and not rows.has(end)}
+    placeholders = [NodePut(index, end, ENTITY_TYPE, "", PLACEHOLDER) for end, index in missing.items()]
+    before = {name for name, row in rows.nodes(puts).items() if _is_placeholder(row)}
+    nodes = [
+        replace(put, attributes=put.attributes or EMPTY_OBJECT) if put.id in before else put for put in batch.nodes
+    ]
+    return replace(batch, nodes=nodes + placeholders)
+
+
+def _written(
+    graph: Graph, batch: Callable[[Rows], WriteBatch], answer: Callable[[], T], *, create: bool = False
+) -> Future[T]:
+    """One commit of what ``batch`` makes of the rows once all writes before it are in. Raises NoStore."""
+
+    def prepared(store: Store) -> WriteBatch:
+        with store.reading() as rows:
+            return batch(rows)
+
+    return graph.write(lambda store: store.submit_prepared(lambda: prepared(store)), lambda _: answer(), create=create)
+
+
+def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Future[Deleted]:
+    """The same of a deletion: where there is no store, there is nothing to delete."""
+    answer = Deleted(message=f"{what} deleted successfully")
+    try:
+        return _written(graph, batch, lambda: answer)
+    except Hidden:
+        raise
+    except NoStore:
+        return answered(answer)
+
+
+def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:
+    return {name: row for name, row in rows.nodes(names).items() if not _is_placeholder(row)}
+
+
+def _contents(rows: Rows, names: Collection[str]) -> dict[str, str]:
+    """By what a name has come to: one that was merged into another is that one."""
+    ids = {survivor(rows, name) for name in names}
+    return {name: row.content for name, row in _entities(rows, ids).items()}
+
+
+def _is_placeholder(row: NodeRow) -> bool:
+    return is_placeholder(row.type, row.content, row.attributes)
+
+
+def _key(relation: Relation) -> EdgeKey:
+    return relation.source, relation.target, relation.relation_type
+
+
+def _joined(earlier: Entity | None, entity: Entity) -> Entity:
+    """Of an entity that is sent twice, what both say."""
+    if earlier is None:
+        return entity
+    known = set(earlier.observations)
+    return replace(earlier, observations=[*earlier.observations, *(x for x in entity.observations if x not in known)])
+
+
+def _put(index: int, entity: Entity) -> NodePut:
+    content = _fitting(entity.name, content_of(entity.observations))
+    return NodePut(index, entity.name, entity.entity_type or ENTITY_TYPE, content)
+
+
+def _rewritten(contents: Mapping[str, str]) -> WriteBatch:
+    puts = [NodePut(index, name, content=_fitting(name, text)) for index, (name, text) in enumerate(contents.items())]
+    return WriteBatch(nodes=puts, cost=cost(puts, []))
+
+
+def _fitting(name: str, content: str) -> str:
+    """The content. Raises TooLarge."""
+    if len(content) * 4 > MAX_CONTENT_BYTES and len(content.encode()) > MAX_CONTENT_BYTES:
+        raise TooLarge(
+            f"the observations of {name[:80]!r} come to more than {MAX_CONTENT_BYTES} bytes; use another entity"
+        )
+    return content
+
+
+def _no_entity(name: str) -> NotFound:
+    return NotFound(f"Entity with name {name} not found; create_entities makes it")
+
+
+def _edges(rows: Rows, name: str) -> Iterator[EdgeRow]:
+    return chain(rows.outgoing(name), rows.incoming(name))
+
+
+def _left_alone(rows: Rows, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
+    """Placeholders that have no relation any more once these are gone."""
+    ends = dict.fromkeys(end for key in islice(cut, MOST_TIDIED) for end in key[:2] if end not in but)
+    placeholders = (name for name, row in rows.nodes(ends).items() if _is_placeholder(row))
+    return [name for name in placeholders if all(edge.key in cut for edge in _edges(rows, name))]
+
+
+def read_graph(graph: Graph, after: str = "") -> KnowledgeGraph:
+    """Entities in the order of their names, those behind ``after``, each with the relations that begin there."""
+
+    def page(rows: Rows) -> KnowledgeGraph:
+        gathered = _Gathered(rows, whole=True)
+        for name in rows.ids_behind(after):
+            if not gathered.take(name, rows.outgoing(name)):
+                return gathered.graph(f"the graph goes on: read_graph with after {_quoted(gathered.last)}")
+        return gathered.graph()
+
+    return _found(lambda: _looked(graph, page))
+
+
+def open_nodes(graph: Graph, names: Iterable[str]) -> KnowledgeGraph:
+    """The entities of these names, with the relations that begin or end there."""
+    return _found(lambda: _looked(graph, lambda rows: _opened(rows, names)))
+
+
+def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
+    """What is found by its name, type or words, best first, with the relations that begin or end there.
+
+    Where nothing is, what is nearest in meaning. An empty query finds everything. Raises what a search raises.
+    """
+    if not query.strip():
+        return read_graph(graph)
+    return _found(lambda: _searched(graph, query))
+
+
+def _searched(graph: Graph, query: str) -> KnowledgeGraph:
+    spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
+    typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MOST_HITS)).nodes]
+    with_words, near = _hits(graph, query)
+
+    def found(rows: Rows) -> KnowledgeGraph:
+        named = [*_named(rows, spelled), *typed, *with_words]
+        return _opened(rows, named or near[:MOST_BY_MEANING])
+
+    return _looked(graph, found)
+
+
+def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
+    """The nodes that hold words of the query, and those that are near in meaning, best first."""
+    with graph.lease() as store:
+        if graph.graphs.indexer is not None:
+            graph.graphs.indexer.of(store).reach(store.state.sequence, INDEX_SECONDS, "entities")
+    found = search(graph, SearchRequest(query=query, limit=MOST_HITS, neighbours=False)).hits
+    with_words = [hit.node.id for hit in found if hit.keyword_score is not None]
+    return with_words, [hit.node.id for hit in found]
+
+
+def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
+    """Names that are the query, or begin with it, as it is written or as names are."""
+    behind = (name for text in spelled for name in islice(rows.ids_behind(text), MOST_NAMED) if name.startswith(text))
+    return chain((text for text in spelled if rows.has(text)), islice(behind, MOST_NAMED))
+
+
+def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
+    gathered = _Gathered(rows)
+    there = dict.fromkeys(survivor(rows, name) for name in names)
+    left = [name for name in there if not gathered.take(name, _edges(rows, name))]
+    more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+    told = ", ".join(map(_quoted, left[:MOST_NAMED]))
+    return gathered.graph(f"left out for their size: {told}{more}; open_nodes gives fewer at a time" if left else "")
+
+
+def _found(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
+    """What is found; nothing where there is no store."""
+    try:
+        return look()
+    except Hidden:
+        raise
+    except NoStore:
+        return KnowledgeGraph()
+
+
+def _looked(graph: Graph, look: Callable[[Rows], KnowledgeGraph]) -> KnowledgeGraph:
+    """What is found in the rows."""
+    with graph.lease() as store, store.reading() as rows:
+        return look(rows)
+
+
+class _Gathered:
+    """Entities and relations, as much as there is room for: those that are true now, and no placeholders.
+
+    ``whole``: also the relations that begin at placeholders.
+    """
+
+    def __init__(self, rows: Rows, *, whole: bool = False) -> None:
+        self._rows = rows
+        self._whole = whole
+        self._now = time.time_ns() // 1000
+        self._room = ROOM
+        self._entities: list[Entity] = []
+        self._relations: dict[EdgeKey, Relation] = {}
+        self._cut: list[str] = []
+        self.last = ""
+
+    def take(self, name: str, edges: Iterable[EdgeRow]) -> bool:
+        """Take in a node with edges of it; whether there was room. For a part of the first there always is."""
+        row = self._rows.node(name)
+        if row is None or not row.holds_at(self._now) or (_is_placeholder(row) and not self._whole):
+            return True
+        first = not self._entities and not self._relations
+        entities = [] if _is_placeholder(row) else [self._of(row, shortened=first)]
+        room = self._room - sum(map(_size, entities))
+        relations: dict[EdgeKey, Relation] = {}
+        for edge in filter(self._is_new, edges):
+            relation = Relation(source=edge.source, target=edge.target, relation_type=edge.relation_type)
+            room -= _size(relation)
+            if room < 0:
+                break
+            relations[edge.key] = relation
+        if room < 0 and not first:
+            return False
+        if room < 0:
+            self._cut.append(f"{_quoted(name)} has more relations; list_relations gives them")
+        self._room, self.last = max(room, 0), name
+        self._entities += entities
+        self._relations |= relations
+        return True
+
+    def graph(self, more: str = "") -> KnowledgeGraph:
+        """What was taken in; ``more`` is what was not, and how to get it."""
+        said = "; ".join([*self._cut, *([more] if more else [])])
+        return KnowledgeGraph(
+            entities=self._entities, relations=list(self._relations.values()), more=said or msgspec.UNSET
+        )
+
+    def _of(self, row: NodeRow, *, shortened: bool) -> Entity:
+        entity = Entity(name=row.id, entity_type=row.type, observations=observations_of(row.content))
+        return self._shortened(entity) if shortened and _size(entity) > _OF_ONE else entity
+
+    def _shortened(self, entity: Entity) -> Entity:
+        """An entity with as many of its observations as there is room for, and at least a part of one."""
+        ends = accumulate(_size(text) for text in entity.observations)
+        count = sum(1 for _ in takewhile(lambda end: end <= _OF_ONE, ends))
+        kept = entity.observations[:count] or [entity.observations[0][: _OF_ONE // 2] + "…"]
+        offset = len(content_of(entity.observations[:count])) if count else _OF_ONE // 2
+        self._cut.append(
+            f"of the {len(entity.observations):,} observations of {_quoted(entity.name)} the first {count:,} are here; "
+            f"get_entity with content_offset {offset} reads on"
+        )
+        return replace(entity, observations=kept)
+
+    def _is_new(self, edge: EdgeRow) -> bool:
+        return edge.key not in self._relations and (not self._rows.dated or self._holds(edge))
+
+    def _holds(self, edge: EdgeRow) -> bool:
+        ends = self._rows.nodes(edge.key[:2]).values()
+        return edge.holds_at(self._now) and all(end.holds_at(self._now) for end in ends)
+
+
+def _size(part: Any) -> int:
+    """Characters that it takes, with a comma."""
+    return len(_encode(part).decode()) + 1
+
+
+def _quoted(text: str) -> str:
+    return _encode(text).decode()

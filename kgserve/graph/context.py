@@ -1,0 +1,167 @@
+"""Nodes and edges as compact text that stays within a budget of tokens."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from kgserve.graph.answers import Edge, Node
+
+_PIECE = re.compile(r"[A-Za-z]+|\d+|\s+|.", re.DOTALL)
+_LETTERS_A_TOKEN = 4
+_DIGITS_A_TOKEN = 2
+_ELLIPSIS = " …"
+
+
+class Context(msgspec.Struct, frozen=True):
+    """The text, its size in tokens, how many of the entries are in it, and whether something did not fit."""
+
+    text: str
+    tokens: int
+    count: int
+    truncated: bool
+
+
+class Entry(NamedTuple):
+    """A node to be told of, its edges to nodes that come before it, and its store, where several are asked."""
+
+    node: Node
+    edges: Sequence[Edge] = ()
+    store: str = ""
+
+
+def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[Entry]:
+    """The nodes of one store, best first; each edge is with the later of its two ends."""
+    places = {node.id: place for place, node in enumerate(nodes)}
+    found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
+    for edge in edges:
+        if edge.source in places and edge.target in places:
+            found[max(edge.source, edge.target, key=places.__getitem__)].append(edge)
+    return [Entry(node, found[node.id], store) for node in nodes]
+
+
+def linked(entries: Sequence[Entry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]) -> list[Entry]:
+    """The nodes of several stores, with the links between them, each given behind its ends, with the later of the two.
+
+    An end is a store and an id.
+    """
+    places = {(entry.store, entry.node.id): place for place, entry in enumerate(entries)}
+    more: dict[int, list[Edge]] = defaultdict(list)
+    for source, target, edge in links:
+        if source in places and target in places:
+            more[max(places[source], places[target])].append(edge)
+    return [entry._replace(edges=(*entry.edges, *more[place])) for place, entry in enumerate(entries)]
+
+
+def count_tokens(text: str) -> int:
+    """About the tokens that a language model makes of a text, erring high.
+
+    A token for every 4 letters begun, 2 digits begun, or other sign; white space counts when it is more than one sign.
+    """
+    return sum(map(_piece_tokens, _PIECE.findall(text)))
+
+
+def _piece_tokens(piece: str) -> int:
+    if piece.isspace():
+        return 1 if "\n" in piece or len(piece) > 1 else 0
+    if piece.isdigit() and piece.isascii():
+        return -(-len(piece) // _DIGITS_A_TOKEN)
+    if piece.isascii() and piece.isalpha():
+        return -(-len(piece) // _LETTERS_A_TOKEN)
+    return max(1, len(piece.encode()) - 1)
+
+
+def markdown(entries: Sequence[Entry], budget: int) -> Context:
+    """A list of nodes, best first, each followed by its edges to nodes that are in the text already."""
+    lines: list[str] = []
+    spent = 0
+    for count, entry in enumerate(entries, 1):
+        line, cut = _fitted(entry, budget - spent)
+        if line is None:
+            return Context("\n".join(lines), spent, count - 1, truncated=True)
+        lines.append(line)
+        spent += count_tokens(line) + 1
+        for edge in entry.edges:
+            text = _edge_line(edge)
+            cost = count_tokens(text) + 1
+            if spent + cost <= budget:
+                lines.append(text)
+                spent += cost
+        if cut:
+            return Context("\n".join(lines), spent, count, truncated=True)
+    return Context("\n".join(lines), spent, len(entries), truncated=False)
+
+
+def _edge_line(edge: Edge) -> str:
+    source, target = (f" in {store}" if edge.to_graph else "" for store in (edge.store, edge.to_graph))
+    return f"  - [{edge.source}]{source} {edge.relation_type} [{edge.target}]{target}"
+
+
+def as_json(entries: Sequence[Entry], budget: int) -> Context:
+    """The same as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
+    written: list[bytes] = []
+    related: list[bytes] = []
+    spent = count_tokens(_object((), ()))
+    for entry in entries:
+        one, more = _json_node(entry), [_json_edge(edge, entry.store) for edge in entry.edges]
+        # Exact: every part begins and ends with a bracket, so that no token reaches over a seam; the rest is commas.
+        commas = (1 if written else 0) + len(more) - (1 if more and not related else 0)
+        cost = commas + sum(count_tokens(part.decode()) for part in (one, *more))
+        if spent + cost > budget:
+            break
+        spent += cost
+        written.append(one)
+        related += more
+    if not written:
+        return Context("", 0, 0, truncated=bool(entries))
+    return Context(_object(written, related), spent, len(written), truncated=len(written) < len(entries))
+
+
+def _fitted(entry: Entry, budget: int) -> tuple[str | None, bool]:
+    """The node's line, its text cut if it must be; None when not even the id fits."""
+    node, place = entry.node, f", in {entry.store}" if entry.store else ""
+    head = f"- [{node.id}] ({node.type}{place}{_said_of(node)})"
+    text = " ".join(node.content.split())
+    line = f"{head} {text}".rstrip()
+    if count_tokens(line) + 1 <= budget:
+        return line, False
+    room = budget - count_tokens(head + _ELLIPSIS) - 1
+    words = text.split(" ")
+    low, high = 0, len(words)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count_tokens(" " + " ".join(words[:middle])) <= room else (low, middle - 1)
+    return (f"{head} {' '.join(words[:low])}{_ELLIPSIS}", True) if low and room > 0 else (None, True)
+
+
+def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
+    return (b'{"nodes":[' + b",".join(nodes) + b'],"edges":[' + b",".join(edges) + b"]}").decode()
+
+
+def _json_node(entry: Entry) -> bytes:
+    node = entry.node
+    former = {"superseded_by": node.superseded_by, "is_current": node.is_current}
+    told = {name: value for name, value in former.items() if value is not UNSET}
+    return _json({"id": node.id, "type": node.type, "content": node.content, **told}, entry.store)
+
+
+def _said_of(node: Node) -> str:
+    """Of a version that is not the present one, whether it still counts."""
+    if node.superseded_by:
+        return f", superseded by version {node.superseded_by}"
+    return "" if node.is_current is UNSET else ", in conflict" if node.is_current else ", no longer"
+
+
+def _json_edge(edge: Edge, store: str) -> bytes:
+    into = {"to_graph": edge.to_graph} if edge.to_graph else {}
+    said = {"from": edge.source, "to": edge.target, "relation_type": edge.relation_type, **into}
+    return _json(said, edge.store or store)
+
+
+def _json(said: dict[str, Any], store: str) -> bytes:
+    return msgspec.json.encode(said | ({"store": store} if store else {}))

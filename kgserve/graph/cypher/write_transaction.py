@@ -1,0 +1,652 @@
+"""Cypher statements: what one that writes has changed, and how it is run beside other writes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import wait
+from contextlib import ExitStack, suppress
+from functools import cached_property, partial
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.fences import blank_fences
+from kgserve.cypher.guard import Statement, examine
+from kgserve.cypher.writes import SETTABLE, Assignment, Element, Ending, Footprint, Returned, ending, meets_any, reach
+from kgserve.graph.answers import CypherAnswer, CypherChanges
+from kgserve.graph.cypher.read import (
+    DEFAULT_ROWS,
+    MAX_ANSWER_BYTES,
+    Interruption,
+    answer_of,
+    once_more,
+    reading,
+    seconds_of,
+    width_named,
+)
+from kgserve.graph.handle import Graph
+from kgserve.graph.mutations import cost
+from kgserve.graph.requests import CypherRequest, EdgeInput, NodeInput
+from kgserve.graph.validate import Fault, edge_put, node_put
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import Gone, InvalidInput, TooLarge
+from kgserve.platform.times import is_within
+from kgserve.projections.cypher_engine.engine.engine import Cursor
+from kgserve.projections.cypher_engine.engine.protocol import Changed, Difference
+from kgserve.storage.journal.tail import Tail
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.fields import (
+    EDGE,
+    MAX_ORDINAL,
+    MAX_TAGS,
+    NODE,
+    TEXT,
+    TEXTS,
+    TIME,
+    EdgeExtrasPut,
+    Fields,
+    Moment,
+    NodeExtrasPut,
+    Number,
+)
+from kgserve.storage.model.rows import EDGE_EXTRAS, NODE_EXTRAS, EdgeKey, EdgeRow, NodeRow, edge_values, node_values
+from kgserve.storage.plan import Report
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.stores.bulk_delete import Removal, is_large
+from kgserve.stores.scratch_database import Trial
+from kgserve.stores.store import Store
+from kgserve.stores.writer import Planned
+
+MAX_CHANGED = 200_000
+_KEPT = tuple(field.name for field in NODE.memory if field.is_kept)
+_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts", *_KEPT)
+_KEPT_OF_EDGES = ("version", "sequence")
+
+
+def batch_of(difference: Difference) -> WriteBatch:
+    """The write that comes to the same. Raises InvalidInput for rows that no store takes, TooLarge for too many."""
+    count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
+    if count > MAX_CHANGED:
+        raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED} are the most, so change them in parts")
+    if difference.doubled:
+        source, target, relation_type = difference.doubled[0]
+        raise fault(
+            f"it makes a second edge from {source!r} to {target!r} of type {relation_type!r};"
+            " there is one edge per source, target and type: use MERGE"
+        )
+    nodes = [_node(index, row) for index, row in enumerate(difference.nodes)]
+    edges = [_edge(index, row) for index, row in enumerate(difference.edges)]
+    return WriteBatch(
+        nodes=nodes,
+        edges=edges,
+        delete_nodes=difference.nodes_gone,
+        delete_edges=difference.edges_gone,
+        cost=cost(nodes, edges),
+    )
+
+
+def _node(index: int, row: Changed) -> NodePut:
+    name = f"node {row.now['id']!r}"
+    _check_kept(row, _KEPT_OF_NODES, name)
+    node_type = _given(row, "type", "")
+    if node_type == "" or (row.before is None and node_type is None):
+        raise fault(f"{name} has no type; every node needs one")
+    node = NodeInput(
+        id=row.now["id"],
+        type=node_type,
+        content=_given(row, "content", ""),
+        attributes=_object(_given(row, "attributes", "{}"), name),
+    )
+    put = node_put(index, node, _faults(name))
+    return msgspec.structs.replace(put, extras=_node_extras(row, name))
+
+
+def _edge(index: int, row: Changed) -> EdgePut:
+    source, target, relation_type = row.now["source"], row.now["target"], row.now["relation_type"]
+    name = f"the edge from {source!r} to {target!r}"
+    if not relation_type:
+        raise fault(f"{name} has no relation_type; every edge needs one")
+    if row.before is None and row.now["version"] is not None:
+        raise fault(
+            f"{name} is new and has a version, which is kept by kgserve;"
+            " to give an edge another relation_type, delete it and create another"
+        )
+    _check_kept(row, _KEPT_OF_EDGES, name)
+    weight = _given(row, "weight", 1.0)
+    if weight is not None and not math.isfinite(weight):
+        raise fault(f"{name}: its weight is no finite number")
+    attributes = _object(_given(row, "attributes", "{}"), name)
+    edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
+    put = edge_put(index, edge, _faults(name))
+    return msgspec.structs.replace(put, extras=_edge_extras(row, name))
+
+
+def _node_extras(row: Changed, name: str) -> NodeExtrasPut | None:
+    if all(_same(row, field) for field in NODE_EXTRAS):
+        return None
+    _check_author(row, name)
+    checked = NodeInput(id="-", **_texts(row, NODE, name))
+    put = node_put(0, checked, _faults(name)).extras or NodeExtrasPut()
+    return msgspec.structs.replace(put, **_moments(row, NODE, name), **_numbers(row, NODE, name))
+
+
+def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
+    if all(_same(row, field) for field in EDGE_EXTRAS):
+        return None
+    _check_author(row, name)
+    ordinal = row.now["ordinal"]
+    if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
+        raise fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
+    if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
+        raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
+    checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
+    put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
+    return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name), **_numbers(row, EDGE, name))
+
+
+def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
+    """The texts and tags among the extras that the statement gave."""
+    sent = [field for field in fields.optional if not field.is_kept]
+    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is TEXT}
+    lists = (field.name for field in sent if field.type is TEXTS)
+    return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
+
+
+def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
+    times = (field.name for field in fields.optional if field.type is TIME and not field.is_kept)
+    return {field: _moment(row, field, name) for field in times}
+
+
+_MOST = {"confidence": 1.0, "importance": 1.0, "layer": 3}
+"""The numbers of memories, each from 0 to so much."""
+
+
+def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
+    found: dict[str, Number] = {}
+    for field in (field.name for field in fields.memory if field.name in _MOST):
+        if not _same(row, field):
+            value = found[field] = row.now[field]
+            if value is not None and not 0 <= value <= _MOST[field]:
+                raise fault(f"{name}: {field} is outside 0 to {_MOST[field]}")
+    return found
+
+
+def _check_author(row: Changed, name: str) -> None:
+    if row.before is not None and all(_same(row, field) for field in row.now if field != "created_by"):
+        raise fault(f"{name}: created_by says who wrote a state and cannot be set alone; change what it is about, too")
+
+
+def _same(row: Changed, field: str) -> bool:
+    return row.now[field] == (row.before[field] if row.before else None)
+
+
+def _tags(text: str | None, name: str) -> list[str] | None:
+    tags = None if text is None else decode_json(text, list[str | None])
+    if tags is None:
+        return None
+    found = [tag for tag in tags if tag is not None]
+    if len(found) != len(tags) or len(found) > MAX_TAGS:
+        raise fault(f"{name}: tags are at most {MAX_TAGS} texts, none of them null")
+    return found
+
+
+def _moment(row: Changed, field: str, name: str) -> Moment:
+    now = row.now[field]
+    if row.before is not None and now == row.before[field]:
+        return msgspec.UNSET
+    if now is not None and not is_within(now):
+        raise fault(f"{name}: {field} is outside the years 1 to 9999")
+    return now
+
+
+def _given(row: Changed, field: str, empty: Any) -> Any:
+    """The value that the statement gave a field, ``empty`` for null; None when it is as it was."""
+    now = row.now[field]
+    if row.before is None:
+        return now
+    return None if now == row.before[field] else (empty if now is None else now)
+
+
+def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
+    if all(row.now[field] is None for field in fields):
+        return  # new, or deleted and made again
+    for field in fields:
+        if row.now[field] != (row.before[field] if row.before else None):
+            raise fault(f"{name}: {field} is kept by kgserve and cannot be set")
+
+
+def _object(text: str | None, name: str) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return decode_json(text, dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise fault(f"{name}: its attributes are not the text of a JSON object") from None
+
+
+def _faults(name: str) -> Fault:
+    def raise_it(path: str, message: str) -> None:
+        raise fault(f"{name}: {path} {message}")
+
+    return raise_it
+
+
+def fault(message: str) -> InvalidInput:
+    """What is wrong with what a statement wants to change."""
+    return InvalidInput.at("query", message)
+
+
+MAX_ANSWERS = 1_000_000
+_WHOLE = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+_TAKEN = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE"} | _WHOLE}
+"""Types of values that a column takes as the engine would."""
+
+_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
+_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
+_Key = str | EdgeKey
+
+
+class NotUnderstood(Exception):
+    """The answer is not of a kind that the ending can be carried out on: the statement is to be tried on a copy."""
+
+
+class Moved(Exception):
+    """The question was answered from rows that came later than those at hand."""
+
+
+def carried_out(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
+    """What the statement comes to, by the answer to its question, and at most so many rows that it returns.
+
+    Raises InvalidInput, NotUnderstood and Moved.
+    """
+    _check_types(ending, cursor)
+    returned = list[list[Any]]()
+    answers = _answers(cursor, ending, returned, most if ending.returned else 0)
+    found = _set(ending, answers, rows) if ending.assignments else _deleted(ending, answers, rows)
+    answer = CypherAnswer(
+        columns=[each.name for each in ending.returned],
+        types=[cursor.types[each.column] for each in ending.returned],
+        rows=returned,
+        row_count=len(returned),
+        truncated=bool(ending.returned) and cursor.total > len(returned),
+        took_ms=0.0,
+    )
+    return found, answer
+
+
+def _check_types(ending: Ending, cursor: Cursor) -> None:
+    due = {each.column + at: kind for each in ending.elements for at, kind in enumerate(each.types)}
+    values = {each.column: _TAKEN[SETTABLE[each.property]] for each in ending.assignments}
+    wrong = any(cursor.types[column] != kind for column, kind in due.items())
+    if wrong or cursor.total > MAX_ANSWERS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
+        raise NotUnderstood
+
+
+def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
+    """The answers, of which the first are noted as what is ``returned``."""
+    size = 0
+    for line in cursor.lines():
+        answer = decode_json(line, list[Any])
+        if len(returned) < most:
+            size += len(line)
+            if size >= MAX_ANSWER_BYTES:
+                raise NotUnderstood
+            returned.append([_as_set(each, ending, answer) for each in ending.returned])
+        yield answer
+
+
+def _as_set(returned: Returned, ending: Ending, answer: list[Any]) -> Any:
+    value = answer[returned.column]
+    if returned.element is None or value is None:
+        return value
+    given = (each for each in ending.assignments if each.element == returned.element)
+    return value | {each.property: answer[each.column] for each in given if each.property in value}
+
+
+def _key(element: Element, answer: list[Any]) -> _Key | None:
+    found = answer[element.column]
+    if found is None or element.is_node:
+        return found
+    if len(element.told) > 1:
+        source, target, relation_type = answer[element.column : element.column + len(element.told)]
+        # The ends may be there where OPTIONAL MATCH has found no edge.
+        return (source, target, relation_type) if relation_type is not None else None
+    return found["_from"], found["_to"], found["relation_type"]
+
+
+def _deleted(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+    nodes, edges = dict[str, None](), dict[EdgeKey, None]()
+    for answer in answers:
+        for element in ending.elements:
+            key = _key(element, answer)
+            if isinstance(key, str):
+                nodes[key] = None
+            elif key is not None:
+                edges[key] = None
+    if not ending.detach:
+        _check_free(nodes, edges, rows)
+    return Difference(nodes=[], edges=[], nodes_gone=[*nodes], edges_gone=[*edges], doubled=[])
+
+
+def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) -> None:
+    """Raise InvalidInput for a node that would leave an edge behind."""
+    for node_id in nodes:
+        for found in (rows.outgoing(node_id), rows.incoming(node_id)):
+            left = next((row for row in found if row.key not in edges), None)
+            if left is not None:
+                raise fault(
+                    f"node {node_id!r} has connected edges, such as {left.relation_type!r} from {left.source!r} to"
+                    f" {left.target!r}: delete them first, or use DETACH DELETE"
+                )
+
+
+def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+    given: dict[Element, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
+    for answer in answers:
+        for assignment in ending.assignments:
+            key = _key(assignment.element, answer)
+            if key is not None:
+                value = _value(assignment, answer)
+                # Of several rows for one element the engine takes one, and only it knows which.
+                if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
+                    raise NotUnderstood
+    nodes, edges = dict[str, dict[str, Any]](), dict[EdgeKey, dict[str, Any]]()
+    for values in given.values():
+        for key, properties in values.items():
+            found = nodes.setdefault(key, {}) if isinstance(key, str) else edges.setdefault(key, {})
+            if found:  # the same row by two names
+                raise NotUnderstood
+            found.update(properties)
+    return Difference(
+        nodes=[*_changed_nodes(nodes, rows)],
+        edges=[*_changed_edges(edges, rows)],
+        nodes_gone=[],
+        edges_gone=[],
+        doubled=[],
+    )
+
+
+def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
+    value = answer[assignment.column]
+    if value is None or SETTABLE[assignment.property] == "STRING":
+        return value
+    if isinstance(value, str):  # not finite
+        raise NotUnderstood
+    return float(value)
+
+
+def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
+    found = rows.nodes(given)
+    if len(found) < len(given):
+        raise Moved
+    for node_id, properties in given.items():
+        before = dict(zip(_NODE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
+        yield Changed(before | properties, before)
+
+
+def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
+    found = rows.edges([*given])
+    if len(found) < len(given):
+        raise Moved
+    for key, properties in given.items():
+        before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
+        yield Changed(before | properties, before)
+
+
+TRIES = 3
+"""So often a statement is tried beside other writes, before they wait for it."""
+INTERRUPT_SECONDS = 0.05
+AT_ONCE_SECONDS = 0.2
+"""What took less is done again when its turn has come, if others have written what it may have met."""
+ASKED_AGAIN_SECONDS = 0.5
+MOST_SINCE = 20_000
+"""Commits of others that are looked through."""
+
+
+class _Overtaken(Exception):
+    """Others have written what may matter."""
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """What a statement changes and answers, as of a commit, and how long it took to find out.
+
+    There is no ``batch`` for very many rows that go.
+    """
+
+    batch: WriteBatch | None
+    difference: Difference
+    answer: CypherAnswer
+    sequence: int
+    seconds: float
+
+    def goes_with(self, other: _Found) -> bool:
+        """Whether the same rows go."""
+        return set(self.difference.nodes_gone) == set(other.difference.nodes_gone) and set(
+            self.difference.edges_gone
+        ) == set(other.difference.edges_gone)
+
+
+class _Writing:
+    """One statement that writes, of a store that is leased meanwhile."""
+
+    def __init__(self, store: Store, statement: Statement, most: int, seconds: float, control: Interruption) -> None:
+        """At most so many rows are answered, and so many seconds taken."""
+        self._store = store
+        self._statement = statement
+        self._most = most
+        self._seconds = seconds
+        self._control = control
+        self._ending = ending(statement)
+
+    @cached_property
+    def _footprint(self) -> Footprint:
+        """What it may meet, which is asked only when others have written meanwhile."""
+        return Footprint(self._statement)
+
+    def run(self) -> CypherAnswer:
+        """Carry it out, and wait for it. Blocks."""
+        if self._ending is not None:
+            # On a copy the engine says in its own words what is wrong.
+            with suppress(NotUnderstood, InvalidInput):
+                return self._carried_out()
+            self._ending = None
+        with self._store.copy.turn(self._control.check):
+            return self._carried_out()
+
+    def _carried_out(self) -> CypherAnswer:
+        for _ in range(TRIES):
+            with suppress(_Overtaken), self._store.reading() as rows, ExitStack() as lasting:
+                found = self._find(rows)
+                removal = None if found.batch is not None else self._removal(found, rows, lasting)
+                return self._commit(partial(self._still, found, removal, rows))
+        return self._alone()
+
+    def _alone(self) -> CypherAnswer:
+        """Find out and write with nobody writing meanwhile."""
+        # Reading, so that rows which turn out to be damaged are made anew.
+        with self._store.reading(), self._store.folding.foreseeing(self._control.check) as foreseen:
+
+            def found_now() -> tuple[_Found, WriteBatch | Planned]:
+                foreseen.begin_again()
+                found = self._find(foreseen.rows)
+                if found.batch is not None:
+                    return found, found.batch
+                return found, Removal(foreseen, found.difference.nodes_gone, found.difference.edges_gone)
+
+            return self._commit(found_now)
+
+    def _commit(self, ready: Callable[[], tuple[_Found, WriteBatch | Planned]]) -> CypherAnswer:
+        """Write what is ``ready`` in the writer's turn."""
+        answers: list[CypherAnswer] = []
+
+        def prepared() -> WriteBatch | Planned:
+            self._control.check()
+            found, what = ready()
+            answers.append(found.answer)
+            return what
+
+        writing = self._store.submit_prepared(prepared)
+        try:
+            report = writing.result()
+        except KeyboardInterrupt:
+            # It would go on in the writer's thread; the engine does not hear of it while it plans.
+            while not wait([writing], INTERRUPT_SECONDS).done:
+                self._control.interrupt()
+            raise
+        return msgspec.structs.replace(answers[0], changes=_changes(report))
+
+    def _still(self, found: _Found, removal: Removal | None, rows: Rows) -> tuple[_Found, WriteBatch | Planned]:
+        """What was found before, or is now, if it took no time; for the writing thread."""
+        if found.batch is not None:
+            since = self._since(found.sequence)
+            if not since or not (overlaps(found.batch, since) or self._meets(since, rows)):
+                return found, found.batch
+            now = self._quickly_found() if found.seconds < AT_ONCE_SECONDS else None
+            if now is None or now.batch is None:
+                raise _Overtaken
+            return now, now.batch
+        assert removal is not None  # noqa: S101
+        since = removal.unmet()
+        if since is None or (self._meets(since, rows) and not self._is_as_before(found)):
+            raise _Overtaken
+        return found, removal
+
+    def _quickly_found(self) -> _Found:
+        with self._store.reading() as rows:
+            return self._find(rows)
+
+    def _removal(self, found: _Found, rows: Rows, lasting: ExitStack) -> Removal:
+        """Work out beside other writes what goes. Raises _Overtaken."""
+        foreseen = lasting.enter_context(self._store.folding.foreseeing(self._control.check))
+        gone = found.difference
+        since = self._since(found.sequence, foreseen.rows.at)
+        if since and (self._meets(since, rows) or self._ties(since, gone)) and not self._is_as_before(found):
+            raise _Overtaken
+        removal = Removal(foreseen, gone.nodes_gone, gone.edges_gone)
+        # Most of what came meanwhile is looked at before its turn has come.
+        since = removal.unmet()
+        if since is None or (self._meets(since, rows) and not self._is_as_before(found)):
+            raise _Overtaken
+        return removal
+
+    def _since(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
+        """What others have written after a commit."""
+        last = self._store.state.sequence if last is None else last
+        if last == sequence:
+            return []
+        if last - sequence > MOST_SINCE:
+            raise _Overtaken
+        try:
+            return [*Tail(self._store.layout.journal).read(sequence + 1, last)]
+        except Gone:
+            # The journal no longer has what came while this one took its time.
+            raise _Overtaken from None
+
+    def _meets(self, since: list[ChangeSet], rows: Rows) -> bool:
+        """Whether the statement could have met what others have written after these rows."""
+        new = [row for change in since for row in change.nodes_created]
+        changed = [row for change in since for row in (*change.nodes_updated, *change.nodes_deleted)]
+        edges = [key for change in since for key in change.edge_keys()]
+        return meets_any(self._footprint, rows.node, new, changed, edges)
+
+    def _ties(self, since: list[ChangeSet], gone: Difference) -> bool:
+        """Whether others have given an edge to a node that may only go without one."""
+        if self._ending is not None and self._ending.detach:
+            return False
+        nodes = set(gone.nodes_gone)
+        return any(key[0] in nodes or key[1] in nodes for change in since for key in change.edge_keys())
+
+    def _is_as_before(self, found: _Found) -> bool:
+        """Whether the same rows would go now, where asking takes no time."""
+        if self._ending is None or found.seconds > ASKED_AGAIN_SECONDS:
+            return False
+        return self._quickly_found().goes_with(found)
+
+    def _find(self, rows: Rows) -> _Found:
+        """What it changes and answers; these rows are not newer than what it meets."""
+        started = time.perf_counter()
+        while True:
+            self._control.check()
+            with suppress(Moved):
+                found, answer = self._tried() if self._ending is None else self._asked(self._ending)
+                only_goes = not (found.nodes or found.edges or found.doubled)
+                large = only_goes and is_large(rows, found.nodes_gone, found.edges_gone)
+                batch = None if large else batch_of(found)
+                return _Found(batch, found, answer, rows.at, time.perf_counter() - started)
+
+    def _asked(self, end: Ending) -> tuple[Difference, CypherAnswer]:
+        """By asking the question that comes before its end."""
+        question, width = end.question, width_named(self._statement)
+
+        def asked() -> tuple[Difference, CypherAnswer]:
+            with (
+                self._store.reading() as rows,
+                self._store.engine.reading(self._seconds, width=width) as session,
+                self._control.over(session),
+                session.reading(question) as cursor,
+            ):
+                return carried_out(end, cursor, rows, self._most)
+
+        return once_more(asked)
+
+    def _tried(self) -> tuple[Difference, CypherAnswer]:
+        """By running it on a copy of the store."""
+        within = reach(self._statement)
+
+        def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
+            self._control.check()
+            session = trial.session
+            session.seconds = self._seconds
+            with self._control.over(session), session.reading(self._statement, self._most, writes=True) as cursor:
+                answer = answer_of(cursor)
+            return trial.difference(within), answer
+
+        return self._store.copy.run(attempt, within)
+
+
+def run(graph: Graph, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:
+    """The rows of a statement, and in mode write what it changed; the store is then made if it is not there. Blocks.
+
+    Raises InvalidInput with the place in the text, Forbidden for what may not be done in this mode, TimedOut, NotFound,
+    StorageFull when the statement needs more memory than there is. A failing statement has changed nothing.
+    """
+    started = time.perf_counter()
+    control = control or Interruption()
+    statement = examine(blank_fences(request.query), request.params, writable=request.mode == "write")
+    most = DEFAULT_ROWS if request.max_rows is None else request.max_rows
+    seconds = seconds_of(graph, request)
+    if statement.updates:
+        with graph.lease(create=True) as store:
+            answer = _Writing(store, statement, most, seconds, control).run()
+    else:
+
+        def answered() -> CypherAnswer:
+            with reading(graph, statement, seconds, most, control) as cursor:
+                return answer_of(cursor)
+
+        answer = once_more(answered)
+    return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
+
+
+def overlaps(batch: WriteBatch, since: Iterable[ChangeSet]) -> bool:
+    """Whether others have written any of the rows that a batch writes, or taken away what it relies on."""
+    gone = set(batch.delete_nodes)
+    nodes = gone.union(put.id for put in batch.nodes)
+    edges = {*batch.delete_edges, *(put.key for put in batch.edges)}
+    ends = {end for key in edges for end in key[:2]}
+    return any(each.meets(nodes, edges, gone) or not ends.isdisjoint(each.nodes_deleted) for each in since)
+
+
+def _changes(report: Report) -> CypherChanges:
+    return CypherChanges(
+        nodes_created=report.nodes_created,
+        nodes_updated=report.nodes_updated,
+        nodes_deleted=report.nodes_deleted,
+        edges_created=report.edges_created,
+        edges_updated=report.edges_updated,
+        edges_deleted=report.edges_deleted,
+        sequence=report.sequence,
+    )

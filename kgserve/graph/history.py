@@ -1,0 +1,378 @@
+"""What became of a node, of an entity and of a store: states, versions, changes, and going back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import accumulate, islice
+from typing import Any
+
+import msgspec
+
+from kgserve.admin.api import PruneAnswer, PruneRequest
+from kgserve.graph import render
+from kgserve.graph.answers import (
+    AlsoBy,
+    ChangeEntry,
+    ChangesPage,
+    EdgeKeyAnswer,
+    EntityVersion,
+    FieldChange,
+    InjectAnswer,
+    NodeAnswer,
+    NodeHistory,
+    NodeState,
+)
+from kgserve.graph.handle import Graph
+from kgserve.graph.mutations import cost, inject_answer
+from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
+from kgserve.graph.render import Standing, standing_of, standings
+from kgserve.graph.temporal import MAX_DIGITS, whole_history
+from kgserve.graph.validate import checked_label
+from kgserve.memory.hierarchy import Then
+from kgserve.memory.supersede import in_order, sequence_in
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound
+from kgserve.platform.times import format_time, parse_time
+from kgserve.projections.history.history import FOREVER, SaidBy, State
+from kgserve.projections.history_follower import DAY, HistoryFollower
+from kgserve.storage.commit_clock import RETENTION_CLOCK
+from kgserve.storage.journal.tail import Tail
+from kgserve.storage.model.batch import WriteBatch, put_again
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.fields import AUTHOR, NO_EXTRAS, NODE, names
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED, VERSION_OF
+from kgserve.storage.rows.edge_page import incoming_of
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.ways import parents
+
+_EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
+MAX_ROWS_OF_CHANGES = 20_000
+MAX_LISTED = 1_000
+MAX_SCANNED = 10_000
+"""Commits that are looked at for a page, for some have no rows."""
+_DAYS = re.compile(r"([0-9]{1,5})d")
+
+
+def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
+    """Newest first, each with the commits and times between which it held, and with what it changed.
+
+    `also_by` are others who have put what a version says already.
+
+    A node that was deleted has a history, too. Raises NotFound for one that never was.
+    """
+    node_id, limit, before = request.node_id, request.limit, request.before
+    checked_label(node_id)
+    with graph.lease() as leased:
+        follower = whole_history(graph.graphs.historian, leased)
+        # One more than is shown: what the last one has changed, and whether there is another page.
+        found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
+    if not found and before is None:
+        raise NotFound(f"store {graph.name!r} knows of no node {node_id!r}, past or present")
+    newer = [before, *(state.first for state in found)]
+    older = [*found[1:], None]
+    shown = [*islice(zip(found, older, newer, strict=False), limit)]
+    stands = follower.look(lambda history: standings(history, found[:limit]))
+    states = [_state(*each, standing) for each, standing in zip(shown, stands, strict=True)]
+    versions = [state.node.version for state in states]
+    if versions:
+        span = range(min(versions), max(versions) + 1)
+        said = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED))
+        _tell_authors(states, said)
+    return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
+
+
+def _tell_authors(states: Sequence[NodeState], said: Iterable[SaidBy]) -> None:
+    by_version: dict[int, list[AlsoBy]] = {}
+    for each in said:
+        told = AlsoBy(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
+        by_version.setdefault(each.version, []).append(told)
+    for state in states:
+        state.also_by = by_version.get(state.node.version, msgspec.UNSET)
+
+
+def node_version(graph: Graph, node_id: str, version: int) -> NodeAnswer:
+    """One state of a node, without edges. Raises NotFound."""
+    state, standing = _version(graph, node_id, version)
+    node = standing.shown_on(render.node(state.row))
+    return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
+
+
+def revert(graph: Graph, request: RevertNode) -> Future[InjectAnswer]:
+    """Writes the type, content and attributes of that version as a new state; a node that was deleted comes back.
+
+    Its edges stay as they are. Raises NotFound.
+    """
+    state, _ = _version(graph, request.node_id, request.version)
+    put = put_again(state.row)
+    batch = WriteBatch(nodes=[put], cost=cost([put], []))
+    return graph.submit(batch, lambda report: inject_answer(report, 1, 0))
+
+
+def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
+    """Oldest first, with the rows as each write left them; of one that changed over 1,000 rows only their number.
+
+    Raises Gone when the journal no longer has them.
+    """
+    seen = request.since
+    with graph.lease() as leased:
+        last = leased.state.sequence
+        found: list[ChangeEntry] = []
+        rows = 0
+        for change in Tail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED)):
+            seen = change.sequence
+            if change.size:
+                found.append(_entry(change))
+                rows += min(change.size, MAX_LISTED)
+            if len(found) == request.limit or rows >= MAX_ROWS_OF_CHANGES:
+                break
+    return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
+
+
+def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
+    """Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
+
+    What holds at present always stays, and so do what held at `before`, and versions that a node names in its
+    `conflicts`: earlier moments are 410 from then on. The journal is not concerned: `changes` reach as far back as it
+    does.
+
+    Raises Conflict when no history is kept, and for an age once the clock was set forward since the server started.
+    """
+    with graph.lease() as leased:
+        present = leased.state.sequence
+        follower = whole_history(graph.graphs.historian, leased)
+        now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
+        before = follower.due(now) if request.before is None else _moment(follower, request.before, now)
+        pruned = follower.prune(before) if before > 0 else 0
+        return PruneAnswer(
+            store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
+        )
+
+
+def _is_by_age(before: str | None) -> bool:
+    """Whether what is to be forgotten depends on what time it is now."""
+    return before is None or _DAYS.fullmatch(before) is not None
+
+
+def _moment(follower: HistoryFollower, before: str, now: int) -> int:
+    """The sequence that is meant by a sequence, a time, or a number of days before ``now``."""
+    if found := _DAYS.fullmatch(before):
+        time_meant = now - int(found[1]) * DAY
+        return follower.look(lambda history: history.sequence_at(time_meant))
+    if before.isascii() and before.isdecimal() and len(before) <= MAX_DIGITS:
+        return int(before)
+    try:
+        moment = parse_time(before)
+    except ValueError as error:
+        message = f"is neither a sequence, nor a number of days such as 30d, nor a time: {error}"
+        raise InvalidInput.at("before", message) from None
+    return follower.look(lambda history: history.sequence_at(moment))
+
+
+def _version(graph: Graph, node_id: str, version: int) -> tuple[State[NodeRow], Standing]:
+    """A state, and whether it counts yet."""
+    with graph.lease() as leased:
+        follower = whole_history(graph.graphs.historian, leased)
+        state = follower.look(lambda history: history.node_version(node_id, version))
+        if state is None:
+            raise NotFound(f"store {graph.name!r} knows of no version {version} of node {node_id!r}")
+        return state, follower.look(lambda history: standing_of(history, state))
+
+
+def _state(
+    state: State[NodeRow], older: State[NodeRow] | None, newer_first: int | None, standing: Standing
+) -> NodeState:
+    follows = older is not None and older.last == state.first
+    return NodeState(
+        node=standing.shown_on(render.node(state.row)),
+        from_sequence=state.first,
+        to_sequence=state.last,
+        recorded_from=format_time(state.started),
+        recorded_to=None if state.ended is None else format_time(state.ended),
+        deleted=state.last not in {None, newer_first} and standing == Standing(None, is_current=False),
+        diff=_differences(older.row, state.row) if follows and older is not None else [],
+    )
+
+
+def _differences(before: NodeRow, after: NodeRow) -> list[FieldChange]:
+    one, other = _fields(before), _fields(after)
+    paths = dict.fromkeys([*one, *other])
+    return [
+        FieldChange(path=path, before=one.get(path), after=other.get(path))
+        for path in paths
+        if _told(one, path) != _told(other, path)
+    ]
+
+
+def _told(fields: dict[str, Any], path: str) -> bytes | None:
+    # As JSON: to Python true is 1. None: it is not there, which differs from null.
+    return msgspec.json.encode(fields[path]) if path in fields else None
+
+
+def _fields(row: NodeRow) -> dict[str, Any]:
+    node = render.node(row)
+    attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
+    extras = {name: value for name in _EXTRAS if (value := getattr(node, name)) is not msgspec.UNSET}
+    return {"type": node.type, "content": node.content, **attributes, **extras}
+
+
+def _entry(change: ChangeSet) -> ChangeEntry:
+    listed = change.size <= MAX_LISTED
+    return ChangeEntry(
+        sequence=change.sequence,
+        time=format_time(change.time),
+        rows=change.size,
+        nodes_created=[render.node(row) for row in change.nodes_created] if listed else [],
+        nodes_updated=[render.node(row) for row in change.nodes_updated] if listed else [],
+        nodes_deleted=change.nodes_deleted if listed else [],
+        edges_created=[render.edge(row) for row in change.edges_created] if listed else [],
+        edges_updated=[render.edge(row) for row in (*change.edges_updated, *change.edges_touched)] if listed else [],
+        edges_deleted=[EdgeKeyAnswer(*key) for key in change.edges_deleted] if listed else [],
+        truncated=not listed,
+    )
+
+
+MAX_BYTES = 16 << 20
+STATES_AT_ONCE = 20
+
+
+class EntityPage(msgspec.Struct, frozen=True):
+    """Some versions of an entity; ``next_after`` is the sequence after which more may come."""
+
+    versions: list[EntityVersion]
+    next_after: int | None
+
+
+def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
+    """The states of an entity that began after a sequence, oldest first.
+
+    Of a memory that was superseded those are its versions, in the order in which they were true.
+
+    A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was and
+    a memory that was forgotten, Conflict when no history is kept, but for a memory, Unavailable.
+    """
+    entity_id, after = request.entity_id, request.after_sequence
+    checked_label(entity_id, "entity_id")
+    with graph.lease() as leased:
+        with leased.reading() as rows:
+            found = _versions(rows, entity_id)
+            above = parents(rows, [row.id for row in found or ()])
+        if found is not None and len(found) > 1:
+            return _page_of_versions(found, above, request)
+        try:
+            follower = whole_history(graph.graphs.historian, leased)
+        except Conflict:
+            if found is None:
+                raise
+            return _page_of_versions(found, above, request)
+        found, cut = _states(follower, entity_id, request.limit, after)
+        above = [_parent(follower, state, leased.state.sequence) for state in found]
+    if not found and after == 0:
+        raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
+    versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
+    return EntityPage(versions, found[-1].first if cut else None)
+
+
+def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
+    """The versions of a memory in their order, the present one last; None for what is no memory in force.
+
+    Raises NotFound for one that was forgotten.
+    """
+    row = rows.node(entity_id)
+    extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
+    if row is not None and extras.ended == SUPERSEDED:
+        row = rows.node(extras.belongs_to)
+        extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
+    if row is not None and extras.ended == FORGOTTEN:
+        raise NotFound(f"memory {row.id!r} was forgotten; forget with undo brings it back")
+    if row is None or not row.is_memory or extras.ended:
+        return None
+    found = rows.nodes([edge.source for edge in incoming_of(rows, row.id, VERSION_OF)])
+    former = [each for each in found.values() if (each.extras or NO_EXTRAS).ended == SUPERSEDED]
+    return [*in_order(former), row]
+
+
+def _page_of_versions(
+    versions: Sequence[NodeRow], above: Mapping[str, str], request: EntityHistoryRequest
+) -> EntityPage:
+    head = versions[-1].id
+    told = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
+    first = next((at + 1 for at, each in enumerate(told) if each.sequence == request.after_sequence), 0)
+    sizes = accumulate(len(row.content) + len(row.attributes) for row in versions[first:])
+    count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_BYTES)
+    last = min(first + max(count, 1), len(told))
+    often = Counter(each.sequence for each in told)
+    while last < len(told) and often[told[last - 1].sequence] > 1:
+        last += 1  # what a page ends with has to be the only one of its commit, for the next begins behind it
+    return EntityPage(told[first:last], told[last - 1].sequence if last < len(told) else None)
+
+
+def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVersion:
+    """A version with its own bounds; where nobody knows since when it is true, since it is known, if that fits."""
+    extras = row.extras or NO_EXTRAS
+    since = row.created_at if extras.valid_from is None else extras.valid_from
+    is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
+    is_head = row.id == head
+    attributes = render.node(row).attributes
+    return EntityVersion(
+        id=f"{row.id}@{row.sequence}" if is_head else row.id,
+        entity_id=head,
+        content=row.content,
+        layer=_layer(row, attributes),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
+        valid_from=None if is_unknown else format_time(since),
+        valid_to=None if extras.valid_to is None else format_time(extras.valid_to),
+        version=row.version,
+        type=row.type,
+        attributes=attributes,
+        sequence=row.sequence if is_head else sequence_in(row.id, row.sequence),
+    )
+
+
+def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[State[NodeRow]], bool]:
+    """The next states, a few at a time, for one may be large; whether it ended before they did."""
+    found: list[State[NodeRow]] = []
+    size = 0
+    while len(found) < limit and size < MAX_BYTES:
+        start, most = found[-1].first if found else after, min(limit - len(found), STATES_AT_ONCE)
+        states = follower.look(lambda history, at=start, some=most: history.node_states_after(entity_id, at, some))
+        found += states
+        if len(states) < most:
+            return found, False
+        size += sum(len(state.row.content) + len(state.row.attributes) for state in states)
+    return found, True
+
+
+def _parent(follower: HistoryFollower, state: State[NodeRow], present: int) -> str | None:
+    """What a memory stood below when a state of it ended, or stands below now."""
+    if not state.row.is_memory:
+        return None
+    return Then(follower, present if state.last is None else state.last - 1).parent(state.row.id)
+
+
+def _entity_version(state: State[NodeRow], parent: str | None) -> EntityVersion:
+    row, extras = state.row, state.row.extras
+    attributes = render.node(row).attributes
+    since = state.started if extras is None or extras.valid_from is None else extras.valid_from
+    until = state.ended if extras is None or extras.valid_to is None else extras.valid_to
+    return EntityVersion(
+        id=f"{row.id}@{state.first}",
+        entity_id=row.id,
+        content=row.content,
+        layer=_layer(row, attributes),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
+        valid_from=format_time(since),
+        valid_to=None if until is None else format_time(until),
+        version=row.version,
+        type=row.type,
+        attributes=attributes,
+        sequence=state.first,
+    )
+
+
+def _layer(row: NodeRow, attributes: Mapping[str, Any]) -> Any:
+    """Return the layer of a memory, or else the attribute of that name, which other nodes may have."""
+    layer = (row.extras or NO_EXTRAS).layer
+    return attributes.get("layer") if layer is None else layer

@@ -1,0 +1,457 @@
+"""Merging two entities that are one, in one commit, and taking that back.
+
+Merging is decided from the present rows in the writer's turn, so that nothing comes in between. When it is taken back
+the node gets its edges as they were, from the history, and what was written since stays. The history is read before the
+writer's turn, for it may have to be waited for; what it says of a moment does not change. In the turn it is held
+against the rows as they are by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from kgserve.graph import render
+from kgserve.graph.handle import Graph
+from kgserve.graph.merge_api import MAX_MOVED, MAX_TOLD, MergeAnswer, MergeNode, NotRestored, UnmergeAnswer, UnmergeNode
+from kgserve.graph.merge_policy import GivenBack, Taken, given_back, taken_over
+from kgserve.graph.mutations import cost
+from kgserve.graph.temporal import EVERY_EDGE, merged_at, rows_at, whole_history
+from kgserve.graph.validate import Faults, check_author, check_label
+from kgserve.graph.versions import written
+from kgserve.platform.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
+from kgserve.projections.history.history import History
+from kgserve.projections.links.links import LinkReader
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
+from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, moved_key, moved_link, survivor_of
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.storage.plan import Report
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.ways import aliases, merged_among, survivor
+from kgserve.stores.store import Store
+
+
+def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
+    """Merges the node into another one, which takes over its edges, its tags, and what else it lacks.
+
+    The node stays as one that is true at no moment, with one edge of the type `MERGED_INTO` to the other. Who asks for
+    it is answered with the other. The same again changes nothing; `unmerge` takes it back. All of it is one commit.
+
+    Raises NotFound, Conflict for nodes that were merged elsewhere or are not at the versions named, and TooLarge.
+    """
+    _check(request)
+    found: list[_Merge] = []
+
+    def batch(leased: Store) -> WriteBatch:
+        with leased.reading_links() as (rows, links):
+            found.append(_planned(rows, links, request, graph.name))
+        return found[0].batch
+
+    def answer(report: Report) -> MergeAnswer:
+        return _answer(request.node_id, found[0], report)
+
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
+
+
+def _check(request: MergeNode) -> None:
+    faults = Faults()
+    check_label(request.node_id, "id", faults)
+    check_label(request.into, "into", faults)
+    check_author(request.created_by, faults)
+    if request.node_id == request.into:
+        faults("into", "is the node itself; name another one")
+    faults.raise_any()
+
+
+class _Merge(msgspec.Struct, frozen=True):
+    """What a merge is to write, and what is told of it."""
+
+    batch: WriteBatch
+    into: str
+    taken: Taken
+    moved: int
+    dropped: int
+    loops: int
+
+
+def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
+    return MergeAnswer(
+        id=node_id,
+        into=merge_.into,
+        changed=report.nodes_updated + report.edges_created + report.edges_deleted > 0,
+        node=render.node(written(report)),
+        edges_moved=merge_.moved,
+        edges_dropped=merge_.dropped,
+        loops_dropped=merge_.loops,
+        taken_over=merge_.taken.taken[:MAX_TOLD],
+        not_taken=merge_.taken.left[:MAX_TOLD],
+        sequence=report.sequence,
+    )
+
+
+def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _Merge:
+    absorbed, into, again = _both(rows, wanted, store)
+    author = wanted.created_by or ""
+    taken = Taken(NodePut(0, into.id), [], []) if again else taken_over(into, absorbed, wanted)
+    edges = list(_edges(rows, absorbed.id))
+    moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
+    keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
+    there = rows.edges(keys)
+    puts = [edge_again(row, key) for row, key in zip(moving, keys, strict=True) if key not in there]
+    elsewhere, link_puts = _links(links, absorbed.id, into.id)
+    mark = [] if again else [EdgePut(0, (absorbed.id, into.id, MERGED_INTO), extras=EdgeExtrasPut(created_by=author))]
+    batch = WriteBatch(
+        nodes=[taken.put] if again else [taken.put, _withdrawn(absorbed.id, author)],
+        edges=[*puts, *mark],
+        links=link_puts,
+        delete_edges=[row.key for row in edges],
+        delete_links=[row.key for row in elsewhere],
+        touch=False,
+        told=True,
+        cost=cost([taken.put], [*puts, *(put.edge for put in link_puts)])
+        + sum(sum(map(len, row.key)) for row in edges),
+    )
+    moved, dropped = len(puts) + len(link_puts), len(there) + len(elsewhere) - len(link_puts)
+    return _Merge(batch, into.id, taken, moved, dropped, len(edges) - len(moving))
+
+
+def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[LinkRow], list[LinkPut]]:
+    """The links of a node, and those of them that another one gets. Raises TooLarge for more than may be moved."""
+    found = [] if links is None else links.outgoing(node_id, MAX_MOVED + 1)
+    if len(found) > MAX_MOVED:
+        raise TooLarge(f"node {node_id!r} has more than {MAX_MOVED} links; so many are moved by one merge at most")
+    keys = [moved_link(row.key, node_id, into) for row in found]
+    there = set() if links is None else {row.key for row in links.of(keys)}
+    return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in there]
+
+
+def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:
+    """The node to be merged, the one that stays, and whether they were merged before. Raises NotFound and Conflict."""
+    absorbed = _there(rows.node(wanted.node_id), wanted.node_id, store)
+    into = _there(rows.node(survivor(rows, wanted.into)), wanted.into, store)
+    now = survivor(rows, absorbed.id)
+    if now == into.id != absorbed.id:
+        return absorbed, into, True
+    if now != absorbed.id:
+        raise Conflict(f"node {absorbed.id!r} was merged into {now!r} already; merge {now!r}, or unmerge it first")
+    if into.id == absorbed.id:
+        raise Conflict(f"node {wanted.into!r} was itself merged into {absorbed.id!r}; unmerge {wanted.into!r} first")
+    _check_version("based_on_version", wanted.based_on_version, absorbed)
+    _check_version("into_version", wanted.into_version, into)
+    _check_chain(rows, absorbed.id)
+    return absorbed, into, False
+
+
+def _there(row: NodeRow | None, node_id: str, store: str) -> NodeRow:
+    if row is None:
+        raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+    return row
+
+
+def _check_version(name: str, seen: int | None, row: NodeRow) -> None:
+    if seen is not None and seen != row.version:
+        raise Conflict(f"{name}: node {row.id!r} is at version {row.version}, not {seen}; look at it again, then merge")
+
+
+def _check_chain(rows: Rows, node_id: str) -> None:
+    """Raise Conflict where as many merges lead to a node as may."""
+    level = [node_id]
+    for _ in range(MAX_CHAIN - 1):
+        level = [each for one in level for each in aliases(rows, one)]
+        if not level:
+            return
+    raise Conflict(
+        f"{MAX_CHAIN} merges, one after the other, have led to node {node_id!r}; merge the other one into it"
+    )
+
+
+def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
+    """The edges of a node, each once, without those of merges. Raises TooLarge for more than may be moved."""
+    numbers = np.array([rows.number(node_id)])
+    out, into = (rows.around(numbers, outgoing=outgoing) for outgoing in (True, False))
+    if len(out) + len(into) > MAX_MOVED:
+        raise TooLarge(f"node {node_id!r} has {len(out) + len(into)} edges; at most {MAX_MOVED} are moved by one merge")
+    incoming = (row for row in rows.rows_of(into) if row.source != node_id)
+    return (row for row in chain(rows.rows_of(out), incoming) if row.relation_type != MERGED_INTO)
+
+
+def _withdrawn(node_id: str, author: str) -> NodePut:
+    now = time.time_ns() // 1000
+    return NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_from=now, valid_to=now))
+
+
+def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
+    """Takes the merge of a node back: it is what it was before, with the edges that it had.
+
+    The other one loses what it had by the merge, but for what was written since, which stays with it: `edges_kept` and
+    `kept` say what. What both had been given is for a person to sort out. It is read from the history, so where that
+    does not reach back to the merge, it is refused. A node that is not merged stays as it is. All of it is one commit.
+
+    Raises NotFound, Conflict where no history is kept, where the node came merged, by an import, or where the other one
+    was merged in its turn, and Gone for a merge that the history no longer knows.
+    """
+    faults = Faults()
+    check_label(request.node_id, "id", faults)
+    author = check_author(request.created_by, faults)
+    faults.raise_any()
+    found: list[_Unmerge] = []
+
+    def begin(store: Store) -> Future[Report]:
+        with store.reading() as rows:
+            seen = _seen(rows, request.node_id, graph.name)
+        past = None if seen is None else _past(graph, store, seen)
+
+        def batch() -> WriteBatch:
+            with store.reading_links() as (rows, links):
+                found.append(_planned_back(rows, links, request.node_id, seen, past, author, graph.name))
+            return found[0].batch
+
+        return store.submit_prepared(batch)
+
+    return graph.write(begin, lambda report: _unmerged(request.node_id, found[0], report))
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """A merge as it stands: the node, what it was merged into, and others that were, in the order of their merging."""
+
+    row: NodeRow
+    into: str
+    others: tuple[NodeRow, ...]
+
+
+class _Past(msgspec.Struct, frozen=True):
+    """What a merge changed. ``before`` and ``after`` are states of the one that stayed, if it was changed.
+
+    ``edges`` are those of the node; ``heirs`` are edges of others, by the key that one of these came to be at. So are
+    ``links`` and ``link_heirs``.
+    """
+
+    row: NodeRow
+    edges: list[EdgeRow]
+    before: NodeRow | None
+    after: NodeRow | None
+    heirs: dict[EdgeKey, EdgeRow]
+    links: list[LinkRow]
+    link_heirs: dict[LinkKey, LinkRow]
+
+
+class _Unmerge(msgspec.Struct, frozen=True):
+    """What taking a merge back is to write, and what is told of it."""
+
+    batch: WriteBatch
+    out_of: str | None = None
+    back: GivenBack | None = None
+    restored: int = 0
+    removed: int = 0
+    kept: int = 0
+
+
+def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer:
+    lost = [
+        NotRestored(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
+        for each in report.skipped[:MAX_TOLD]
+        if each.key is not None
+    ]
+    back = unmerge_.back
+    return UnmergeAnswer(
+        id=node_id,
+        out_of=unmerge_.out_of,
+        changed=unmerge_.out_of is not None,
+        node=render.node(written(report)),
+        edges_restored=unmerge_.restored - report.skipped_count,
+        edges_removed=unmerge_.removed,
+        edges_kept=unmerge_.kept,
+        not_restored=lost,
+        not_restored_count=report.skipped_count,
+        given_back=[] if back is None else back.gone[:MAX_TOLD],
+        kept=[] if back is None else back.kept[:MAX_TOLD],
+        sequence=report.sequence,
+    )
+
+
+def _seen(rows: Rows, node_id: str, store: str) -> _Seen | None:
+    """The merge of a node; None if it was not merged. Raises NotFound, and Conflict where another has to go first."""
+    row = rows.node(node_id)
+    if row is None:
+        raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+    steps = merged_among(rows, (node_id,))
+    into = steps.get(node_id)
+    if into is None:
+        return None
+    if into in steps:
+        raise Conflict(
+            f"node {into!r}, which {node_id!r} was merged into, was merged into {steps[into]!r} since; "
+            f"unmerge {into!r} first"
+        )
+    others = rows.nodes([each for each in aliases(rows, into) if each != node_id]).values()
+    return _Seen(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
+
+
+def _past(graph: Graph, store: Store, seen: _Seen) -> _Past:
+    """What the history says of a merge. Raises Conflict, Gone and Unavailable."""
+    node_id, at = seen.row.id, seen.row.sequence
+    try:
+        follower = whole_history(graph.graphs.historian, store)
+        past = follower.look(lambda history: _read(history, seen, at))
+    except (Conflict, Gone) as error:
+        error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be taken back: {error}")
+        raise
+    if past is None:
+        raise Conflict(
+            f"the merge of {node_id!r} cannot be taken back: it came merged, by an import or a restore, at sequence "
+            f"{at}; delete {node_id!r} to be free to write it anew"
+        )
+    return past
+
+
+def _read(history: History, seen: _Seen, at: int) -> _Past | None:
+    row = next(rows_at(history, (seen.row.id,), at - 1), None)
+    if row is None or merged_at(history, row.id, at - 1) is not None:
+        return None
+    edges = list(_edges_at(history, row.id, at - 1))
+    before, after = (next(rows_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
+    moved = {moved_key(edge.key, row.id, seen.into) for edge in edges}
+    links = _links_at(history, row.id, at - 1)
+    link_heirs = _link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
+    return _Past(row, edges, before, after, _heirs(history, seen, moved), links, link_heirs)
+
+
+def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
+    """The edges of a node as of a commit, each once, without those of merges."""
+    out = (state.row for state in history.outgoing(node_id, at, EVERY_EDGE))
+    into = (state.row for state in history.incoming(node_id, at, EVERY_EDGE))
+    edges = chain(out, (row for row in into if row.source != node_id))
+    return (row for row in edges if row.relation_type != MERGED_INTO)
+
+
+def _heirs(history: History, seen: _Seen, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+    """The edges of others that a moved one stood for, too: of the first that was merged, where there are several."""
+    heirs: dict[EdgeKey, EdgeRow] = {}
+    for other in seen.others:
+        # What the history no longer knows cannot be handed on.
+        with suppress(Gone):
+            for edge in _edges_at(history, other.id, other.sequence - 1):
+                key = moved_key(edge.key, other.id, seen.into)
+                if key in moved:
+                    heirs.setdefault(key, edge)
+    return heirs
+
+
+def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
+    return [state.row for state in history.links_from(node_id, at, EVERY_EDGE)]
+
+
+def _link_heirs(history: History, seen: _Seen, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
+    """As `_heirs`, of links."""
+    heirs: dict[LinkKey, LinkRow] = {}
+    for other in seen.others if moved else ():
+        with suppress(Gone):
+            for link in _links_at(history, other.id, other.sequence - 1):
+                key = moved_link(link.key, other.id, seen.into)
+                if key in moved:
+                    heirs.setdefault(key, link)
+    return heirs
+
+
+class _Links(msgspec.Struct, frozen=True):
+    """What becomes of links: those that are put back, the keys of those that go, how many of both there are."""
+
+    puts: list[LinkPut] = []
+    going: list[LinkKey] = []
+    kept: int = 0
+    inherited: int = 0
+
+
+def _planned_links(links: LinkReader | None, past: _Past, seen: _Seen) -> _Links:
+    if links is None or not past.links:
+        return _Links([link_again(row, row.key) for row in past.links])
+    moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
+    there = {row.key: row for row in links.of(moved)}
+    at = seen.row.sequence
+    going = [key for key, row in there.items() if row.edge.sequence >= at and _same(row.edge, moved[key].edge)]
+    heirs = [link_again(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
+    puts = [*(link_again(row, row.key) for row in past.links), *heirs]
+    return _Links(puts, going, len(there) - len(going), len(heirs))
+
+
+def _planned_back(
+    rows: Rows,
+    links: LinkReader | None,
+    node_id: str,
+    seen: _Seen | None,
+    past: _Past | None,
+    author: str,
+    store: str,
+) -> _Unmerge:
+    if _seen(rows, node_id, store) != seen:
+        raise Unavailable(f"what {node_id!r} was merged into was merged, or unmerged, just now; try again")
+    if seen is None or past is None:
+        return _Unmerge(WriteBatch(nodes=[NodePut(0, node_id)], told=True))
+    moved = _moved(rows, past.edges, node_id, seen.into)
+    there = rows.edges([*moved])
+    going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _same(row, moved[key])]
+    heirs = _inherited(going, moved, past, seen)
+    puts = [*(edge_again(edge, edge.key) for edge in past.edges), *heirs]
+    elsewhere = _planned_links(links, past, seen)
+    back = _given_back(rows, seen, past, author)
+    nodes = [_as_it_was(past.row, author), *([] if back is None else [back.put])]
+    batch = WriteBatch(
+        nodes=nodes,
+        edges=puts,
+        links=elsewhere.puts,
+        delete_edges=[(node_id, seen.into, MERGED_INTO), *going],
+        delete_links=elsewhere.going,
+        touch=False,
+        told=True,
+        cost=cost(nodes, [*puts, *(put.edge for put in elsewhere.puts)]) + sum(sum(map(len, key)) for key in going),
+    )
+    restored = len(past.edges) + len(past.links)
+    removed = len(going) - len(heirs) + len(elsewhere.going) - elsewhere.inherited
+    return _Unmerge(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
+
+
+def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
+    """The edges by the keys at which they are to be found now, without those between the two nodes."""
+    moving = [row for row in edges if {row.source, row.target} != {node_id, into}]
+    steps = merged_among(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
+    keys = (moved_key(row.key, node_id, into) for row in moving)
+    ends = ((survivor_of(steps, source), survivor_of(steps, target), kind) for source, target, kind in keys)
+    return dict(zip(ends, moving, strict=True))
+
+
+def _same(row: EdgeRow, edge: EdgeRow) -> bool:
+    """Whether an edge says what another one does, at the same times."""
+    return (row.weight, row.attributes, row.extras) == (edge.weight, edge.attributes, edge.extras)
+
+
+def _inherited(going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _Past, seen: _Seen) -> list[EdgePut]:
+    """Edges of others that take the place of some that go."""
+    places = ((key, moved_key(moved[key].key, seen.row.id, seen.into)) for key in going)
+    return [edge_again(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
+
+
+def _given_back(rows: Rows, seen: _Seen, past: _Past, author: str) -> GivenBack | None:
+    """What the one that stayed gives back; None if it had taken nothing over."""
+    row = rows.node(seen.into)
+    if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:
+        return None
+    return given_back(past.before, past.after, row, seen.others, author)
+
+
+def _as_it_was(row: NodeRow, author: str) -> NodePut:
+    """A put that makes a node that was merged what it was: no more of it than when it is true has changed."""
+    extras = row.extras or NO_EXTRAS
+    return NodePut(
+        0,
+        row.id,
+        extras=NodeExtrasPut(
+            created_by=author or extras.created_by, valid_from=extras.valid_from, valid_to=extras.valid_to
+        ),
+    )

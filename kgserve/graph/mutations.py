@@ -1,0 +1,283 @@
+"""Upserting batches of nodes and edges, deleting, and ending what is no longer true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from concurrent.futures import Future
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from kgserve.graph.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, MergedRow, Skipped
+from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.graph.cross_store_links import edge_of, key_of, parted
+from kgserve.graph.handle import Graph
+from kgserve.graph.queries import EdgeId, NodeId, RetireNode
+from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
+from kgserve.graph.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
+from kgserve.memory.api import MAX_TOLD
+from kgserve.platform.errors import FieldError, InvalidInput, NotFound
+from kgserve.platform.settings import Settings
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
+from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, Moment, NodeExtrasPut
+from kgserve.storage.model.names import IS_ABOUT
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_key
+from kgserve.storage.plan import MAX_NOTED, Report
+from kgserve.storage.rows.edge_page import incoming_of
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.stores.store import Store
+
+_Request = TypeVar("_Request")
+_Put = TypeVar("_Put")
+
+
+def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
+    """Creates the store if it does not exist.
+
+    Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
+    one clears it. An edge with a missing endpoint is skipped and listed; where an edge with `to_graph` leads to, in
+    another store, need not be there. Once answered, the whole batch is on disk. Of
+    a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
+
+    Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
+    is written.
+    """
+    nodes, edges = request.nodes or [], request.edges or []
+    _check_sizes(len(nodes), len(edges), graph.graphs.settings)
+    faults = Faults()
+    node_puts = _checked_rows(nodes, "nodes", node_put, faults.errors)
+    edge_puts = _checked_rows(edges, "edges", edge_put, faults.errors)
+    faults.raise_any()
+    own, links = parted(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
+    batch = WriteBatch(nodes=node_puts, edges=own, links=links, touch=request.touch, cost=cost(node_puts, edge_puts))
+
+    merged = [*_repeats("nodes", node_puts, attrgetter("id")), *_repeats("edges", [*own, *links], attrgetter("key"))]
+
+    def answer(report: Report) -> InjectAnswer:
+        made = inject_answer(report, len(nodes), len(edges))
+        return msgspec.structs.replace(made, merged=merged[:MAX_NOTED], merged_count=len(merged)) if merged else made
+
+    return graph.submit(batch, answer, create=True)
+
+
+def _repeats(
+    name: str, puts: Iterable[NodePut | EdgePut | LinkPut], key: Callable[[Any], Hashable]
+) -> Iterator[MergedRow]:
+    """The puts of a list whose key an earlier one has."""
+    first: dict[Hashable, int] = {}
+    for put in puts:
+        earlier = first.setdefault(key(put), put.index)
+        if earlier != put.index:
+            yield MergedRow(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
+
+
+def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
+    """About the bytes that rows take: their texts and something for the rest."""
+    texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
+    texts += sum(len(e.own) for e in edges if e.own is not None)
+    texts += sum(_extras_cost(n.extras) for n in nodes if n.extras is not None)
+    return texts + 300 * (len(nodes) + len(edges))
+
+
+def _extras_cost(extras: NodeExtrasPut) -> int:
+    return len(extras.summary or "") + sum(map(len, extras.tags or ())) + 100
+
+
+def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
+    faults = Faults()
+    if nodes > settings.max_nodes:
+        faults("nodes", f"has {nodes} entries; at most {settings.max_nodes} are taken at once")
+    if edges > settings.max_edges:
+        faults("edges", f"has {edges} entries; at most {settings.max_edges} are taken at once")
+    faults.raise_any()
+
+
+def _checked_rows(
+    requests: list[_Request], name: str, check: Callable[[int, _Request, Fault], _Put], errors: list[FieldError]
+) -> list[_Put]:
+    puts: list[_Put] = []
+    for index, request in enumerate(requests):
+        faults = Faults(f"{name}[{index}].")
+        puts.append(check(index, request, faults))
+        errors += faults.errors
+    return puts
+
+
+def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
+    """What callers are told of a write."""
+    skipped = [
+        Skipped(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
+        for row in report.skipped
+        if row.key is not None
+    ]
+    return InjectAnswer(
+        nodes_sent=nodes_sent,
+        edges_sent=edges_sent,
+        nodes_created=report.nodes_created,
+        nodes_updated=report.nodes_updated,
+        nodes_unchanged=report.nodes_unchanged,
+        edges_created=report.edges_created,
+        edges_updated=report.edges_updated,
+        edges_unchanged=report.edges_unchanged,
+        edges_skipped=skipped,
+        edges_skipped_count=report.skipped_count,
+        sequence=report.sequence,
+        redirected=report.redirected or msgspec.UNSET,
+    )
+
+
+def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
+    """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
+
+    With a memory go its former versions. The memories that are about the node stay, and the answer names them.
+    """
+    node_id = checked_label(request.node_id)
+    about: list[str] = []
+
+    def begin(store: Store) -> Future[Report]:
+        with store.reading() as rows:
+            about.extend(memories_about(rows, node_id))
+        return store.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)))
+
+    def answer(report: Report) -> DeleteNodeAnswer:
+        return DeleteNodeAnswer(
+            deleted_id=node_id,
+            existed=report.nodes_deleted > 0,
+            edges_deleted=report.edges_deleted,
+            sequence=report.sequence,
+            memories_about=len(about) or UNSET,
+            memory_ids=about[:MAX_TOLD] or UNSET,
+        )
+
+    return graph.write(begin, answer)
+
+
+def memories_about(rows: Rows, node_id: str) -> list[str]:
+    """Return the ids of the memories in force that are about a node."""
+    found = rows.nodes([edge.source for edge in incoming_of(rows, node_id, IS_ABOUT)])
+    return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
+
+
+def memories_left(rows: Rows, ids: Collection[str]) -> list[str]:
+    """Return the ids of the memories in force that are about nodes to be deleted, and stay themselves."""
+    about = dict.fromkeys(memory for node_id in ids for memory in memories_about(rows, node_id))
+    gone = set(ids)
+    return [memory for memory in about if memory not in gone]
+
+
+def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:
+    """Deletes the edge of this source, target and relation type; other edges between the two nodes stay.
+
+    Deleting an edge that does not exist is not an error.
+    """
+    return _delete_edge(graph, _checked_key(graph, request, Faults()))
+
+
+def _checked_key(graph: Graph, request: EdgeKeyRequest | RetireEdgeRequest, faults: Faults) -> EdgeKey | LinkKey:
+    """The edge that is meant. Raises InvalidInput for all faults found."""
+    key = (request.source, request.target, request.relation_type)
+    for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
+        check_label(text, path, faults)
+    faults.raise_any()
+    return key_of(graph, key, request.to_graph)
+
+
+def _delete_edge(graph: Graph, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswer]:
+    def answer(report: Report) -> DeleteEdgeAnswer:
+        return DeleteEdgeAnswer(existed=report.edges_deleted > 0, sequence=report.sequence)
+
+    if isinstance(key, LinkKey):
+        batch = WriteBatch(delete_links=[key], cost=sum(map(len, key.edge)))
+    else:
+        batch = WriteBatch(delete_edges=[key], cost=sum(map(len, key)))
+    return graph.submit(batch, answer)
+
+
+def delete_edge_by_id(graph: Graph, request: EdgeId) -> Future[DeleteEdgeAnswer]:
+    """Deletes one edge by its id. Deleting an edge that does not exist is not an error."""
+    return _delete_edge(graph, any_edge_key(request.edge_id))
+
+
+def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
+    """Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
+
+    One that has ended already keeps its end, unless another is sent. Its edges are not there where it is not.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
+    node_id, faults = request.node_id, Faults()
+    check_label(node_id, "id", faults)
+    valid_to, author = _checked_end(request, faults)
+
+    def batch(leased: Store) -> WriteBatch:
+        with leased.reading() as rows:
+            row = rows.node(node_id)
+        if row is None:
+            raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
+        end = _end_of_validity(row, valid_to)
+        put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
+        return WriteBatch(nodes=[put], told=True, cost=len(node_id))
+
+    return _retire(graph, batch)
+
+
+def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer]:
+    """Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
+    faults = Faults()
+    valid_to, author = _checked_end(request, faults)
+    key = _checked_key(graph, request, faults)
+
+    def batch(leased: Store) -> WriteBatch:
+        row = edge_of(leased, key)
+        if row is None:
+            source, target, kind = key.edge if isinstance(key, LinkKey) else key
+            there = f"{target!r} of store {key.store!r}" if isinstance(key, LinkKey) else repr(target)
+            raise NotFound(f"there is no edge of type {kind!r} from {source!r} to {there} in store {graph.name!r}")
+        extras = EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to))
+        put = EdgePut(0, row.key, extras=extras)
+        edges, links = ([], [LinkPut(key.store, put)]) if isinstance(key, LinkKey) else ([put], [])
+        return WriteBatch(edges=edges, links=links, touch=False, told=True, cost=sum(map(len, row.key)))
+
+    return _retire(graph, batch)
+
+
+def _retire(graph: Graph, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retired)
+
+
+def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
+    """The end that is asked for, and who asks. Raises InvalidInput for all faults found."""
+    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
+    faults.raise_any()
+    return valid_to, author
+
+
+def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
+    """The end that was asked for; without one now, unless it has ended already."""
+    if isinstance(asked, int):
+        return asked
+    now = time.time_ns() // 1000
+    begun = row.extras.valid_from if row.extras is not None else None
+    if begun is not None and begun > now:
+        raise InvalidInput.at("valid_to", f"is needed: it begins to be true only at {format_time(begun)}")
+    ended = row.extras.valid_to if row.extras is not None else None
+    return now if ended is None else min(ended, now)
+
+
+def _retired(report: Report) -> RetireAnswer:
+    found = report.rows[0]
+    row = found.edge if isinstance(found, LinkRow) else found
+    end = row.extras.valid_to if row.extras is not None else None
+    return RetireAnswer(
+        valid_to=format_time(end or 0),
+        changed=report.nodes_updated + report.edges_updated > 0,
+        version=row.version,
+        sequence=report.sequence,
+    )

@@ -1,0 +1,661 @@
+"""Reading the graph: nodes, edges, walks from a node, and the types and tags in use.
+
+At the end what is done with all nodes that a filter lets pass, or that are named: count them, get them, delete them.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Collection, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from kgserve.graph import render
+from kgserve.graph.answers import (
+    MAX_EXAMPLE,
+    CountAnswer,
+    DeleteNodesAnswer,
+    Edge,
+    ListedNode,
+    ListedPage,
+    Node,
+    NodeAnswer,
+    NodePage,
+    NodesAnswer,
+    SchemaDescription,
+    TagList,
+    TraverseAnswer,
+)
+from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
+from kgserve.graph.cross_store_links import edge_of, links_of
+from kgserve.graph.federated_traversal import follow
+from kgserve.graph.handle import Encoded, Graph, encoded
+from kgserve.graph.history import node_version
+from kgserve.graph.mutations import memories_left
+from kgserve.graph.queries import (
+    MAX_OFFSET,
+    EdgeId,
+    EdgesRequest,
+    IncomingRequest,
+    NodeRequest,
+    NodesQuery,
+    TagsQuery,
+)
+from kgserve.graph.render import shown_then
+from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
+from kgserve.graph.temporal import (
+    ANY,
+    MAX_SHOWN,
+    Past,
+    found_as,
+    found_then,
+    note,
+    noted,
+    page_as_of,
+    rows_at,
+    valid_moment,
+    view_as_of,
+    walk_as_of,
+    when_asked,
+    world_moment,
+)
+from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
+from kgserve.memory.api import MAX_TOLD
+from kgserve.platform.codecs import json_decoder
+from kgserve.platform.errors import InvalidInput, NotFound
+from kgserve.platform.times import parse_time
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.links.links import LinkReader
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.fields import AUTHOR
+from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, Place, page_of
+from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
+from kgserve.storage.model.walk import Walk, clamp
+from kgserve.storage.rows.delta import Gathered
+from kgserve.storage.rows.edge_page import held_around, of_kinds, page_of_edges, with_versions
+from kgserve.storage.rows.encoding import encode_link
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
+from kgserve.storage.rows.ways import absorbed
+from kgserve.stores.pool import NotOpen
+from kgserve.stores.store import CatalogDamaged, Store
+
+_Inbound = tuple[str, LinkRow]
+"""A link, and the store that it leads from."""
+
+
+def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
+    """The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
+
+    With `follow_symlinks` those that end here are of all stores that the caller sees. Raises NotFound, and Gone for a
+    moment that is no longer known, and InvalidInput for one together with `follow_symlinks`.
+    """
+    if request.version is not None:
+        if request.as_of is not None or request.valid_at or request.follow_symlinks:
+            raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
+        return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
+    moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
+    checked_label(node_id)
+    inbound = _inbound(graph, request)
+    with graph.lease() as store:
+        found = (
+            _present_node(store, request, moment, inbound, graph.most_edges)
+            if past is None
+            else _past_node(store, past, request, moment)
+        )
+    if found is None:
+        raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
+    return encoded(found)
+
+
+def _present_node(
+    leased: Store, wanted: NodeRequest, moment: int | None, inbound: Sequence[_Inbound], allowed: int | None
+) -> bytes | None:
+    with _reading(leased, allowed) as (rows, links):
+        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
+        number = rows.number(node_id)
+        numbers = np.array([number])
+        if number < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
+            return None
+        lists: list[bytes] = []
+        truncated = False
+        for outgoing in (True, False):
+            edges = rows.around(numbers, outgoing=outgoing)
+            if allowed is not None and len(edges) > allowed:
+                raise TooLong
+            edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
+            texts = [*rows.edge_texts(edges.first(MAX_SHOWN))]
+            if outgoing and links is not None:
+                texts += map(encode_link, links_of(links, node_id, moment, MAX_SHOWN + 1))
+            if not outgoing:
+                texts += [encode_link(row, origin) for origin, row in _true_then(inbound, moment)]
+            truncated = truncated or max(len(edges), len(texts)) > MAX_SHOWN
+            lists.append(b",".join(texts[:MAX_SHOWN]))
+        node = rows.node_text(number, time.time_ns() // 1000)
+    return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
+        node,
+        *lists,
+        b"true" if truncated else b"false",
+        note(wanted.node_id, node_id),
+    )
+
+
+@contextmanager
+def _reading(leased: Store, allowed: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
+    """The rows with the links as of them. Raises TooLong where only a few edges may be met and there may be links."""
+    if allowed is None:
+        with leased.reading_links() as found:
+            yield found
+        return
+    with leased.reading() as rows:
+        if rows.linked:
+            raise TooLong
+        yield rows, None
+
+
+def _past_node(leased: Store, past: Past, wanted: NodeRequest, moment: int | None) -> bytes | None:
+    node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
+    found = view_as_of(leased, past, node_id, moment, whole=False)
+    if found is None:
+        return None
+    [node] = shown_then(leased, past, [found.node])
+    answer = NodeAnswer(
+        node=node,
+        outgoing=[*map(render.edge, found.outgoing), *map(render.link, found.links)][:MAX_SHOWN],
+        incoming=[render.edge(row) for row in found.incoming[:MAX_SHOWN]],
+        edges_truncated=found.truncated or max(len(found.outgoing) + len(found.links), len(found.incoming)) > MAX_SHOWN,
+        redirected_from=noted(wanted.node_id, node_id),
+    )
+    return msgspec.json.encode(answer)
+
+
+def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
+    """Pages follow the order of ids. Writes made while paging neither repeat a node nor hide one that stays.
+
+    A page that has looked at 20,000 nodes ends there: it may be short, or empty, with a `next_cursor`.
+
+    Raises InvalidInput for a cursor that no page gave, and Gone for a moment that is no longer known.
+    """
+    nodes, next_cursor = _page_of_nodes(graph, request)
+    if request.compact:
+        return ListedPage(
+            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT}) for node in nodes],
+            next_cursor=next_cursor,
+        )
+    return NodePage(nodes=nodes, next_cursor=next_cursor)
+
+
+def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | None]:
+    place, past = _start_of_page(wanted), graph.past(wanted.as_of)
+    types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
+    attributes = asked_in_json(wanted.attributes, "attributes")
+    with graph.lease() as leased:
+        wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past), attributes)
+        if past is None:
+            found = listed(leased, wanted_nodes, place, wanted.limit)
+            nodes = [*map(render.node, found.items)]
+        else:
+            found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
+            nodes = shown_then(leased, past, found.items)
+    return nodes, None if found.next is None else _cursor_of(found.next)
+
+
+def listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+    """A page of the nodes that fit now; it looks at `MAX_PASSED` at most."""
+    if wanted == EVERYTHING:
+        with leased.reading() as rows:
+            ids = ((node_id, node_id, True) for node_id in rows.ids_behind(place.after))
+            return _with_rows(rows, page_of(ids, place, limit))
+
+    def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
+        page = _with_rows(rows, catalog.listed(wanted, place, limit))
+        if not all(map(wanted.matches, page.items)):
+            raise CatalogDamaged("it names a node that does not fit")
+        return page
+
+    return leased.listing(look, by_attributes=bool(wanted.attributes))
+
+
+def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
+    found = rows.nodes(page.items)
+    if len(found) != len(page.items):
+        raise CatalogDamaged("it names a node that is not there")
+    return Listed(list(found.values()), page.next)
+
+
+def _start_of_page(wanted: NodesQuery) -> Place:
+    faults = Faults()
+    if wanted.offset and wanted.cursor:
+        faults("offset", "goes with the first page only; the cursor knows how far that was")
+    faults.raise_any()
+    return _place_of(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
+
+
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
+_COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
+
+
+def _cursor_of(place: Place) -> str:
+    after = urlsafe_b64encode(place.after.encode()).decode().rstrip("=")
+    return f"{after}.{place.skip}" if place.skip else after
+
+
+def _place_of(cursor: str) -> Place:
+    text, _, skip = cursor.partition(".")
+    try:
+        after = urlsafe_b64decode((text + "=" * (-len(text) % 4)).encode("ascii")).decode()
+        place = Place(after, int(skip or "0"))
+    except ValueError:
+        place = Place()
+    # The decoder passes over signs that are none of its alphabet.
+    if not place.after or not 0 <= place.skip <= MAX_OFFSET or _cursor_of(place) != cursor:
+        raise InvalidInput.at("cursor", "is not a cursor that a page of this list gave")
+    return place
+
+
+def outgoing(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
+    """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
+    """
+    return edges_of_node(graph, request, outgoing=True)
+
+
+def incoming(graph: Graph, request: IncomingRequest) -> Encoded[EdgeList]:
+    """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+
+    With `follow_symlinks` those of all stores that the caller sees. Raises NotFound, and Gone for a moment that is no
+    longer known, and InvalidInput for one together with `follow_symlinks`.
+    """
+    return edges_of_node(graph, request, outgoing=False)
+
+
+def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_Inbound]:
+    """The links that lead to a node, as they are now, if they are asked for. May block."""
+    if not wanted.follow_symlinks:
+        return ()
+    if wanted.as_of is not None:
+        message = "goes without follow_symlinks: who linked into a store is known of the present alone"
+        raise InvalidInput.at("as_of", message)
+    if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
+        raise NotOpen
+    with graph.lease() as store, store.reading() as rows:
+        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
+        ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != ANY else ())]
+    # The store is given back first: for the answer others may have to be leased.
+    return graph.pool.inbound.to(graph.name, ids)
+
+
+def _true_then(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[_Inbound]:
+    return inbound if moment is None else [each for each in inbound if each[1].edge.holds_at(moment)]
+
+
+def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
+    """The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
+
+    That of an edge into another store has `~store` behind it.
+
+    Raises InvalidInput for what is no id, and NotFound.
+    """
+    key = any_edge_key(request.edge_id)
+    with graph.lease() as store:
+        row = edge_of(store, key)
+    if row is None:
+        raise NotFound(f"there is no edge {any_edge_id(key)} in store {graph.name!r}")
+    return EdgeAnswer(edge=render.link(LinkRow(key.store, row)) if isinstance(key, LinkKey) else render.edge(row))
+
+
+def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> Encoded[EdgeList]:
+    """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
+    checked_label(request.node_id)
+    moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
+    kinds = tuple(filter(None, request.kinds))
+    inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
+    wanted = _EdgePage(request.node_id, outgoing, kinds, request.limit, request.offset, request.valid_at, inbound)
+    with graph.lease() as store:
+        if past is None:
+            found = _present_edges(store, wanted, moment, graph.most_edges)
+        else:
+            found = _past_edges(store, past, wanted, moment)
+    if found is None:
+        when = when_asked(past, request.valid_at)
+        raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
+    return encoded(found)
+
+
+class _EdgePage(NamedTuple):
+    node_id: str
+    outgoing: bool
+    kinds: tuple[str, ...]
+    limit: int
+    offset: int
+    valid_at: str | None
+    inbound: Sequence[_Inbound]
+
+
+def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None, allowed: int | None) -> bytes | None:
+    with _reading(leased, allowed) as (rows, links):
+        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
+        numbers = np.array([rows.number(node_id)])
+        if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
+            return None
+        outgoing = wanted.outgoing
+        edges = of_kinds(rows, rows.around(numbers, outgoing=outgoing), wanted.kinds)
+        edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
+        leading = [] if links is None or not outgoing else links_of(links, node_id, moment)
+        among = [
+            encode_link(row, origin)
+            for origin, row in (*((None, row) for row in leading), *_true_then(wanted.inbound, moment))
+            if not wanted.kinds or row.edge.relation_type in wanted.kinds
+        ]
+        if among:
+            page, more = _page_with_links(rows, edges, among, wanted)
+        else:
+            page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
+    next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
+    return b'{"edges":[%b],"next_offset":%b%b}' % (b",".join(page), next_offset, note(wanted.node_id, node_id))
+
+
+def _page_with_links(rows: Rows, edges: Gathered, links: list[bytes], wanted: _EdgePage) -> tuple[list[bytes], bool]:
+    """As `page_of_edges`, with links among the edges."""
+    end = wanted.offset + wanted.limit
+    first, _ = page_of_edges(rows, edges, 0, end)
+    merged = [(_order_of_shown(_edge(text)), text) for text in (*first, *links)]
+    merged.sort(key=itemgetter(0))
+    return [text for _, text in merged[wanted.offset : end]], len(edges) + len(links) > end
+
+
+def _past_edges(leased: Store, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
+    node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
+    found = view_as_of(leased, past, node_id, moment, whole=True)
+    if found is None:
+        return None
+    shown = map(render.edge, found.outgoing if wanted.outgoing else found.incoming)
+    links = map(render.link, found.links if wanted.outgoing else ())
+    kept = (edge for edge in (*shown, *links) if not wanted.kinds or edge.relation_type in wanted.kinds)
+    edges = sorted(kept, key=_order_of_shown)
+    end = wanted.offset + wanted.limit
+    page = edges[wanted.offset : end]
+    next_offset = end if end < len(edges) else None
+    redirected_from = noted(wanted.node_id, node_id)
+    return msgspec.json.encode(EdgeList(edges=page, next_offset=next_offset, redirected_from=redirected_from))
+
+
+_edge = json_decoder(Edge).decode
+
+
+def _order_of_shown(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
+    ordinal = None if edge.ordinal is msgspec.UNSET else edge.ordinal
+    created_at = parse_time(edge.attributes["created_at"])
+    ends = edge.source, edge.target, edge.relation_type
+    return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
+
+
+def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
+    """Answers with each node in reach once, at its shortest distance, nearest first.
+
+    With them come all edges between the nodes returned. A start that does not exist gives empty arrays. `as_of` is a
+    sequence or an RFC 3339 time: the walk is then what it would have been. `valid_at` is an RFC 3339 time: only what
+    was true in the world then.
+
+    Raises NotFound for the store, and Gone for a moment that is no longer known.
+    """
+    faults = Faults()
+    check_label(request.start_id, "start_id", faults)
+    # A depth that was left out cannot be told from 1.
+    depth = named_twice(faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth)
+    kinds = named_twice(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
+    faults.raise_any()
+    types = None if kinds is None else frozenset(kinds)
+    wanted = Walk(
+        request.start_id,
+        clamp(1 if depth is None else depth),
+        request.direction or "outgoing",
+        types,
+        request.min_weight,
+        request.max_nodes,
+    )
+    if request.follow_symlinks:
+        return encoded(follow(graph, request, wanted))
+    past = graph.past(request.as_of)
+    with graph.lease() as store:
+        wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
+        if past is None:
+            return encoded(_walk_now(store, wanted, request.valid_at, graph.most_edges))
+        return encoded(_walk_then(store, past, wanted, request.valid_at))
+
+
+def _walk_now(leased: Store, wanted: Walk, valid_at: str | None, allowed: int | None) -> bytes:
+    with leased.reading() as rows:
+        start = found_as(rows, wanted.start, valid_at)
+        found = walk(rows, msgspec.structs.replace(wanted, start=start), allowed)
+        nodes, edges = nodes_json(rows, found, time.time_ns() // 1000), edges_json(rows, found)
+    truncated = b"true" if found.truncated else b"false"
+    return b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}' % (
+        nodes,
+        edges,
+        found.count,
+        truncated,
+        rows.at,
+        note(wanted.start, start),
+    )
+
+
+def _walk_then(leased: Store, past: Past, wanted: Walk, valid_at: str | None) -> bytes:
+    start = found_then(leased, past, wanted.start, valid_at)
+    found, sequence = walk_as_of(leased, past, msgspec.structs.replace(wanted, start=start))
+    depths = {row.id: depth for row, depth in found.nodes}
+    rows = [row for row, _ in found.nodes]
+    nodes = shown_then(leased, past, rows, lambda row: render.reached(row, depths[row.id]))
+    edges = [render.edge(row) for row in found.edges]
+    answer = TraverseAnswer(
+        nodes=nodes,
+        edges=edges,
+        count=len(nodes),
+        truncated=found.truncated,
+        sequence=sequence,
+        redirected_from=noted(wanted.start, start),
+    )
+    return msgspec.json.encode(answer)
+
+
+_MOST_BYTES = 1 << 16
+
+
+def example_of(row: NodeRow | None) -> str:
+    """A node in a few words; nothing of one that is very long."""
+    if row is None or len(row.content) > _MOST_BYTES:
+        return ""
+    return render.in_few_words((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE)
+
+
+def describe_schema(graph: Graph) -> SchemaDescription:
+    """Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
+
+    All counts are kept with every write, so that this takes the same however large the store is.
+    """
+    with graph.lease() as leased:
+        found = leased.listing(lambda catalog, rows: catalog.vocabulary(lambda node_id: example_of(rows.node(node_id))))
+    return SchemaDescription(
+        store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
+    )
+
+
+def list_tags(graph: Graph, request: TagsQuery) -> TagList:
+    """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
+    limit = request.limit if 0 < request.limit < MAX_TAGS_LISTED else MAX_TAGS_LISTED
+    with graph.lease() as leased:
+        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
+
+
+EDGES_AT_ONCE = 100_000
+"""Edges that go with the nodes of one deletion, at most, unless a single node has more."""
+
+
+def count(graph: Graph, request: CountRequest) -> CountAnswer:
+    """Counts the nodes of any of `types`, with all of `tags` and `attributes`; without any of them all nodes.
+
+    `valid_at` left out counts what is true now, as lists do. Where more than 500,000 nodes would have to be looked at,
+    `exact` is false, and at least so many fit.
+    """
+    with graph.lease() as store:
+        wanted = _filter(store, request)
+        found, sequence = store.listing(
+            lambda catalog, rows: (catalog.count(wanted), rows.at), by_attributes=bool(wanted.attributes)
+        )
+    return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)
+
+
+def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
+    """The nodes of up to 1,000 ids, without edges: now, or as they were. `missing` names those that are not there.
+
+    Raises Gone for a moment that is no longer known.
+    """
+    ids = _checked(request.ids)
+    moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
+    with graph.lease() as store:
+        if past is None:
+            with store.reading() as rows:
+                there = [*rows.nodes(ids).values()]
+        else:
+            follower, at = past.of(store)
+            there = follower.look(lambda history: [*rows_at(history, ids, at)])
+        found = [row for row in there if moment is None or row.holds_at(moment)]
+        shown = map(render.node, found) if past is None else shown_then(store, past, found)
+        nodes = {node.id: node for node in shown}
+    return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
+
+
+def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
+    """Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
+
+    One of `ids`, `types`, `tags` and `attributes` must be there and not empty. What goes in one request goes in one
+    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With a memory
+    go its former versions, which are not counted. With `dry_run` nothing is deleted, and the answer is what it would
+    be. `valid_at` left out deletes what is true now.
+
+    Raises InvalidInput without a filter, NotFound for the store.
+    """
+    if not (request.ids or request.types or request.tags or request.attributes):
+        raise InvalidInput("a filter is needed: ids, types, tags or attributes; DELETE of the store deletes everything")
+    with graph.lease() as store:
+        wanted = _filter(store, request)
+        deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
+
+    def look(leased: Store) -> _Chosen:
+        with leased.reading() as rows:
+            return deletion.chosen(rows)
+
+    def batch(_: Store, chosen: _Chosen) -> WriteBatch:
+        return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
+
+    return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """What goes: nodes with so many edges; ``more`` if others fit. ``unfit`` are candidates that do not.
+
+    ``about``: the memories in force that are about them and stay.
+    """
+
+    ids: list[str]
+    edges: int
+    more: bool
+    unfit: list[str]
+    about: list[str]
+
+
+class _Deletion(msgspec.Struct, frozen=True):
+    """A deletion: the nodes among ``candidates`` that still fit when it comes to it."""
+
+    request: DeleteNodesRequest
+    wanted: NodeFilter
+    candidates: list[str]
+
+    def chosen(self, rows: Rows) -> _Chosen:
+        """What is to go of the rows that are there now."""
+        found = rows.nodes(self.candidates)
+        fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
+        ids, edges = _bounded(rows, islice(fitting, self.request.limit))
+        return _Chosen(
+            ids, edges, len(ids) < len(fitting), _missing(self.candidates, fitting), memories_left(rows, ids)
+        )
+
+    def answer(self, chosen: _Chosen, sequence: int) -> DeleteNodesAnswer:
+        """What callers are told."""
+        return DeleteNodesAnswer(
+            dry_run=self.request.dry_run,
+            count=len(chosen.ids),
+            ids=chosen.ids,
+            edges_deleted=chosen.edges,
+            missing=chosen.unfit if self.request.ids else [],
+            more=chosen.more,
+            sequence=sequence,
+            memories_about=len(chosen.about) or msgspec.UNSET,
+            memory_ids=chosen.about[:MAX_TOLD] or msgspec.UNSET,
+        )
+
+
+def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
+    """The first of some nodes that may go at once, and how many edges go with them."""
+    ids: list[str] = []
+    edges: set[int] = set()
+    for node_id in nodes:
+        more = _edges_of(rows, node_id) - edges
+        if ids and len(edges) + len(more) > EDGES_AT_ONCE:
+            break
+        edges |= more
+        ids.append(node_id)
+    return ids, len(edges)
+
+
+def _edges_of(rows: Rows, node_id: str) -> set[int]:
+    """The numbers of the edges that go with a node, those of its former versions among them."""
+    node = np.array([rows.number(each) for each in with_versions(rows, (node_id,))])
+    found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
+    return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
+
+
+def _candidates(store: Store, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
+    """Ids of nodes that may fit, one more than may be deleted: those that are named, or the first that fit now."""
+    if request.ids:
+        return _checked(request.ids)
+    found: list[str] = []
+    place: Place | None = Place()
+    while place is not None and len(found) <= request.limit:
+        page = listed(store, wanted, place, request.limit + 1 - len(found))
+        found += [row.id for row in page.items]
+        place = page.next
+    return found
+
+
+def _filter(store: Store, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
+    types, tags = tuple(_unique(request.types or ())), tuple(_unique(request.tags or ()))
+    return NodeFilter(types, tags, world_moment(request.valid_at, store), asked_attributes(request.attributes))
+
+
+def _checked(ids: Iterable[str]) -> list[str]:
+    """Ids, each once. Raises InvalidInput for one that none can be."""
+    faults = Faults()
+    unique = _unique(ids)
+    for place, node_id in enumerate(unique):
+        check_label(node_id, f"ids[{place}]", faults)
+    faults.raise_any()
+    return unique
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _missing(ids: Iterable[str], found: Collection[str]) -> list[str]:
+    there = frozenset(found)
+    return [node_id for node_id in ids if node_id not in there]

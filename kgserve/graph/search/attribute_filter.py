@@ -1,0 +1,186 @@
+"""Searching among the nodes that have some attributes, of which the indexes know nothing.
+
+The catalog names the nodes that have them. Where those are few, the indexes search among them alone. Where they are
+many, more is found than is wanted, and what has them is kept; where that gives too few, because just what is near the
+query lacks them, the indexes get all names. So what is found is exact, and what it costs grows with the root of the
+number of nodes, or at worst with the number of those that have the attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.platform.errors import Unavailable
+from kgserve.projections.catalog.attributes import MOST_COUNTED
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.conflict_index import Heads
+from kgserve.projections.history_follower import HistoryFollower
+from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.keyword import Reading
+from kgserve.projections.text import Filter
+from kgserve.storage.model.attributes import Condition
+from kgserve.storage.model.filters import NodeFilter
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.stores.store import Store
+
+MOST_TRIED = 3_200
+"""So many hits are looked at, at most, in the hope that enough of them have the attributes."""
+# So many names cost as much as one more hit and the look at its row, found by words or by meaning.
+_NAMES_A_WORD_HIT, _NAMES_A_NEAR_HIT = 4, 12
+_SPARE = 1.5
+# What occurs too often to be counted is taken for so frequent.
+_MANY_SHARE = 0.5
+_MORE = 4
+_ALL = 1 << 62
+
+Hits = dict[str, float]
+_Found = TypeVar("_Found")
+
+
+class Holders:
+    """The nodes of a store that have some attributes; with ``then``, a history and a commit, those that had them."""
+
+    def __init__(
+        self, store: Store, wanted: tuple[Condition, ...], then: tuple[HistoryFollower, int] | None = None
+    ) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._then = then
+
+    @property
+    def share(self) -> float:
+        """Which part of all nodes they are likely to be today."""
+        nodes = max(self._store.state.nodes, 1)
+        return math.prod(_MANY_SHARE if count == MOST_COUNTED else count / nodes for count in self._counts)
+
+    @property
+    def count(self) -> int:
+        """How many they are today, at most; or more, when it is `MOST_COUNTED`."""
+        return min(self._counts)
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return self._ask(lambda catalog, _: catalog.how_many(self._wanted))
+
+    def among(self, only: Filter) -> Filter:
+        """A filter that lets these alone pass, if it did before. Raises Unavailable while the history is behind."""
+        ids, past = self._ids
+        return msgspec.structs.replace(
+            only,
+            ids=ids if only.ids is None else ids & only.ids,
+            past_ids=past if only.past_ids is None else past & only.past_ids,
+        )
+
+    @cached_property
+    def _ids(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Those that have the attributes today, and those whose state as of the commit is over and had them."""
+        ids, seen = self._ask(
+            lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _ALL), rows.at)
+        )
+        if self._then is None:
+            return frozenset(ids), frozenset()
+        # What was said until just now is over only once the history has seen it.
+        history, at = self._then
+        if not history.wait(seen, HISTORY_SECONDS):
+            raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
+        return frozenset(ids), frozenset(self._store.catalog.having_had(self._wanted, at))
+
+    def _ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
+        return self._store.listing(question, by_attributes=True)
+
+
+class IndexesAmong:
+    """The indexes of a store in the same shape, for nodes alone that have some attributes."""
+
+    def __init__(
+        self,
+        indexes: Indexes | IndexesAsOf,
+        holders: Holders,
+        passing: Callable[[Collection[str]], Collection[str]],
+        tried: int = MOST_TRIED,
+    ) -> None:
+        """``passing`` says which of some nodes have the attributes, by their rows; so many hits are tried, at most."""
+        self._indexes = indexes
+        self._tried = tried
+        self._holders = holders
+        self._passing = passing
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+        """See `Indexes.words`."""
+
+        def search(pool: int, narrow: Filter) -> Hits:
+            return self._indexes.words(query, pool, narrow, reading)
+
+        return self._best(search, limit, only, _NAMES_A_WORD_HIT)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `Indexes.worths`."""
+        return self._indexes.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+        """See `Indexes.meaning`."""
+
+        def search(pool: int, narrow: Filter) -> Hits:
+            return self._indexes.meaning(vector, pool, narrow)
+
+        return self._best(search, limit, only, _NAMES_A_NEAR_HIT)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """See `Indexes.vectors_of`."""
+        return self._indexes.vectors_of(ids)
+
+    def _best(self, search: Callable[[int, Filter], Hits], limit: int, only: Filter, names_a_hit: int) -> Hits:
+        for pool in self._pools(limit, names_a_hit):
+            found = search(pool, only)
+            passing = self._passing(found)
+            if len(passing) >= limit or len(found) < pool:
+                return dict(islice(((key, score) for key, score in found.items() if key in passing), limit))
+        return search(limit, self._holders.among(only))
+
+    def _pools(self, limit: int, names_a_hit: int) -> Iterator[int]:
+        """How many hits to try with, as long as that is likely to cost less than all names."""
+        pool = int(_SPARE * limit / max(self._holders.share, 1e-9)) + 1
+        while pool <= self._tried and names_a_hit * pool < self._holders.count:
+            yield pool
+            pool *= _MORE
+
+
+class WithHeads:
+    """The indexes of a store as it is in the same shape, with the versions in conflict among the nodes."""
+
+    def __init__(self, indexes: Indexes | IndexesAsOf | IndexesAmong, present: Indexes, heads: Heads) -> None:
+        """``heads`` have keys of their own; whether they have the attributes that are asked for their rows say."""
+        self._indexes = indexes
+        self._present = present
+        self._heads = heads
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+        """See `Indexes.words`."""
+        rare = self._present.keyword.frequencies(query, reading)
+        found = self._heads.words(query, limit, only, reading, rare)
+        return _best(self._indexes.words(query, limit, only, reading) | found, limit)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `Indexes.worths`."""
+        return self._indexes.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+        """See `Indexes.meaning`."""
+        found = self._heads.meaning(vector, only)
+        return _best(self._indexes.meaning(vector, limit, only) | found, limit)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """See `Indexes.vectors_of`."""
+        return self._indexes.vectors_of(ids) | self._heads.vectors_of(ids)
+
+
+def _best(hits: Hits, limit: int) -> Hits:
+    return dict(sorted(hits.items(), key=lambda hit: -hit[1])[:limit])

@@ -1,0 +1,480 @@
+"""CSV as kgserve writes it: a file of nodes and one of edges, RFC 4180, UTF-8, attributes and tags as JSON text.
+
+And CSV of any columns, where a mapping says which of them make nodes and edges. Its texts are templates:
+``person:{id}`` is what the column ``id`` holds after ``person:``, ``{{`` and ``}}`` are braces.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, datetime
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal
+
+import msgspec
+
+from kgserve.graph.transfer.formats.lines import (
+    EDGE_COLUMNS,
+    EDGE_FIELDS,
+    EDGES,
+    MAX_LINE_BYTES,
+    NODE_COLUMNS,
+    NODES,
+    BadCell,
+    Lines,
+    Part,
+    Record,
+    Wrong,
+    edge,
+    json_text,
+    kind_of,
+    node,
+    record,
+    tags_text,
+    values_of,
+)
+from kgserve.platform.codecs import convert, decode_json, place_of
+from kgserve.platform.errors import FieldError, InvalidInput
+from kgserve.storage.model import fields
+from kgserve.storage.model.fields import EDGE, NODE, TEXT, TIME, Field, Fields
+
+Sink = Callable[[str], AbstractContextManager[BinaryIO]]
+"""Opens the file of nodes or of edges, one after the other."""
+
+ENCODING = "utf-8"
+_MAX_ROW = 16 << 20
+# The module's limit is for the whole process, and 128 KiB; a content may have 1 MiB.
+csv.field_size_limit(MAX_LINE_BYTES)
+
+
+def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
+    """Write an export; the number of its lines."""
+    lines = Lines(blocks)
+    with sink(NODES) as file:
+        _write(file, NODE_COLUMNS, (_cells(NODES, values_of(node)) for batch in lines.nodes() for node in batch))
+    with sink(EDGES) as file:
+        _write(file, EDGE_COLUMNS, (_cells(EDGES, values_of(edge)) for batch in lines.edges() for edge in batch))
+    return lines.count
+
+
+def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[list[Any]]) -> None:
+    text = TextIOWrapper(file, encoding=ENCODING, newline="", write_through=False)
+    try:
+        # With both characters in the line's end, texts that hold one of them are quoted.
+        writer = csv.writer(text, lineterminator="\r\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+    finally:
+        text.detach()
+
+
+def _cells(kind: str, values: tuple[Any, ...]) -> list[Any]:
+    cells = list(values)
+    for place, text_of in _TEXTS[kind]:
+        cells[place] = text_of(cells[place])
+    return cells
+
+
+def _texts(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
+    """Where a cell is not the value itself, and what it is then. The writer's own numbers come back as they were."""
+    special = {"attributes": json_text, "tags": tags_text}
+    return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
+
+
+_TEXTS = {NODES: _texts(NODE.exchanged), EDGES: _texts(EDGE_FIELDS)}
+_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FIELDS)}
+
+
+class Table:
+    """A CSV file being read: its header, then its rows with their numbers, as a spreadsheet counts them."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        name: str,
+        stack: ExitStack,
+        *,
+        delimiter: str = ",",
+        quote: str = '"',
+        encoding: str = ENCODING,
+    ) -> None:
+        """Read the header; ``stack`` lets go of the file. Raises InvalidInput when there is no header."""
+        self.name = name
+        # Bytes that are none of the encoding become halves of surrogate pairs: their row is refused, not the file.
+        self._encoding = encoding
+        codec = "utf-8-sig" if encoding.lower().replace("_", "-") in {"utf-8", "utf8"} else encoding
+        self._text = TextIOWrapper(file, encoding=codec, errors="surrogateescape", newline="")
+        stack.callback(self._text.detach)
+        self._taken = 0
+        self._number = 1
+        self._rows = csv.reader(self._lines(), delimiter=delimiter, quotechar=quote, strict=True)
+        try:
+            self.header = next(self._rows, [])
+        except csv.Error as error:
+            raise InvalidInput(f"{name}: the header cannot be read as CSV: {error}") from None
+        if not any(self.header):
+            raise InvalidInput(f"{name}: has no header; the first row must name the columns")
+
+    def rows(self) -> Iterator[tuple[int, dict[str, str] | str]]:
+        """Number and cells of each row, or what is wrong with it; rows without anything are passed over."""
+        width = len(self.header)
+        while True:
+            self._number = number = self._number + 1
+            self._taken = 0
+            try:
+                cells = next(self._rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield number, f"is no row of CSV: {error}"
+                continue
+            if len(cells) == width:
+                yield number, dict(zip(self.header, cells, strict=True))
+            elif cells:
+                yield number, f"has {len(cells)} cells where the header has {width}"
+
+    def _lines(self) -> Iterator[str]:
+        """The file's lines. One that has no end, or a row of them, would fill the memory."""
+        while line := self._line():
+            self._taken += len(line)
+            if self._taken > _MAX_ROW:
+                raise InvalidInput(f"{self.name} row {self._number}: is longer than {_MAX_ROW:,} characters")
+            yield line
+
+    def _line(self) -> str:
+        try:
+            return self._text.readline(_MAX_ROW + 1)
+        except UnicodeError as error:
+            place = f"{self.name} row {self._number}"
+            raise InvalidInput(f"{place}: is no text in {self._encoding}: {error}") from None
+
+
+class CsvTable:
+    """A CSV file that `write_csv` wrote, or one with some of its columns. Raises InvalidInput for other columns."""
+
+    def __init__(self, file: BinaryIO, name: str, stack: ExitStack) -> None:
+        self._table = Table(file, name, stack)
+        self.kind = kind_of(name, self._table.header)
+
+    def part(self) -> Part:
+        """Its rows, counted as a spreadsheet does: the header is row 1."""
+        return Part(self._table.name, "row", _records(self._table, self.kind))
+
+
+def _records(table: Table, kind: str) -> Iterator[Record]:
+    for number, cells in table.rows():
+        if isinstance(cells, str):
+            yield Wrong(number, cells)
+            continue
+        try:
+            values: dict[str, Any] = {
+                column: _value(column, text) for column, text in cells.items() if text or column == "content"
+            }
+        except BadCell as error:
+            yield Wrong(number, str(error))
+        else:
+            yield record(kind, number, values)
+
+
+def _value(column: str, text: str) -> Any:
+    match _TYPES[column]:
+        case fields.WHOLE:
+            return whole_number(column, text)
+        case fields.REAL:
+            return real_number(column, text)
+        case _:
+            return text
+
+
+def whole_number(column: str, text: str) -> int:
+    """An integer. Raises BadCell."""
+    try:
+        return int(text)
+    except ValueError:
+        raise BadCell(f"{column} is {text[:80]!r}, which is no integer") from None
+
+
+def real_number(column: str, text: str) -> float:
+    """A number that JSON can hold. Raises BadCell."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadCell(f"{column} is {text[:80]!r}, which is no number") from None
+    if value - value != 0:
+        raise BadCell(f"{column} is {text[:80]!r}, which is no finite number")
+    return value
+
+
+Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
+_Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_TEXT_TYPES = {TEXT, TIME}
+_TRUE = frozenset({"true", "yes", "y", "1", "t"})
+_FALSE = frozenset({"false", "no", "n", "0", "f"})
+
+
+class Attribute(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A column that becomes an attribute of another name."""
+
+    column: str
+    type: Kind = "text"
+
+
+class Tags(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A column of tags."""
+
+    column: str
+    separator: Annotated[str, msgspec.Meta(min_length=1)] = ","
+
+
+class NodeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file whose rows are nodes. Texts are templates; ``content`` may be several, one below the other."""
+
+    file: str
+    id: str
+    type: str
+    content: str | list[str] = ""
+    attributes: dict[str, Kind | Attribute] = {}
+    summary: str = ""
+    tags: Tags | None = None
+    created_by: str = ""
+    valid_from: str = ""
+    valid_to: str = ""
+    freshness_at: str = ""
+
+
+class EdgeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file whose rows are edges. Texts are templates; where ``to_graph`` comes to one it is the store of ``to``."""
+
+    file: str
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    relation_type: str
+    to_graph: str = ""
+    weight: str = ""
+    ordinal: str = ""
+    attributes: dict[str, Kind | Attribute] = {}
+    created_by: str = ""
+    valid_from: str = ""
+    valid_to: str = ""
+
+
+class Mapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A mapping file: how the CSV files are written, and what is in them. Paths are relative to it."""
+
+    nodes: list[NodeTable] = []
+    edges: list[EdgeTable] = []
+    delimiter: _Character = ","
+    quote: _Character = '"'
+    encoding: str = "utf-8"
+
+
+def read_mapping(path: Path) -> Mapping:
+    """The mapping in a TOML or JSON file. Raises InvalidInput naming the place that is wrong."""
+    try:
+        text = path.read_bytes()
+        data = decode_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
+        mapping = convert(data, Mapping)
+        # As `Table` reads: refuses also what Python has as an encoding and is none of texts, as base64.
+        TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
+    except msgspec.ValidationError as error:
+        fault = place_of(error, Mapping)
+        raise InvalidInput(f"{path.name}: {fault.path or 'the mapping'}: {fault.message}", (fault,)) from None
+    except LookupError as error:
+        raise InvalidInput(f"{path.name}: encoding: {error}", (FieldError("encoding", str(error)),)) from None
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeError, RecursionError) as error:
+        language = "JSON" if path.suffix.lower() == ".json" else "TOML"
+        raise InvalidInput(f"{path.name} cannot be read as {language}: {error}") from None
+    if not mapping.nodes and not mapping.edges:
+        raise InvalidInput(f"{path.name}: names neither nodes nor edges; add a [[nodes]] or an [[edges]] table")
+    return mapping
+
+
+def mapped(mapping: Mapping, folder: Path, files: Sequence[Path], stack: ExitStack) -> list[Part]:
+    """The parts of all tables, or of those whose ``files`` are named; nodes first.
+
+    Raises InvalidInput when a column is missing, before anything is read, and for files that the mapping does not name.
+    """
+    given = {file.name: file for file in files}
+    named = {Path(table.file).name for table in (*mapping.nodes, *mapping.edges)}
+    if unknown := sorted(given.keys() - named):
+        raise InvalidInput(f"the mapping says nothing of {', '.join(unknown)}; it names {', '.join(sorted(named))}")
+    parts: list[Part] = []
+    for kind, tables in (("nodes", mapping.nodes), ("edges", mapping.edges)):
+        for index, table in enumerate(tables):
+            name = Path(table.file).name
+            if not given or name in given:
+                path = given.get(name, folder / table.file)
+                rows = _Rows(mapping, table, path, stack, f"{kind}[{index}]")
+                parts.append(Part(name, "row", rows.records(table)))
+    return parts
+
+
+class _Rows:
+    """One file with the columns that its mapping wants."""
+
+    def __init__(
+        self, mapping: Mapping, table: NodeTable | EdgeTable, path: Path, stack: ExitStack, place: str
+    ) -> None:
+        try:
+            file = stack.enter_context(path.open("rb"))
+        except (OSError, ValueError) as error:
+            reason = f"{path}: {error.strerror if isinstance(error, OSError) else error}"
+            raise InvalidInput.at(f"{place}.file", reason) from error
+        self._table = Table(
+            file, table.file, stack, delimiter=mapping.delimiter, quote=mapping.quote, encoding=mapping.encoding
+        )
+        self._check(table, place)
+
+    def records(self, table: NodeTable | EdgeTable) -> Iterator[Record]:
+        """A record for each row."""
+        for number, cells in self._table.rows():
+            if isinstance(cells, str):
+                yield Wrong(number, cells)
+                continue
+            try:
+                yield _node(number, table, cells) if isinstance(table, NodeTable) else _edge(number, table, cells)
+            except BadCell as error:
+                yield Wrong(number, str(error))
+
+    def _check(self, table: NodeTable | EdgeTable, place: str) -> None:
+        for field, column in _columns(table):
+            if column not in self._table.header:
+                there = ", ".join(self._table.header[:20])
+                message = f"{table.file} has no column {column!r}; it has {there}"
+                raise InvalidInput.at(f"{place}.{field}", message)
+            if self._table.header.count(column) > 1:
+                message = f"{table.file} has more than one column {column!r}"
+                raise InvalidInput.at(f"{place}.{field}", message)
+
+
+def _columns(table: NodeTable | EdgeTable) -> Iterator[tuple[str, str]]:
+    for field in table.__struct_fields__:
+        value: Any = getattr(table, field)
+        if field == "attributes":
+            for name, wanted in value.items():
+                yield f"attributes.{name}", wanted.column if isinstance(wanted, Attribute) else name
+        elif isinstance(value, Tags):
+            yield "tags.column", value.column
+        elif field != "file" and value:
+            for text in value if isinstance(value, list) else [value]:
+                yield from ((field, column) for column in _named(text, field))
+
+
+def _named(template: str, field: str) -> Iterator[str]:
+    for found in _PLACE.finditer(template):
+        if found[0] in {"{", "}"}:
+            message = f"{template!r} has a brace without its other half; write {{{{ or }}}} for a brace"
+            raise InvalidInput.at(field, message)
+        if found[1] is not None:
+            yield found[1]
+
+
+def _filled(template: str, cells: dict[str, str]) -> str:
+    return _PLACE.sub(lambda found: found[0][0] if found[1] is None else cells[found[1]], template)
+
+
+def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
+    contents = [table.content] if isinstance(table.content, str) else table.content
+    texts = (_filled(content, cells) for content in contents)
+    values: dict[str, Any] = {
+        "id": _needed("id", table.id, cells),
+        "type": _needed("type", table.type, cells),
+        "content": "\n".join(text for text in texts if text),
+        "attributes": _attributes(table.attributes, cells),
+        **_extras(table, NODE, cells),
+    }
+    if table.tags is not None:
+        tags = (tag.strip() for tag in cells[table.tags.column].split(table.tags.separator))
+        values["tags"] = [tag for tag in tags if tag]
+    return node(number, values)
+
+
+def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
+    weight, ordinal = _filled(table.weight, cells), _filled(table.ordinal, cells)
+    values: dict[str, Any] = {
+        "from": _needed("from", table.source, cells),
+        "to": _needed("to", table.target, cells),
+        "relation_type": _needed("relation_type", table.relation_type, cells),
+        "to_graph": _filled(table.to_graph, cells) or None,
+        "weight": real_number("weight", weight) if weight else None,
+        "ordinal": whole_number("ordinal", ordinal) if ordinal else None,
+        "attributes": _attributes(table.attributes, cells),
+        **_extras(table, EDGE, cells),
+    }
+    return edge(number, values)
+
+
+def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str]) -> dict[str, str | None]:
+    """The texts and times among the extras."""
+    filled = (
+        (field, _filled(getattr(table, field.name, ""), cells))
+        for field in fields.optional
+        if field.type in _TEXT_TYPES
+    )
+    return {field.name: _moment(field.name, text) if field.type is TIME else text or None for field, text in filled}
+
+
+def _needed(field: str, template: str, cells: dict[str, str]) -> str:
+    """A template of which every column must hold something: ``person:`` alone would be one id for many rows."""
+    for column in _named(template, field):
+        if not cells[column]:
+            raise BadCell(f"{field}: column {column} is empty")
+    return _filled(template, cells)
+
+
+def _attributes(wanted: dict[str, Kind | Attribute], cells: dict[str, str]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for name, found in wanted.items():
+        column, kind = (found.column, found.type) if isinstance(found, Attribute) else (name, found)
+        if cells[column]:
+            attributes[name] = _mapped_value(column, kind, cells[column])
+    return attributes
+
+
+def _mapped_value(column: str, kind: Kind, text: str) -> Any:
+    match kind:
+        case "int":
+            return whole_number(column, text)
+        case "float":
+            return real_number(column, text)
+        case "bool":
+            return _flag(column, text)
+        case "json":
+            return _json(column, text)
+        case "datetime":
+            return _moment(column, text)
+        case "text":
+            return text
+
+
+def _flag(column: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise BadCell(f"{column} is {text[:80]!r}, which is neither true nor false")
+    return word in _TRUE
+
+
+def _json(column: str, text: str) -> Any:
+    try:
+        return decode_json(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise BadCell(f"{column} is not JSON: {error}") from None
+
+
+def _moment(column: str, text: str) -> str | None:
+    """RFC 3339 of what Python takes for ISO 8601; a time without a zone is UTC, a day begins at midnight."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return moment.isoformat()
+    except ValueError:
+        raise BadCell(f"{column} is {text[:80]!r}, which is no time such as 2025-07-15T12:00:00Z") from None

@@ -1,0 +1,202 @@
+"""Which files of a kind there are, and what is in them: the way from paths and archives to parts."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from kgserve.graph.transfer.formats.csv_pair import CsvTable, Sink, mapped, read_mapping, write_csv
+from kgserve.graph.transfer.formats.graphml import read_graphml, write_graphml
+from kgserve.graph.transfer.formats.kb import is_kb_folder, is_sqlite, kb_parts
+from kgserve.graph.transfer.formats.lines import EDGES, NODES, Part, edges_last, read_lines
+from kgserve.graph.transfer.formats.memory_server import read_memories, write_memory_server
+from kgserve.graph.transfer.formats.parquet_pair import ParquetTable, write_parquet
+from kgserve.platform.errors import InvalidInput, TooLarge
+
+ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
+ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti", "kb"]
+PAIRS = frozenset({"parquet", "csv"})
+"""Formats of two files."""
+
+_SUFFIXES: dict[str, ImportFormat] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".graphml": "graphml",
+    ".xml": "graphml",
+    ".kuzu": "graphiti",
+}
+
+
+def export_format(path: Path | None) -> ExportFormat:
+    """The format of a file to write, by how its name ends; lines of JSON if that says nothing."""
+    match _SUFFIXES.get(path.suffix.lower()) if path else None:
+        case "parquet" | "csv" | "graphml" as found:
+            return found
+        case _:
+            return "ndjson"
+
+
+def import_format(paths: Sequence[Path]) -> ImportFormat:
+    """The format of files to read, by how their names end, and of a folder by what is in it."""
+    first = paths[0]
+    if is_kb_folder(first) or (first.suffix.lower() not in _SUFFIXES and is_sqlite(first)):
+        return "kb"
+    if first.is_dir():
+        kinds = {found for path in first.iterdir() if (found := _SUFFIXES.get(path.suffix.lower())) in PAIRS}
+        if len(kinds) != 1:
+            raise InvalidInput(f"{first} is a folder; it should hold nodes and edges as either .csv or .parquet")
+        return "csv" if kinds == {"csv"} else "parquet"
+    return _SUFFIXES.get(first.suffix.lower(), "ndjson")
+
+
+def pair(target: Path, kind: str) -> tuple[Path, Path]:
+    """The two files that ``target`` stands for: in a folder, or ``name.nodes.csv`` and ``name.edges.csv``."""
+    if target.is_dir():
+        return target / f"{NODES}.{kind}", target / f"{EDGES}.{kind}"
+    stem = target.name.removesuffix(f".{kind}")
+    return target.with_name(f"{stem}.{NODES}.{kind}"), target.with_name(f"{stem}.{EDGES}.{kind}")
+
+
+def present(paths: Sequence[Path], kind: str) -> list[Path]:
+    """The files that an import of a pair reads; of ``name.csv`` and of a folder the two that an export makes of it."""
+    files: list[Path] = []
+    for path in paths:
+        both = pair(path, kind)
+        if path.is_dir() or (not path.exists() and any(each.exists() for each in both)):
+            files += [each for each in both if each.exists()]
+        else:
+            files.append(path)
+    if not files:
+        raise InvalidInput(f"there is no {NODES}.{kind} and no {EDGES}.{kind} in {', '.join(map(str, paths))}")
+    return files
+
+
+def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path | None = None) -> list[Part]:
+    """What is in the files of an import, nodes first; files are closed with ``stack``.
+
+    For every format but Graphiti's. Raises InvalidInput for files that are something else. With a mapping, only those
+    of its files are read that ``paths`` name, or all when there are none.
+    """
+    if mapping is not None:
+        return mapped(read_mapping(mapping), mapping.parent, paths, stack)
+    if kind == "kb":
+        return [part for path in paths for part in stack.enter_context(kb_parts(path))]
+    if kind in PAIRS:
+        tables = [_table(kind, path, stack) for path in present(paths, kind)]
+        return [table.part() for table in sorted(tables, key=lambda table: table.kind == EDGES)]
+    return [stream_part(kind, stack.enter_context(path.open("rb")), path.name) for path in paths]
+
+
+def stream_part(kind: str, file: BinaryIO, name: str) -> Part:
+    """What is in one file that is read from its beginning to its end."""
+    match kind:
+        case "graphml":
+            records = edges_last(read_graphml(file, name))
+        case "memories":
+            records = edges_last(read_memories(file))
+        case _:
+            records = read_lines(file)
+    return Part(name, "line", records)
+
+
+def write_stream(kind: str, blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
+    """Write an export in a format of one file; the number of its lines. A temporary file is made in ``scratch``."""
+    return write_graphml(blocks, file, scratch) if kind == "graphml" else write_memory_server(blocks, file)
+
+
+def write_pair(kind: str, blocks: Iterable[bytes], sink: Sink) -> int:
+    """Write an export in a format of two files; the number of its lines."""
+    return write_parquet(blocks, sink) if kind == "parquet" else write_csv(blocks, sink)
+
+
+def _table(kind: str, path: Path, stack: ExitStack) -> CsvTable | ParquetTable:
+    if kind == "parquet":
+        return ParquetTable(path, path.name)
+    return CsvTable(stack.enter_context(path.open("rb")), path.name, stack)
+
+
+MAX_EXTRACTED_BYTES = 16 << 30
+"""What an archive may come to, whatever it says of itself."""
+
+_MAX_DIRECTORY_BYTES = 64 << 10
+_PIECE = 1 << 20
+_END = b"PK\x05\x06"
+_END_BYTES = 22
+_LOCATOR = b"PK\x06\x07"
+_LOCATOR_BYTES = 20
+# Others take memory by what the archive says.
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_BROKEN = (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError, zlib.error)
+
+
+def write_archive(kind: str, blocks: Iterable[bytes], file: BinaryIO) -> int:
+    """Write an export as ``nodes.csv`` and ``edges.csv``, or as Parquet; the number of its lines."""
+    method = zipfile.ZIP_DEFLATED if kind == "csv" else zipfile.ZIP_STORED
+    with zipfile.ZipFile(file, "w", method, compresslevel=1) as archive:
+
+        @contextmanager
+        def opened(part: str) -> Generator[BinaryIO]:
+            with archive.open(f"{part}.{kind}", "w", force_zip64=True) as member:
+                yield member  # pyright: ignore[reportReturnType] - it has what is used of a BinaryIO
+
+        return write_pair(kind, blocks, opened)
+
+
+def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
+    """Take the nodes and edges out of an archive into ``folder``: their format and paths.
+
+    Raises InvalidInput for what is no such archive, TooLarge when it comes to more than is taken.
+    """
+    _check_end(file)
+    found: dict[str, Path] = {}
+    size = 0
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                name = _wanted(member)
+                if name is None or name in found:
+                    continue
+                found[name] = folder / name
+                with archive.open(member) as source, found[name].open("wb") as target:
+                    while piece := source.read(_PIECE):
+                        size += len(piece)
+                        if size > MAX_EXTRACTED_BYTES:
+                            raise TooLarge(f"the archive comes to more than {MAX_EXTRACTED_BYTES >> 30} GiB")
+                        target.write(piece)
+    except _BROKEN as error:
+        raise InvalidInput(f"the body is no zip archive that can be read: {error}") from error
+    kinds = {name.rpartition(".")[2] for name in found}
+    if len(kinds) != 1:
+        raise InvalidInput("the archive must hold nodes.csv and edges.csv, or nodes.parquet and edges.parquet")
+    return kinds.pop(), list(found.values())
+
+
+def _wanted(member: zipfile.ZipInfo) -> str | None:
+    """What a member is called here: only these names ever become files. Macs add files that begin with a dot."""
+    if member.filename.rpartition("/")[2].startswith("."):
+        return None
+    for part in (NODES, EDGES):
+        for kind in ("csv", "parquet"):
+            if member.filename.endswith(f"{part}.{kind}"):
+                if member.compress_type not in _METHODS:
+                    raise InvalidInput(f"{member.filename}: is compressed in a way that is not taken; use deflate")
+                return f"{part}.{kind}"
+    return None
+
+
+def _check_end(file: BinaryIO) -> None:
+    """The directory at an archive's end is read as a whole: refuse one that is large."""
+    size = file.seek(0, 2)
+    start = max(0, size - _END_BYTES - _LOCATOR_BYTES)
+    file.seek(start)
+    tail = file.read()
+    end = tail[-_END_BYTES:]
+    if not end.startswith(_END) or end[-2:] != b"\0\0":
+        raise InvalidInput("the body is no zip archive, or one with a comment")
+    if tail[:-_END_BYTES].startswith(_LOCATOR) or int.from_bytes(end[12:16], "little") > _MAX_DIRECTORY_BYTES:
+        raise InvalidInput("the archive has too many files in it; two are expected")
+    file.seek(0)

@@ -1,0 +1,177 @@
+"""What Graphiti keeps in Kùzu, as nodes and edges.
+
+Graphiti has entities, episodes, communities, sagas, and facts with their times. It makes a node of each fact, with an
+edge on either side; here a fact is an edge again. Embeddings are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, LiteralString
+
+from kgserve.graph.transfer.formats.lines import BadCell, Part, Record, Wrong, edge, node, parsed
+from kgserve.platform.errors import InvalidInput
+from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
+
+Tables = Mapping[str, frozenset[str]]
+"""The columns of each table of a file, by its name."""
+Rows = Callable[[LiteralString], Iterator[dict[str, Any]]]
+"""Runs a statement on the file; its rows by the names of their columns, one after the other."""
+
+_Columns = tuple[LiteralString, ...]
+_ALL: _Columns = ("uuid", "name", "group_id", "created_at")
+_ENTITIES: _Columns = (*_ALL, "summary", "labels", "attributes")
+_EPISODES: _Columns = (*_ALL, "content", "source", "source_description", "valid_at", "entity_edges")
+_GROUPS: _Columns = (*_ALL, "summary")
+_FACTS: _Columns = (
+    *(*_ALL, "fact", "episodes", "attributes"),
+    *("valid_at", "invalid_at", "expired_at", "reference_time"),
+)
+_TIMES = frozenset({"created_at", "valid_at", "invalid_at", "expired_at", "reference_time"})
+_LINKS: tuple[tuple[LiteralString, LiteralString], ...] = (
+    ("MENTIONS", "(a:Episodic)-[r:MENTIONS]->(b:Entity)"),
+    ("HAS_MEMBER", "(a:Community)-[r:HAS_MEMBER]->(b)"),
+    ("HAS_EPISODE", "(a:Saga)-[r:HAS_EPISODE]->(b:Episodic)"),
+    ("NEXT_EPISODE", "(a:Episodic)-[r:NEXT_EPISODE]->(b:Episodic)"),
+)
+
+
+def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[Part]:
+    """The tables of a file, nodes first. Raises InvalidInput when it is not Graphiti's."""
+    if not {"Entity", "Episodic", "RelatesToNode_"} <= tables.keys():
+        there = ", ".join(sorted(tables)) or "none"
+        raise InvalidInput(f"{name} is a Kùzu file, but not Graphiti's: it has the tables {there}")
+    parts = [
+        _nodes("Entity", rows, _select("MATCH (n:Entity)", "n", _ENTITIES, tables["Entity"]), _entity),
+        _nodes("Episodic", rows, _select("MATCH (n:Episodic)", "n", _EPISODES, tables["Episodic"]), _episode),
+    ]
+    if "Community" in tables:
+        community = _select("MATCH (n:Community)", "n", _GROUPS, tables["Community"])
+        parts.append(_nodes("Community", rows, community, _community))
+    if "Saga" in tables:
+        parts.append(_nodes("Saga", rows, _select("MATCH (n:Saga)", "n", _GROUPS, tables["Saga"]), _saga))
+    parts.append(Part("RelatesToNode_", "row", _facts(rows, tables["RelatesToNode_"])))
+    for table, pattern in _LINKS:
+        if table in tables:
+            parts.append(Part(table, "row", _links(table, pattern, rows, tables[table])))
+    return parts
+
+
+def _select(match: LiteralString, name: LiteralString, columns: _Columns, there: frozenset[str]) -> LiteralString:
+    # Times as text: the engine's own way to Python values ends the process at years before 1 and after 9999.
+    chosen: list[LiteralString] = [
+        f"CAST({name}.{column} AS STRING) AS {column}" if column in _TIMES else f"{name}.{column} AS {column}"
+        for column in columns
+        if column in there
+    ]
+    return f"{match} RETURN {', '.join(chosen)}"
+
+
+def _nodes(table: str, rows: Rows, query: LiteralString, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Part:
+    def records() -> Iterator[Record]:
+        for number, row in enumerate(rows(query), 1):
+            try:
+                yield node(number, convert(row))
+            except BadCell as error:
+                yield Wrong(number, str(error))
+
+    return Part(table, "row", records())
+
+
+def _entity(row: dict[str, Any]) -> dict[str, Any]:
+    labels = [label for label in row.get("labels") or [] if label != "Entity"]
+    return {
+        **_node(row, labels[0] if labels else "Entity"),
+        **_texts(row),
+        "tags": labels[1:] or None,
+        "attributes": _known(row, "group_id") | _own(row),
+    }
+
+
+def _episode(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **_node(row, "Episode"),
+        "content": row.get("content") or row.get("name") or "",
+        "valid_from": moment(row.get("valid_at")),
+        "attributes": _known(row, "name", "group_id", "source", "source_description", "entity_edges"),
+    }
+
+
+def _community(row: dict[str, Any]) -> dict[str, Any]:
+    return {**_node(row, "Community"), **_texts(row), "attributes": _known(row, "group_id")}
+
+
+def _saga(row: dict[str, Any]) -> dict[str, Any]:
+    return {**_node(row, "Saga"), **_texts(row), "attributes": _known(row, "group_id")}
+
+
+def _node(row: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {"id": row["uuid"], "type": kind, "created_at": moment(row.get("created_at"))}
+
+
+def _texts(row: dict[str, Any]) -> dict[str, Any]:
+    """A summary that is too long for ours stands below the name in the content."""
+    name, summary = row.get("name") or "", row.get("summary") or ""
+    if len(summary.encode()) > MAX_SUMMARY_BYTES:
+        return {"content": f"{name}\n{summary}"}
+    return {"content": name, "summary": summary or None}
+
+
+def _facts(rows: Rows, there: frozenset[str]) -> Iterator[Record]:
+    """Facts as edges. Of several with the same ends and name the newest keeps the name, older ones get a number."""
+    match: LiteralString = "MATCH (a:Entity)-[:RELATES_TO]->(r:RelatesToNode_)-[:RELATES_TO]->(b:Entity)"
+    query = _select(match, "r", _FACTS, there) + ", a.uuid AS source, b.uuid AS target"
+    query += " ORDER BY source, target, name, valid_at DESC, created_at DESC, uuid"
+    before, count = None, 0
+    for number, row in enumerate(rows(query), 1):
+        key = (row["source"], row["target"], row["name"])
+        count = count + 1 if key == before else 1
+        before = key
+        try:
+            yield edge(number, _fact(row, count))
+        except BadCell as error:
+            yield Wrong(number, str(error))
+
+
+def _fact(row: dict[str, Any], count: int) -> dict[str, Any]:
+    name = row.get("name") or "RELATES_TO"
+    attributes = _known(row, "uuid", "fact", "group_id", "episodes") | _own(row)
+    attributes |= {
+        field: moment(row[field]) for field in ("created_at", "expired_at", "reference_time") if row.get(field)
+    }
+    if count > 1:
+        attributes["name"] = name
+    return {
+        "from": row["source"],
+        "to": row["target"],
+        "relation_type": name if count == 1 else f"{name} ({count})",
+        "valid_from": moment(row.get("valid_at")),
+        "valid_to": moment(row.get("invalid_at") or row.get("expired_at")),
+        "attributes": attributes,
+    }
+
+
+def _links(table: str, pattern: LiteralString, rows: Rows, there: frozenset[str]) -> Iterator[Record]:
+    query = _select(f"MATCH {pattern}", "r", ("uuid", "group_id", "created_at"), there)
+    query += ", a.uuid AS source, b.uuid AS target"
+    for number, row in enumerate(rows(query), 1):
+        attributes = _known(row, "uuid", "group_id")
+        if created := moment(row.get("created_at")):
+            attributes["created_at"] = created
+        values = {"from": row["source"], "to": row["target"], "relation_type": table, "attributes": attributes}
+        yield edge(number, values)
+
+
+def _known(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names if row.get(name)}
+
+
+def _own(row: dict[str, Any]) -> dict[str, Any]:
+    """What Graphiti keeps as JSON text. Raises BadCell."""
+    text = row.get("attributes")
+    return parsed("attributes", text, dict) if text else {}
+
+
+def moment(text: str | None) -> str | None:
+    """RFC 3339 of the engine's ``2025-07-15 12:00:00[.000000]``, which is UTC."""
+    return text.replace(" ", "T", 1) + "Z" if text else None

@@ -1,0 +1,578 @@
+"""GraphML, written and read, as kgserve writes it and by the customs of NetworkX, yEd, Gephi and Neo4j.
+
+Attributes of one value are typed keys, so that others see them as their own. Keys must be declared before the graph,
+and are known after it: the body is written to a temporary file first. What is read is parsed piece by piece, by
+defusedxml: entities and references to elsewhere end it.
+
+XML 1.0 has no form at all for most control characters, nor for U+FFFE and U+FFFF. They are written as ECMA-376 does in
+spreadsheets: ``_x000B_``; an underscore that would begin one is ``_x005F_``.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from shutil import copyfileobj
+from typing import Any, BinaryIO, NamedTuple
+from xml.sax import SAXException, SAXParseException
+from xml.sax.handler import ContentHandler
+
+import msgspec
+from defusedxml import DefusedXmlException
+from defusedxml.sax import make_parser
+
+from kgserve.graph.transfer.formats.lines import EDGE_FIELDS as EXCHANGED
+from kgserve.graph.transfer.formats.lines import (
+    MAX_LINE_BYTES,
+    BadCell,
+    EdgeRecord,
+    Lines,
+    NodeRecord,
+    Record,
+    Wrong,
+    edge,
+    node,
+    parsed,
+    tags_text,
+    values_of,
+)
+from kgserve.platform.codecs import json_decoder
+from kgserve.platform.errors import InvalidInput
+from kgserve.storage.model.fields import NODE, REAL, STORE, WHOLE, Field
+
+_FORBIDDEN = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+# A parser turns CR and CRLF into LF, and in attributes every blank into a space, unless they are written as numbers.
+_MARKUP = re.compile('[&<>"\t\n\r]')
+_REFERENCES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+
+
+def xml_text(text: str) -> str:
+    """Any text, for an element or an attribute."""
+    return _MARKUP.sub(lambda found: _REFERENCES[found[0]], _FORBIDDEN.sub(_number, text))
+
+
+def original(text: str) -> str:
+    """The inverse of the escaping that XML does not undo by itself."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+
+
+def _number(found: re.Match[str]) -> str:
+    return f"_x{ord(found[0]):04X}_"
+
+
+FORMAT_KEY = "kgserve_format"
+FORMAT = "1"
+MAX_KEYS_WRITTEN = 1000
+"""Attributes that get a key of their own; those beyond are in the JSON of ``attributes``."""
+
+
+def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
+    """What the fields that are data are called, and their types."""
+    kinds = {field.wire: _KINDS.get(field.type, "string") for field in fields if field.wire not in _ENDS}
+    return kinds | {"attributes": kinds.pop("attributes")}
+
+
+_KINDS = {WHOLE: "long", REAL: "double"}
+_ENDS = {"id", "from", "to"}
+NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {STORE: "string"}, _kinds(EXCHANGED)
+_HEAD = """<?xml version="1.0" encoding="UTF-8"?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns" \
+xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
+xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
+"""
+
+_decode = json_decoder(Any).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Key(NamedTuple):
+    """A declared attribute: of nodes or edges, its name, and its type in GraphML."""
+
+    of: str
+    name: str
+    type: str
+
+
+def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
+    """Write an export; the number of its lines. The temporary file is made in ``scratch``."""
+    lines = Lines(blocks)
+    keys = _Keys()
+    with tempfile.TemporaryFile(dir=scratch) as body:
+        for nodes in lines.nodes():
+            body.write("".join(_node(node, keys) for node in nodes).encode())
+        ends = _Ends()
+        for edges in lines.edges():
+            body.write("".join(ends.before(edge) + _edge(edge, keys) for edge in edges).encode())
+        body.seek(0)
+        file.write("".join([_HEAD, *keys.declarations(), '<graph edgedefault="directed">\n']).encode())
+        copyfileobj(body, file)
+    file.write(b"</graph>\n</graphml>\n")
+    return lines.count
+
+
+class _Ends:
+    """What links lead to, which a reader of others takes for nodes that are not there: each once, as a node."""
+
+    def __init__(self) -> None:
+        self._told: set[int] = set()
+
+    def before(self, edge: EdgeRecord) -> str:
+        """The node that an edge needs."""
+        name = _target(edge)
+        # A hash of it, for there may be many.
+        if edge.to_graph is None or (told := hash(name)) in self._told:
+            return ""
+        self._told.add(told)
+        return f'<node id="{xml_text(name)}">{_data(f"node.{STORE}", edge.to_graph)}</node>\n'
+
+
+def _target(edge: EdgeRecord) -> str:
+    """What an edge leads to; no name of a store has a slash."""
+    return edge.target if edge.to_graph is None else f"{edge.to_graph}/{edge.target}"
+
+
+class _Keys:
+    """The keys of attributes, in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Key, str] = {}
+
+    def id(self, key: Key) -> str | None:
+        """What a key is called in the file; None when there are too many."""
+        found = self._ids.get(key)
+        if found is None and len(self._ids) < MAX_KEYS_WRITTEN:
+            found = self._ids[key] = f"{key.of[0]}{len(self._ids)}"
+        return found
+
+    def declarations(self) -> Iterator[str]:
+        yield _declared(FORMAT_KEY, Key("graph", FORMAT_KEY, "string"), f"<default>{FORMAT}</default>")
+        for of, fields in (("node", NODE_FIELDS), ("edge", EDGE_FIELDS)):
+            for name, kind in fields.items():
+                yield _declared(f"{of}.{name}", Key(of, name, kind))
+        for key, name in self._ids.items():
+            yield _declared(name, key)
+
+
+def _declared(name: str, key: Key, content: str = "") -> str:
+    return f'<key id="{name}" for="{key.of}" attr.name="{xml_text(key.name)}" attr.type="{key.type}">{content}</key>\n'
+
+
+def _node(node: NodeRecord, keys: _Keys) -> str:
+    parts = [f'<node id="{xml_text(node.id)}">', _data("node.content", node.content)]
+    parts += _fields(_NODE_KEYS, values_of(node))
+    parts += _attribute_data("node", node.attributes, NODE_FIELDS, keys)
+    return "".join([*parts, "</node>\n"])
+
+
+def _edge(edge: EdgeRecord, keys: _Keys) -> str:
+    parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(_target(edge))}">']
+    parts += _fields(_EDGE_KEYS, values_of(edge))
+    parts += _attribute_data("edge", edge.attributes, EDGE_FIELDS, keys)
+    return "".join([*parts, "</edge>\n"])
+
+
+def _keys_of(of: str, fields: tuple[Field, ...]) -> list[str]:
+    """The keys of a record's values; "" for those that are written otherwise."""
+    otherwise = {*_ENDS, "content", "attributes"}
+    return ["" if field.wire in otherwise else f"{of}.{field.wire}" for field in fields]
+
+
+_NODE_KEYS, _EDGE_KEYS = _keys_of("node", NODE.exchanged), _keys_of("edge", EXCHANGED)
+
+
+def _fields(keys: list[str], values: tuple[Any, ...]) -> Iterator[str]:
+    for key, value in zip(keys, values, strict=True):
+        if key and value is not None and value != "":
+            yield _data(key, tags_text(value) if isinstance(value, list) else str(value))
+
+
+def _data(key: str, text: str) -> str:
+    return f'<data key="{key}">{xml_text(text)}</data>'
+
+
+def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], keys: _Keys) -> Iterator[str]:
+    rest: dict[str, Any] = {}
+    for name, value in _decode(attributes).items():
+        kind, text = _typed(value)
+        key = keys.id(Key(of, name, kind)) if kind and name not in taken else None
+        if key is None:
+            rest[name] = value
+        else:
+            yield _data(key, text)
+    if rest:
+        yield _data(f"{of}.attributes", _encode(rest).decode())
+
+
+def _typed(value: object) -> tuple[str, str]:
+    match value:
+        case str():
+            return "string", value
+        case bool():
+            return "boolean", "true" if value else "false"
+        case int():
+            return "long", str(value)
+        case float():
+            return "double", repr(value)
+        case _:
+            return "", ""
+
+
+GRAPHICS = "graphics"
+"""The type of keys whose data are drawings, of which only labels are taken."""
+
+
+class Element(msgspec.Struct):
+    """A node or an edge while it is read: line, id or ends, and the texts of its data by key."""
+
+    line: int
+    edge: bool
+    attributes: dict[str, str]
+    data: list[tuple[Key, str]] = []
+    label: str = ""
+    directed: bool = True
+    parent: str | None = None
+    size: int = 0
+    fault: str = ""
+
+
+Flavour = Callable[[Element], dict[str, Any]]
+"""An element as the fields of a line. Raises BadCell."""
+
+NODE_TYPE = "node"
+RELATION_TYPE = "RELATED_TO"
+UNNAMED = "data"
+"""The name of data without a key."""
+"""What nodes and edges are when the file does not say."""
+
+_TYPES = ("type", "kind", "labels")
+_CONTENTS = ("content", "label", "name", "title", "description", "text")
+_RELATIONS = ("relation_type", "label", "edge label", "type", "relationship", "interaction")
+_INTEGERS = frozenset({"int", "long", "integer"})
+_REALS = frozenset({"float", "double"})
+_NO_TEXTS = _INTEGERS | _REALS | {"boolean"}
+_OURS_TOO = frozenset({"created_by", "valid_from", "valid_to", "summary"})
+
+
+def ours(element: Element) -> dict[str, Any]:
+    """As `write_graphml` wrote it."""
+    fields = _ends(element, original)
+    attributes: dict[str, Any] = {}
+    known = EDGE_FIELDS if element.edge else NODE_FIELDS
+    for key, text in element.data:
+        if key.name not in known:
+            attributes[original(key.name)] = typed(key, original(text))
+        elif key.name == "attributes":
+            attributes |= parsed("attributes", original(text), dict)
+        elif key.name == "tags":
+            fields["tags"] = parsed("tags", original(text), list)
+        else:
+            fields[key.name] = typed(key, original(text))
+    fields["attributes"] = attributes
+    if element.edge and (store := fields.get(STORE)):
+        fields["to"] = fields["to"].removeprefix(f"{store}/")
+    return fields
+
+
+def foreign(element: Element) -> dict[str, Any]:
+    """As others write it: what has no place of its own becomes an attribute of the key's type."""
+    fields = _ends(element, str)
+    # A number or a flag without text is how some programs write that there is none.
+    named = _by_name((key, text) for key, text in element.data if text.strip() or key.type not in _NO_TEXTS)
+    if element.edge:
+        fields["relation_type"] = _taken(named, _RELATIONS) or _own(element, "label") or element.label or RELATION_TYPE
+        _take_weight(named, fields)
+    else:
+        _take_type(named, fields, _own(element, "labels"))
+        fields["content"] = _taken(named, _CONTENTS) or element.label
+    attributes = _attributes(named, fields)
+    if not element.directed and element.edge:
+        attributes["directed"] = False
+    if element.parent is not None:
+        attributes["parent"] = element.parent
+    fields["attributes"] = attributes
+    return fields
+
+
+def _by_name(data: Iterable[tuple[Key, str]]) -> dict[str, tuple[Key, str]]:
+    """Return data by the names of their keys; another text under the same name becomes ``name (2)`` and so on."""
+    named: dict[str, tuple[Key, str]] = {}
+    for key, text in data:
+        name, count = key.name, 1
+        while name in named and named[name][1] != text:
+            count += 1
+            name = f"{key.name} ({count})"
+        named.setdefault(name, (key, text))
+    return named
+
+
+def typed(key: Key, text: str) -> Any:
+    """A text as its key's type says. Raises BadCell; what JSON has no number for stays text."""
+    try:
+        if key.type in _INTEGERS:
+            return int(text)
+        if key.type in _REALS:
+            number = float(text)
+            return number if number - number == 0 else text
+    except ValueError:
+        raise BadCell(f"{key.name} is {text[:80]!r}, which is no {key.type}") from None
+    if key.type == "boolean":
+        return _flag(key, text)
+    return text
+
+
+def _flag(key: Key, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in {"true", "false", "1", "0"}:
+        raise BadCell(f"{key.name} is {text[:80]!r}, which is no boolean")
+    return word in {"true", "1"}
+
+
+def _ends(element: Element, read: Callable[[str], str]) -> dict[str, Any]:
+    wanted = {"source": "from", "target": "to"} if element.edge else {"id": "id"}
+    for name in wanted:
+        if name not in element.attributes:
+            raise BadCell(f"has no {name}")
+    return {field: read(element.attributes[name]) for name, field in wanted.items()}
+
+
+def _own(element: Element, name: str) -> str:
+    """An attribute of the element itself, as Neo4j writes labels: ``:Person:Actor``."""
+    return element.attributes.get(name, "").strip(":")
+
+
+def _taken(named: dict[str, tuple[Key, str]], names: tuple[str, ...]) -> str:
+    """The first of these that has a text, which is then no attribute any more; nor are empty ones before it."""
+    lower = {name.lower(): name for name in named}
+    for name in names:
+        found = lower.get(name)
+        if found is not None and (text := named.pop(found)[1]).strip():
+            return text
+    return ""
+
+
+def _take_type(named: dict[str, tuple[Key, str]], fields: dict[str, Any], labels: str) -> None:
+    found = labels or _taken(named, _TYPES)
+    names = [name for name in found.split(":") if name] if found.startswith(":") or labels else [found]
+    if labels:
+        named.pop("labels", None)
+    fields["type"] = (names[0] if names else "") or NODE_TYPE
+    if len(names) > 1:
+        fields["tags"] = names[1:]
+
+
+def _take_weight(named: dict[str, tuple[Key, str]], fields: dict[str, Any]) -> None:
+    for name in ("weight", "Weight"):
+        if name in named:
+            weight = typed(named[name][0]._replace(type="double"), named[name][1])
+            if isinstance(weight, float):
+                fields["weight"] = weight
+                del named[name]
+                return
+
+
+def _attributes(named: dict[str, tuple[Key, str]], fields: dict[str, Any]) -> dict[str, Any]:
+    """What is left; ``tags`` and ``attributes`` may be JSON: files of ours that went through another program."""
+    attributes: dict[str, Any] = {}
+    for name, (key, text) in named.items():
+        if name in _OURS_TOO and text:
+            fields[name] = text
+            continue
+        value = typed(key, text)
+        try:
+            if name == "tags" and isinstance(value, str):
+                fields["tags"] = parsed(name, value, list)
+                continue
+            if name == "attributes" and isinstance(value, str):
+                attributes |= parsed(name, value, dict)
+                continue
+        except BadCell:
+            pass
+        attributes[name] = value
+    return attributes
+
+
+PIECE_BYTES = 64 << 10
+MAX_DEPTH = 200
+MAX_KEYS = 20_000
+
+
+def read_graphml(file: BinaryIO, name: str) -> Iterator[Record]:
+    """Nodes and edges as they come, numbered by the line on which each begins.
+
+    Raises InvalidInput where the file is no GraphML, or holds what is refused in any XML; what came before is given.
+    """
+    place = name or "the body"
+    handler = _Handler()
+    parser = make_parser()
+    parser.setContentHandler(handler)
+    handler.line = parser.getLineNumber
+    idle = 0
+    try:
+        while piece := file.read(PIECE_BYTES):
+            before = handler.events
+            parser.feed(piece)
+            idle = idle + len(piece) if handler.events == before else 0
+            if idle > MAX_LINE_BYTES:
+                line = parser.getLineNumber()
+                raise InvalidInput(f"line {line}: one tag or comment is over {MAX_LINE_BYTES:,} bytes")
+            yield from handler.taken()
+        parser.close()
+    except DefusedXmlException as error:
+        where = f"{place} line {parser.getLineNumber()}"
+        raise InvalidInput(f"{where}: entities and external references are refused") from error
+    except SAXParseException as error:
+        where = f"{place} line {error.getLineNumber()}"
+        raise InvalidInput(f"{where}: is not well-formed XML: {error.getMessage()}") from error
+    except (SAXException, InvalidInput) as error:
+        raise InvalidInput(f"{place} {error}") from error
+    except (LookupError, ValueError) as error:
+        raise InvalidInput(f"{place} is in an encoding that is not read: {error}; convert it to UTF-8") from error
+    yield from handler.taken()
+    if not handler.is_graphml:
+        raise InvalidInput(f"{place} is no GraphML: there is no <graphml> in it")
+
+
+class _Handler(ContentHandler):
+    """Collects elements; ``events`` moves whenever the parser gets on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: Any = None
+        self.events = 0
+        self.is_graphml = False
+        self._keys: dict[str, Key] = {}
+        self._defaults: dict[Key, str] = {}
+        self._flavour: Flavour = foreign
+        self._depth = 0
+        self._open: list[Element] = []
+        self._key: Key | None = None
+        self._data_depth = 0
+        self._declared: Key | None = None
+        self._text: list[str] | None = None
+        self._text_depth = 0
+        self._directed = [True]
+        self._done: list[Record] = []
+
+    def taken(self) -> list[Record]:
+        """What is complete, and has not been taken yet."""
+        done, self._done = self._done, []
+        return done
+
+    def startElement(self, name: str, attrs: Any) -> None:  # noqa: N802 - named by the interface
+        self.events += 1
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise InvalidInput(f"line {self.line()}: elements are nested more than {MAX_DEPTH} deep")
+        local = name.rpartition(":")[2]
+        if self._key is None:
+            self._start(local, attrs)
+        elif local in {"NodeLabel", "EdgeLabel"}:
+            self._collect()
+
+    def _start(self, local: str, attrs: Any) -> None:
+        match local:
+            case "graphml":
+                self.is_graphml = True
+            case "key":
+                self._declare(dict(attrs))
+            case "default" if self._declared is not None:
+                self._collect()
+            case "graph":
+                self._directed.append(attrs.get("edgedefault", "directed") != "undirected")
+            case "node" | "edge":
+                self._begin(local, dict(attrs))
+            case "hyperedge":
+                self._done.append(Wrong(self.line(), "a hyperedge joins more than two nodes; it is left out"))
+            case "data":
+                self._data(attrs.get("key", ""))
+            case _:
+                pass
+
+    def endElement(self, name: str) -> None:  # noqa: N802 - named by the interface
+        self.events += 1
+        if self._text is not None and self._depth == self._text_depth:
+            self._take_text("".join(self._text))
+            self._text = None
+        if self._key is not None:
+            if self._depth == self._data_depth:
+                self._key = None
+        else:
+            self._close(name.rpartition(":")[2])
+        self._depth -= 1
+
+    def characters(self, content: str) -> None:
+        self.events += 1
+        if self._text is None or self._depth != self._text_depth:
+            return
+        self._text.append(content)
+        if self._open:
+            self._open[-1].size += len(content)
+            if self._open[-1].size > MAX_LINE_BYTES:
+                raise InvalidInput(f"line {self._open[-1].line}: one element is over {MAX_LINE_BYTES:,} characters")
+
+    def _collect(self) -> None:
+        self._text, self._text_depth = [], self._depth
+
+    def _declare(self, attributes: dict[str, str]) -> None:
+        if len(self._keys) >= MAX_KEYS:
+            raise InvalidInput(f"line {self.line()}: more than {MAX_KEYS:,} keys are declared")
+        drawn = any(name.startswith("yfiles.") for name in attributes)
+        name = attributes.get("attr.name", attributes.get("id", ""))
+        kind = GRAPHICS if drawn else attributes.get("attr.type", "string")
+        key = Key(attributes.get("for", "all"), name, kind)
+        self._keys[attributes.get("id", "")] = self._declared = key
+        if attributes.get("id") == FORMAT_KEY:
+            self._flavour = ours
+
+    def _begin(self, kind: str, attributes: dict[str, str]) -> None:
+        parent = self._open[-1].attributes.get("id") if self._open and not self._open[-1].edge else None
+        element = Element(self.line(), kind == "edge", attributes, parent=parent)
+        element.directed = attributes.get("directed", "true" if self._directed[-1] else "false") == "true"
+        self._open.append(element)
+
+    def _data(self, key: str) -> None:
+        if not self._open:
+            return
+        # Data of a key that is not declared are text, under the key's own id.
+        known = self._keys.get(key) or Key("all", key or UNNAMED, "string")
+        self._key, self._data_depth = known, self._depth
+        self._collect()
+
+    def _take_text(self, text: str) -> None:
+        if self._declared is not None and self._key is None:
+            self._defaults[self._declared] = text
+        elif self._key is not None and self._depth > self._data_depth:
+            self._open[-1].label = self._open[-1].label or text.strip()
+        elif self._key is not None and self._key.type != GRAPHICS:
+            self._open[-1].data.append((self._key, text))
+
+    def _close(self, local: str) -> None:
+        match local:
+            case "key":
+                self._declared = None
+            case "graph":
+                self._directed.pop()
+            case "node" | "edge":
+                if (record := self._record(self._open.pop())) is not None:
+                    self._done.append(record)
+            case _:
+                pass
+
+    def _record(self, element: Element) -> Record | None:
+        """What an element is; None for a node that is there for links alone."""
+        if element.fault:
+            return Wrong(element.line, element.fault)
+        of = "edge" if element.edge else "node"
+        for key, text in self._defaults.items():
+            if key.of in {of, "all"} and all(known != key for known, _ in element.data):
+                element.data.append((key, text))
+        try:
+            values = self._flavour(element)
+        except ValueError as error:
+            return Wrong(element.line, str(error))
+        if not element.edge and STORE in values:
+            return None
+        return edge(element.line, values) if element.edge else node(element.line, values)

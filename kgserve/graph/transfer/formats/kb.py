@@ -1,0 +1,176 @@
+"""Notes of camggould/kb, from its SQLite file, as nodes and edges.
+
+The mapping is that of memgraph's kbmigrate: a note is a node of type ``fact`` with its title as summary, and its links
+are edges of type ``cites``. Workspaces become an attribute, because an import has one store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from kgserve.graph.transfer.formats.lines import BadCell, Part, Record, Wrong, edge, node, parsed
+from kgserve.platform.errors import InvalidInput
+from kgserve.platform.times import parse_time
+from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
+
+MAGIC = b"SQLite format 3\0"
+INDEX = Path(".kb", "index.db")
+"""Where a folder of kb has its file."""
+CREATED_BY = "kb-migration"
+NODE_TYPE = "fact"
+RELATION_TYPE = "cites"
+
+_NEEDED = frozenset({"id", "title", "body"})
+_OWN = _NEEDED | {"tags", "links"}
+_SIDE_FILES = ("-wal", "-journal")
+_LAYERS = {str(layer): layer for layer in range(4)}
+_Row = Mapping[str, Any]
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file is a SQLite database, by its first bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def is_kb_folder(path: Path) -> bool:
+    """Whether a folder is one that kb has made."""
+    return (path / INDEX).is_file()
+
+
+@contextmanager
+def kb_parts(path: Path) -> Generator[list[Part]]:
+    """Open a file or a folder of kb, and yield its notes, then their links. The file is never changed.
+
+    Raises InvalidInput for a file that is not kb's.
+    """
+    file = path / INDEX if path.is_dir() else path
+    if not is_sqlite(file):
+        raise InvalidInput(f"{path} is no SQLite database; kb keeps one as {INDEX} in its folder")
+    with _database(file) as connection:
+        columns = _columns(connection, path)
+
+        def rows() -> Iterator[_Row]:
+            yield from _rows(connection, path, columns)
+
+        # Both are rows of one table, which is read twice: nodes go before the edges that need them.
+        yield [
+            Part(path.name, "row", _records(rows, _note)),
+            Part(path.name, "row", _link_records(rows)),
+        ]
+
+
+@contextmanager
+def _database(file: Path) -> Generator[sqlite3.Connection]:
+    """A connection to a file that nothing is written to: to a copy where a log has yet to be written into it."""
+    logs = [log for end in _SIDE_FILES if (log := file.with_name(file.name + end)).exists()]
+    with tempfile.TemporaryDirectory(prefix="kgserve-") as folder:
+        opened, options = file, "mode=ro&immutable=1"
+        if logs:
+            opened, options = Path(folder, file.name), "mode=rw"
+            for each in (file, *logs):
+                shutil.copyfile(each, opened.with_name(each.name))
+        address = f"file:{quote(str(opened.absolute()))}?{options}"
+        with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as connection:
+            connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+            yield connection
+
+
+def _columns(connection: sqlite3.Connection, path: Path) -> list[str]:
+    try:
+        columns = [str(row[1]) for row in connection.execute("PRAGMA table_info(notes)")]
+        tables = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    except sqlite3.Error as error:
+        raise InvalidInput(f"{path}: SQLite cannot read it: {error}") from error
+    if not {*columns} >= _NEEDED:
+        there = ", ".join(sorted(tables)) or "none"
+        raise InvalidInput(f"{path} is a SQLite database, but not one of kb: it has the tables {there}")
+    return columns
+
+
+def _rows(connection: sqlite3.Connection, path: Path, columns: list[str]) -> Iterator[_Row]:
+    order = "created, id" if "created" in columns else "id"
+    try:
+        with closing(connection.execute(f"SELECT * FROM notes ORDER BY {order}")) as found:  # noqa: S608 - our words
+            names = [column[0] for column in found.description]
+            for values in found:
+                yield dict(zip(names, values, strict=True))
+    except sqlite3.Error as error:
+        raise InvalidInput(f"{path}: SQLite cannot read it to its end: {error}") from error
+
+
+def _records(rows: Callable[[], Iterator[_Row]], convert: Callable[[_Row], dict[str, Any]]) -> Iterator[Record]:
+    for number, row in enumerate(rows(), 1):
+        try:
+            yield node(number, convert(row))
+        except BadCell as error:
+            yield Wrong(number, str(error))
+
+
+def _note(row: _Row) -> dict[str, Any]:
+    texts = {name: _text(name, value) for name, value in row.items()}
+    if not texts["id"]:
+        raise BadCell("has no id")
+    title, body = texts["title"], texts["body"]
+    is_long = len(title.encode("utf-8", "replace")) > MAX_SUMMARY_BYTES
+    return {
+        "id": texts["id"],
+        "type": NODE_TYPE,
+        "content": f"{title}\n{body}" if is_long else body,
+        "summary": None if is_long else title or None,
+        "tags": _names("tags", texts.get("tags", "")) or None,
+        "layer": _LAYERS.get(texts.get("layer", "")),
+        "created_at": _moment(texts.get("created", "")),
+        "updated_at": _moment(texts.get("modified", "")),
+        "created_by": CREATED_BY,
+        "attributes": {f"kb_{name}": text for name, text in texts.items() if text and name not in _OWN},
+    }
+
+
+def _link_records(rows: Callable[[], Iterator[_Row]]) -> Iterator[Record]:
+    for number, row in enumerate(rows(), 1):
+        try:
+            source, links = _text("id", row["id"]), _names("links", _text("links", row.get("links")))
+        except BadCell as error:
+            yield Wrong(number, str(error))
+            continue
+        for target in links:
+            values = {"from": source, "to": target, "relation_type": RELATION_TYPE, "created_by": CREATED_BY}
+            yield edge(number, values)
+
+
+def _names(column: str, text: str) -> list[str]:
+    """The texts in a JSON array; none in an empty cell. Raises BadCell."""
+    if not text.strip():
+        return []
+    found: list[Any] = parsed(column, text, list)
+    for each in found:
+        if not isinstance(each, str):
+            raise BadCell(f"{column} holds {each!r}, which is no text")
+    return found
+
+
+def _text(column: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        raise BadCell(f"{column} holds bytes and no text")
+    return str(value)
+
+
+def _moment(text: str) -> str | None:
+    """A time that the exchange format takes; one that it does not take is kept as an attribute alone."""
+    try:
+        parse_time(text)
+    except ValueError:
+        return None
+    return text

@@ -1,0 +1,145 @@
+"""The file of the official MCP memory server: a JSON object per line for each entity and each relation."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import msgspec
+
+from kgserve.graph.compat.entities_api import ENTITY_TYPE, Entity, Relation, content_of, is_placeholder, observations_of
+from kgserve.graph.requests import EdgeLine, NodeLine
+from kgserve.graph.transfer.formats.lines import (
+    EdgeRecord,
+    Lines,
+    NodeRecord,
+    Record,
+    Wrong,
+    edge,
+    json_text,
+    node,
+    read_lines,
+)
+from kgserve.memory.api import UNKNOWN, USUAL_TYPE
+from kgserve.platform.codecs import json_decoder
+
+
+class _EntityLine(Entity, tag="entity", tag_field="type", kw_only=True):
+    entity_type: str = msgspec.field(name="entityType", default="")
+    observations: list[str] = msgspec.field(default_factory=list)
+
+
+class _RelationLine(Relation, tag="relation", tag_field="type", kw_only=True):
+    pass
+
+
+_decode = json_decoder(_EntityLine | _RelationLine).decode
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+# Within a text of JSON a quote has a backslash in front: these are names of fields, wherever in the line they stand.
+_THEIRS = re.compile(rb'"type"\s*:\s*"(?:entity|relation)"')
+_NEEDED = re.compile(rb'"(?:name|relationType)"\s*:')
+_WHOLE = re.compile(rb'\s*\{\s*"(?:entities|relations)"\s*:')
+_OURS = re.compile(rb'"kind"\s*:')
+
+
+def is_memory_line(text: bytes) -> bool:
+    """Whether a line is one of the memory server's, and none of the exchange format."""
+    return bool(_THEIRS.search(text) and _NEEDED.search(text)) and not _OURS.search(text)
+
+
+def is_memory_file(text: bytes) -> bool:
+    """Whether a line begins an object of all entities and relations, as the memory server answers, and not its file."""
+    return _WHOLE.match(text) is not None
+
+
+def read_line(text: bytes) -> Entity | Relation:
+    """What a line of the memory server's says. Raises msgspec's DecodeError."""
+    return _decode(text.removeprefix(BOM_UTF8))
+
+
+def entity_line(entity: Entity) -> NodeLine:
+    """The same as a line of the exchange format."""
+    content = content_of(entity.observations)
+    return NodeLine(id=entity.name, type=entity.entity_type or ENTITY_TYPE, content=content)
+
+
+def relation_line(relation: Relation) -> EdgeLine:
+    """The same as a line of the exchange format."""
+    return EdgeLine(source=relation.source, target=relation.target, relation_type=relation.relation_type)
+
+
+def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
+    """Write an export; the number of its lines.
+
+    Placeholders are left out, as the ends that they stand for were, and so are links.
+    """
+    lines = Lines(blocks)
+    file.writelines(
+        _encode_lines([_entity(each) for each in nodes if not _is_missing(each)]) for nodes in lines.nodes()
+    )
+    own = ([edge for edge in edges if edge.to_graph is None] for edges in lines.edges())
+    file.writelines(_encode_lines(map(_relation, edges)) for edges in own)
+    return lines.count
+
+
+def _is_missing(record: NodeRecord) -> bool:
+    return is_placeholder(record.type, record.content, json_text(record.attributes))
+
+
+def _entity(record: NodeRecord) -> _EntityLine:
+    observations = observations_of(record.content)
+    return _EntityLine(name=record.id, entity_type=record.type, observations=observations)
+
+
+def _relation(record: EdgeRecord) -> _RelationLine:
+    return _RelationLine(source=record.source, target=record.target, relation_type=record.relation_type)
+
+
+SOURCE = "memory-server"
+"""The source of such memories."""
+_MEMORIES = uuid.UUID("6f2c1d4e-8a37-5b90-9c1e-2d7f4a6b8c35")
+_ABOUT = "is_about"
+
+
+def read_memories(file: BinaryIO) -> Iterator[Record]:
+    """Entities by name, and each observation as a memory about its own; any other line is wrong.
+
+    A memory's id is made of the entity's name and the observation, so the same file read again makes the same rows.
+    """
+    for record in read_lines(file):
+        if isinstance(record, Wrong):
+            yield record
+        else:
+            yield from _memories_of(record.number, record.line)
+
+
+def _memories_of(number: int, line: bytes) -> Iterator[Record]:
+    if not is_memory_line(line):
+        yield Wrong(number, 'is no line of the memory server: {"type": "entity", …} or {"type": "relation", …}')
+        return
+    try:
+        found = read_line(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        yield Wrong(number, f"is no line of the memory server: {error}")
+        return
+    if isinstance(found, Entity):
+        yield from _entity_and_memories(number, found)
+    else:
+        ends: dict[str, Any] = {"from": found.source, "to": found.target}
+        yield edge(number, ends | {"relation_type": found.relation_type})
+
+
+def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
+    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN, "name": entity.name})
+    for place, observation in enumerate(entity.observations):
+        if not observation.strip():
+            yield Wrong(number, f"observations[{place}] is blank, and a memory is not; it was left out")
+    for observation in dict.fromkeys(filter(str.strip, entity.observations)):
+        memory = str(uuid.uuid5(_MEMORIES, f"{entity.name}\0{observation}"))
+        remembered = {"content": observation, "confidence": 1.0, "source": SOURCE}
+        yield node(number, {"id": memory, "type": USUAL_TYPE, **remembered})
+        yield edge(number, {"from": memory, "to": entity.name, "relation_type": _ABOUT})

@@ -1,0 +1,200 @@
+"""Parquet: a file of nodes and one of edges, times as timestamps, attributes as JSON text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kgserve.graph.transfer.formats.csv_pair import Sink
+from kgserve.graph.transfer.formats.lines import (
+    EDGE_FIELDS,
+    EDGES,
+    MAX_LINE_BYTES,
+    NODES,
+    Lines,
+    Part,
+    Record,
+    Wrong,
+    json_text,
+    kind_of,
+    record,
+    values_of,
+)
+from kgserve.platform.errors import InvalidInput
+from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
+from kgserve.platform.times import format_time, is_within, parse_time
+from kgserve.storage.model.fields import NODE, TIME, Field
+
+GROUP_BYTES = 32 << 20
+"""Texts in one row group, about; a group is what is held in memory while it is written."""
+READ_BYTES = 32 << 20
+"""Rows are read in batches of about this size, by what the file says of itself."""
+READ_ROWS = range(8, 1_000)
+
+_KEYS = {"id", "from", "to", "relation_type"}
+
+
+def _schema(fields: tuple[Field, ...]) -> pa.Schema:
+    return pa.schema([pa.field(field.wire, _type(field), nullable=field.wire not in _KEYS) for field in fields])
+
+
+def _type(field: Field) -> pa.DataType:
+    return pa.timestamp("us", tz="UTC") if field.type is TIME else arrow_type(field.type.arrow)
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    # ValueError: names that are no UTF-8, and values that Python has none for, as nanoseconds within a list.
+    return (pa.ArrowException, OSError, ValueError)
+
+
+def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
+    """Write an export; the number of its lines."""
+    lines = Lines(blocks)
+    with sink(NODES) as file:
+        _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
+    with sink(EDGES) as file:
+        _write(file, EDGE_FIELDS, (map(values_of, batch) for batch in lines.edges()))
+    return lines.count
+
+
+def _write(file: BinaryIO, fields: tuple[Field, ...], batches: Iterable[Iterable[tuple[Any, ...]]]) -> None:
+    schema = _schema(fields)
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        group: list[pa.RecordBatch] = []
+        for rows in batches:
+            columns = zip(fields, zip(*rows, strict=True), strict=True)
+            arrays = [pa.array(_column(field, values), _type(field)) for field, values in columns]
+            group.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            if sum(batch.nbytes for batch in group) >= GROUP_BYTES:
+                _write_group(writer, group)
+                group = []
+        if group:
+            _write_group(writer, group)
+
+
+def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(group)
+    writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _column(field: Field, values: tuple[Any, ...]) -> Sequence[Any]:
+    if field.type is TIME:
+        return list(map(_moment, values))
+    return list(map(json_text, values)) if field.name == "attributes" else values
+
+
+def _moment(text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
+
+
+class ParquetTable:
+    """A Parquet file being read, some rows at a time. Raises InvalidInput for what is none."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        try:
+            self._file = pq.ParquetFile(path, read_dictionary=_texts(path))
+            columns = self._file.schema_arrow.names
+        except _broken() as error:
+            raise InvalidInput(f"{name} is no Parquet file that can be read: {error}") from error
+        self.kind = kind_of(name, columns)
+
+    def part(self) -> Part:
+        """Its rows, counted from 1; the file is closed after the last one."""
+        return Part(self.name, "row", self._records())
+
+    def _records(self) -> Iterator[Record]:
+        number = 0
+        with self._file as file:
+            try:
+                for batch in file.iter_batches(_rows_at_once(file.metadata)):
+                    for part in _parts(batch):
+                        yield from _of_batch(self.kind, number, part)
+                        number += part.num_rows
+            except _broken() as error:
+                raise InvalidInput(f"{self.name} cannot be read after row {number}: {error}") from error
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
+    return int(min(max(READ_BYTES / max(largest, 1.0), READ_ROWS.start), READ_ROWS.stop))
+
+
+def _texts(path: Path) -> list[str]:
+    """Columns of text, to be read as they are stored: a few bytes may stand for the same long text in every row."""
+    schema = pq.read_metadata(path).schema
+    columns = (schema.column(index) for index in range(len(schema)))
+    return [
+        column.path
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in {"STRING", "JSON", "NONE"}
+    ]
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts whose texts do not fill the memory, or of one row."""
+    if batch.num_rows <= 1 or _size(batch) <= READ_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    return sum(map(_text_size, batch.columns))
+
+
+def _text_size(array: pa.Array) -> int:
+    """Bytes of the texts in a column once each row has its own."""
+    kind = array.type
+    if pa.types.is_dictionary(kind) and (
+        pa.types.is_large_string(kind.value_type) or pa.types.is_string(kind.value_type)
+    ):
+        lengths = pc.call_function("binary_length", [array.dictionary]).cast(pa.int64())
+        return pc.call_function("sum", [lengths.take(array.indices)]).as_py() or 0
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _text_size(array.flatten())
+    if pa.types.is_struct(kind):
+        return sum(map(_text_size, array.flatten()))
+    return 0
+
+
+def _of_batch(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]:
+    if batch.num_rows == 1 and (size := _size(batch)) > MAX_LINE_BYTES:
+        yield Wrong(before + 1, f"comes to {size:,} bytes; {MAX_LINE_BYTES:,} are taken at most")
+        return
+    columns = [_values(column) for column in batch.columns]
+    names = batch.schema.names
+    for number, row in enumerate(zip(*columns, strict=True), before + 1):
+        values = dict(zip(names, row, strict=True))
+        fault = next(filter(None, (_fault(name, value) for name, value in values.items())), None)
+        yield Wrong(number, fault) if fault else record(kind, number, values)
+
+
+def _fault(name: str, value: object) -> str | None:
+    if isinstance(value, _Outside):
+        return f"{name} is outside the years 1 to 9999"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{name} is {value}, which is no finite number"
+    return None
+
+
+class _Outside:
+    """A moment that no text can name."""
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if not pa.types.is_timestamp(column.type):
+        return column.to_pylist()
+    precise = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    return [_text(value) for value in precise.cast(pa.int64()).to_pylist()]
+
+
+def _text(moment: int | None) -> str | _Outside | None:
+    if moment is None:
+        return None
+    return format_time(moment) if is_within(moment) else _Outside()

@@ -1,0 +1,90 @@
+"""Which nodes and edges an import has named so far, so that no line replaces another without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut
+
+_Numbers = NDArray[np.int64]
+
+
+class ImportedKeys:
+    """The keys of an import with the line of each, as sorted 64-bit hashes: 16 bytes a row.
+
+    Two keys of ten million share a hash with a probability of one in 400,000; the price is a line that is reported as
+    merged and was not.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[_Numbers, _Numbers]] = []
+
+    def add(self, keys: Sequence[Hashable], lines: Sequence[int]) -> dict[int, int]:
+        """Take in rows; return the earliest line of each whose key was named before, by its place in ``keys``."""
+        hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
+        numbers = np.asarray(lines, np.int64)
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        is_first = np.ones(len(ordered), bool)
+        is_first[1:] = ordered[1:] != ordered[:-1]
+        earlier = np.zeros(len(ordered), np.int64)
+        firsts = numbers[order[is_first]]
+        earlier[order] = np.where(is_first, 0, firsts[np.cumsum(is_first) - 1])
+        for known, known_lines in reversed(self._runs):
+            places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+            earlier = np.where(known[places] == hashes, known_lines[places], earlier)
+        if len(ordered):
+            self._keep(ordered[is_first], firsts)
+        return {int(place): int(earlier[place]) for place in np.flatnonzero(earlier)}
+
+    def _keep(self, hashes: _Numbers, lines: _Numbers) -> None:
+        self._runs.append((hashes, lines))
+        while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
+            newer, older = self._runs.pop(), self._runs.pop()
+            self._runs.append(_merge(older, newer))
+
+
+def _merge(older: tuple[_Numbers, _Numbers], newer: tuple[_Numbers, _Numbers]) -> tuple[_Numbers, _Numbers]:
+    hashes, lines = np.concatenate((older[0], newer[0])), np.concatenate((older[1], newer[1]))
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    kept = np.ones(len(ordered), bool)
+    kept[1:] = ordered[1:] != ordered[:-1]
+    return ordered[kept], lines[order][kept]
+
+
+class RowKey(NamedTuple):
+    """What identifies a row of an import; ``parts`` are for the messages, too."""
+
+    kind: Literal["node", "head", "edge"]
+    parts: tuple[Hashable, ...]
+
+
+def key_of(put: NodePut | EdgePut | LinkPut) -> RowKey:
+    """Return what identifies the node, version, edge or link."""
+    if isinstance(put, NodePut):
+        return RowKey("head", (put.id, put.version)) if put.is_head else RowKey("node", (put.id,))
+    return RowKey("edge", (*put.edge.key, put.store)) if isinstance(put, LinkPut) else RowKey("edge", put.key)
+
+
+def merge_message(key: RowKey, *, is_entity: bool) -> str:
+    """Say what became of a row whose key an earlier line has."""
+    if is_entity:
+        return f'entity "{key.parts[0]}": the observations of both are kept, and the type of the later one'
+    return f"{_name(key)}: where both say something, the later one counts"
+
+
+def _name(key: RowKey) -> str:
+    quoted = [f'"{part}"' for part in key.parts]
+    match key.kind:
+        case "edge":
+            source, target, relation_type, *store = quoted
+            return f"edge {source} {relation_type} {target}" + (f" in store {store[0]}" if store else "")
+        case "head":
+            return f"version {key.parts[1]} of node {quoted[0]}"
+        case _:
+            return f"node {quoted[0]}"

@@ -1,0 +1,773 @@
+"""Whole stores in and out.
+
+Importing NDJSON, ours and the memory server's: lines in, bounded batches out, in constant memory. Exporting a store as
+it is or as it was, and making a new store of that. The formats of others are made and read by way of files in the
+store's scratch folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from codecs import BOM_UTF8
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from kgserve.admin.api import StoreLine
+from kgserve.admin.stores import checked_settings
+from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
+from kgserve.graph.compat.entities_api import Entity, Relation
+from kgserve.graph.compat.memory_server import completed
+from kgserve.graph.handle import Graph, rest_seconds
+from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
+from kgserve.graph.temporal import Held, Past, valid_moment, whole_history
+from kgserve.graph.transfer.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
+from kgserve.graph.transfer.formats.lines import Conversion, Part
+from kgserve.graph.transfer.formats.memory_server import (
+    entity_line,
+    is_memory_file,
+    is_memory_line,
+    read_line,
+    relation_line,
+)
+from kgserve.graph.transfer.import_keys import ImportedKeys, RowKey, key_of, merge_message
+from kgserve.graph.transfer.observations import TOO_LONG, with_known_observations
+from kgserve.graph.validate import Faults, edge_put, node_access, node_put
+from kgserve.platform.closing import Closing
+from kgserve.platform.codecs import json_decoder, lone_surrogate
+from kgserve.platform.durable_files import storage_error
+from kgserve.platform.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
+from kgserve.platform.permissions import private_folder
+from kgserve.projections.history.history import History, State
+from kgserve.projections.history_follower import HistoryFollower
+from kgserve.projections.links.links import LinkReader
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.events import BULK_ROWS
+from kgserve.storage.model.fields import STORE
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, RowTuple
+from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.plan import MAX_NOTED, MAX_REDIRECTED, LeftOut, Report
+from kgserve.storage.rows.encoding import (
+    ExportedHead,
+    ExportedNode,
+    edge_line,
+    exported_edge,
+    exported_node,
+    link_line,
+    node_line,
+)
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.stores.access_buffer import Accesses
+from kgserve.stores.pool import CreateIfMissing
+from kgserve.stores.store import Store
+
+# A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
+BLOCK_BYTES = 8 << 20
+# What one takes in while others ask, each done with before the next begins; and rows enough to be told of by counts.
+SMALL_BLOCK_BYTES = 1 << 20
+SMALL_BLOCK_LINES = BULK_ROWS + 1
+MAX_LINE_BYTES = 8 << 20
+BATCHES_IN_FLIGHT = 2
+# An import gives way to other writers for as long as this before it gives up.
+QUEUE_SECONDS = 60.0
+
+_Line = NodeLine | EdgeLine | HeadLine | StoreLine
+_Imported = _Line | Entity | Relation
+
+
+class _Block(NamedTuple):
+    """The rows of a block of lines, and the line number of each.
+
+    ``heads`` are versions that nodes stand beside, by their ids: the oldest of each node first, and so on.
+    ``entities`` are the memory server's, by the index of their nodes.
+    """
+
+    heads: list[dict[str, NodePut]]
+    nodes: list[NodePut]
+    edges: list[EdgePut]
+    links: list[LinkPut]
+    accesses: list[Access]
+    numbers: list[int]
+    entities: dict[int, Entity]
+
+    def add(self, put: NodePut | EdgePut | LinkPut) -> None:
+        """Take in what a line says."""
+        if isinstance(put, NodePut) and put.is_head:
+            self.add_head(put)
+        elif isinstance(put, NodePut):
+            self.nodes.append(put)
+        elif isinstance(put, LinkPut):
+            self.links.append(put)
+        else:
+            self.edges.append(put)
+
+    def add_head(self, put: NodePut) -> None:
+        """Take in a version; each of a node goes by a batch of its own, for of one batch the last would count."""
+        batch = next((some for some in self.heads if put.id not in some), None)
+        if batch is None:
+            self.heads.append(batch := {})
+        batch[put.id] = put
+
+
+_decoder = json_decoder(_Line)
+_NO_ENTITIES: Mapping[int, Entity] = {}
+
+
+def _nobody() -> int:
+    return 0
+
+
+class Importer:
+    """Takes the bytes of an import as they come; every block of whole lines becomes one atomic write.
+
+    `feed` never blocks; when it says so, `flush` is to be called in a thread. What was committed before a failure or
+    `abort` stays.
+    """
+
+    def __init__(self, graph: Graph, *, as_they_are: bool = False, others: Callable[[], int] = _nobody) -> None:
+        """Lease the store, making it if needed; give it back with `finish` or `abort`.
+
+        ``as_they_are``: edges may lead into any store, be it seen or not. While there are ``others`` who ask, blocks
+        are small, and none is decoded before the last one is committed; to rest in between is left to the caller.
+        """
+        self._others = others
+        self._graph = graph
+        self._as_they_are = as_they_are
+        self._pool = graph.pool
+        self._wish = CreateIfMissing()
+        self._store = graph.pool.acquire(graph.name, create=self._wish)
+        self._parts: list[bytes] = []
+        self._size = self._kept = self._ends = 0
+        self._lines = 0
+        self._flying: deque[tuple[Future[Report], list[int]]] = deque()
+        self._too_long: deque[int] = deque()
+        self._keys = ImportedKeys()
+        state = self._store.state
+        self._answer = nothing_imported(state.sequence)
+        self._released = self._succeeded = False
+        self._names_entities = False
+        self._is_new = state.sequence == 0 and self._store.description.settings == graph.pool.usual
+        self._chosen: Callable[[StoreSettings], StoreSettings] | None = None
+        self._settings_line = 0
+
+    def feed(self, data: bytes) -> bool:
+        """Take some bytes; true when `flush` is due."""
+        self._parts.append(data)
+        self._size += len(data)
+        self._ends += data.count(b"\n")
+        if self._size >= BLOCK_BYTES:
+            return True
+        is_small_block = self._size - self._kept >= SMALL_BLOCK_BYTES and self._ends >= SMALL_BLOCK_LINES
+        return is_small_block and self._others() > 0
+
+    def flush(self) -> None:
+        """Decode the whole lines there are and queue them; blocks while two batches are under way.
+
+        While others ask, until they are committed: one thread less that wants the interpreter, and whoever is to rest
+        as long as this has taken rests for the writer, too.
+        """
+        block = b"".join(self._parts)
+        end = block.rfind(b"\n") + 1
+        self._take(block[:end])
+        self._keep(block[end:])
+        while self._flying and self._others():
+            self._land()
+
+    def finish(self, *, faults: int = 0) -> ImportAnswer:
+        """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull.
+
+        ``faults``: rows that were left out before they came here. A store that was made for an import of which nothing
+        could be taken is removed.
+        """
+        try:
+            block = b"".join(self._parts)
+            self._keep(b"")
+            self._take(block)
+            while self._flying:
+                self._land()
+            # Last, for what the store takes may not be all that it had taken before.
+            if self._chosen is not None and self._is_new:
+                self._store.change_settings(self._chosen)
+            self._succeeded = not (faults or self._answer.error_count or self._answer.edges_skipped_count)
+        finally:
+            self.abort()
+        self._answer.ok = self._answer.error_count == 0
+        return self._answer
+
+    def abort(self) -> None:
+        """Give the store back; remove it if it was made for this import and nothing was written to it."""
+        if self._released:
+            return
+        self._released = True
+        if self._wish.made and not self._succeeded:
+            self._pool.release_or_discard(self._store)
+        else:
+            self._pool.release(self._store)
+
+    def _keep(self, rest: bytes) -> None:
+        if len(rest) > MAX_LINE_BYTES:
+            while self._flying:
+                self._land()
+            message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it are in"
+            raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
+        self._parts = [rest] if rest else []
+        self._size = self._kept = len(rest)
+        self._ends = 0
+
+    def _take(self, block: bytes) -> None:
+        if not block:
+            return
+        found = self._decode(block)
+        if not found.numbers:
+            return
+        for some in found.heads:
+            self._fly(WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), found.numbers)
+        # The lines were measured when they came in: no need to add up the rows.
+        batch = WriteBatch(
+            nodes=found.nodes,
+            edges=found.edges,
+            links=found.links,
+            accesses=self._newer(found.accesses),
+            touch=False,
+            partial=True,
+            cost=3 * len(block),
+        )
+        self._fly(batch, found.numbers, found.entities)
+
+    def _fly(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
+        """Queue a batch; blocks while two are under way."""
+        while len(self._flying) >= BATCHES_IN_FLIGHT:
+            self._land()
+        if self._names_entities:
+            report = self._of_entities(batch, numbers, entities)
+        else:
+            report = self._store.submit(batch, wait=QUEUE_SECONDS)
+        self._answer.nodes_sent += len(batch.nodes)
+        self._answer.edges_sent += len(batch.edges) + len(batch.links)
+        self._flying.append((report, numbers))
+
+    def _newer(self, accesses: list[Access]) -> list[Access]:
+        """Those that are later than what the store knows: which lines come first does not matter, nor how often."""
+        known = self._store.accesses.of(access.id for access in accesses)
+        newer: dict[str, Access] = {}
+        for access in accesses:
+            before = newer.get(access.id) or known.get(access.id)
+            if before is None or access.last > before.last:
+                newer[access.id] = access
+        return [*newer.values()]
+
+    def _of_entities(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity]) -> Future[Report]:
+        """Queue a batch whose entities keep the observations they have, and whose edges need not have their ends."""
+
+        def prepared() -> WriteBatch:
+            with self._store.reading() as rows:
+                nodes, too_long = with_known_observations(rows, batch.nodes, entities)
+                self._too_long.extend(numbers[index] for index in too_long)
+                return completed(rows, msgspec.structs.replace(batch, nodes=nodes))
+
+        return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
+
+    def _decode(self, block: bytes) -> _Block:
+        """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
+        found = _Block([], [], [], [], [], [], {})
+        keys: list[RowKey] = []
+        faults = Faults()
+        for number, line in self._numbered(block):
+            if isinstance(line, StoreLine):
+                self._choose(number, line)
+                continue
+            if isinstance(line, HeadLine) and self._store.description.history == "none":
+                continue
+            index = len(found.numbers)
+            put, access = self._checked(index, line, faults)
+            if faults.errors:
+                self._note(number, "; ".join(f"{e.path} {e.message}" for e in faults.errors))
+                faults.errors.clear()
+                continue
+            found.numbers.append(number)
+            keys.append(key_of(put))
+            found.add(put)
+            if isinstance(line, Entity):
+                found.entities[index] = line
+            if access is not None:
+                found.accesses.append(access)
+        self._note_merged(keys, found)
+        return found
+
+    def _checked(
+        self, index: int, line: NodeLine | EdgeLine | Entity | Relation, faults: Faults
+    ) -> tuple[NodePut | EdgePut | LinkPut, Access | None]:
+        if isinstance(line, Entity):
+            line = entity_line(line)
+        elif isinstance(line, Relation):
+            line = relation_line(line)
+        if isinstance(line, NodeLine):
+            return node_put(index, line, faults), node_access(line, faults)
+        return self._edge(edge_put(index, line, faults), line.to_graph, faults), None
+
+    def _note_merged(self, keys: list[RowKey], found: _Block) -> None:
+        """Report every row of a block whose key an earlier line has."""
+        for place, earlier in self._keys.add(keys, found.numbers).items():
+            message = merge_message(keys[place], is_entity=place in found.entities)
+            self._note_repeat(found.numbers[place], earlier, message)
+
+    def _note_repeat(self, number: int, earlier: int, message: str) -> None:
+        if not earlier:
+            return
+        self._answer.merged_count += 1
+        if len(self._answer.merged) < MAX_NOTED:
+            self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
+
+    def _choose(self, number: int, line: StoreLine) -> None:
+        self._note_repeat(number, self._settings_line, "settings of the store: the later line counts alone")
+        self._settings_line = number
+        try:
+            self._chosen = checked_settings(line)
+            self._chosen(self._store.description.settings)
+        except InvalidInput as error:
+            self._chosen = None
+            self._note(number, str(error))
+
+    def _edge(self, put: EdgePut, to_graph: str | None, faults: Faults) -> EdgePut | LinkPut:
+        """An edge, or the link that it is; one into a store of this name was one into another store where it was."""
+        if to_graph is None:
+            return put
+        try:
+            check_store_name(to_graph)
+            if not self._as_they_are:
+                self._graph.graphs.caller.require_store(to_graph)
+        except KgserveError as error:
+            faults(STORE, str(error))
+        return LinkPut(to_graph, put)
+
+    def _numbered(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
+        if not self._lines:
+            block = block.removeprefix(BOM_UTF8)
+        texts = block.removesuffix(b"\n").split(b"\n")
+        first = self._lines + 1
+        self._answer.lines = self._lines = self._lines + len(texts)
+        if (lines := _at_once(block, len(texts))) is not None:
+            yield from enumerate(lines, first)
+            return
+        for number, text in enumerate(texts, first):
+            try:
+                yield number, self._decoded(text)
+            except RecursionError:
+                self._note(number, "is nested too deeply")
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if text.strip():
+                    self._note(number, _in_words(error, text))
+
+    def _decoded(self, text: bytes) -> _Imported:
+        """A line of ours, or one of the memory server's. Raises msgspec's DecodeError."""
+        if not is_memory_line(text):
+            return _decoder.decode(text)
+        self._names_entities = True
+        return read_line(text)
+
+    def _land(self) -> None:
+        future, numbers = self._flying.popleft()
+        report = future.result()
+        while self._too_long:
+            self._note(self._too_long.popleft(), TOO_LONG)
+        answer = self._answer
+        answer.nodes_created += report.nodes_created
+        answer.nodes_updated += report.nodes_updated
+        answer.nodes_unchanged += report.nodes_unchanged
+        answer.edges_created += report.edges_created
+        answer.edges_updated += report.edges_updated
+        answer.edges_unchanged += report.edges_unchanged
+        answer.edges_skipped_count += report.skipped_count
+        answer.edges_skipped += _line_errors(report.skipped, numbers, MAX_NOTED - len(answer.edges_skipped))
+        answer.error_count += report.rejected_count
+        answer.errors += _line_errors(report.rejected, numbers, MAX_NOTED - len(answer.errors))
+        answer.sequence = report.sequence
+        if report.redirected and len(answer.redirected or ()) < MAX_REDIRECTED:
+            answer.redirected = (answer.redirected or {}) | report.redirected
+
+    def _note(self, number: int, message: str) -> None:
+        self._answer.error_count += 1
+        if len(self._answer.errors) < MAX_NOTED:
+            self._answer.errors.append(LineError(line=number, message=message))
+
+
+def _at_once(block: bytes, count: int) -> list[_Line] | None:
+    """The lines of a block in half the time, if each is one object and nothing is wrong with any."""
+    if block.count(b"}\n{") + 1 == count:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            lines = _decoder.decode_lines(block)
+            return lines if len(lines) == count else None
+    return None
+
+
+def _in_words(error: Exception, text: bytes) -> str:
+    if half := lone_surrogate(text):
+        return half
+    if text.lstrip().startswith(b"["):
+        return "is a JSON array, and a line holds one object; `jq -c '.[]' FILE` makes lines of an array"
+    if is_memory_file(text):
+        return (
+            "holds all entities and relations in one object, and a line holds one of them; "
+            """`jq -c '(.entities[] | {type: "entity"} + .), (.relations[] | {type: "relation"} + .)' FILE` """
+            "makes lines of it"
+        )
+    words = str(error).replace("`$.", "`")
+    return "is not whole JSON: it is cut short; an object has to stand in one line" if words == _CUT else words
+
+
+_CUT = "Input data was truncated"
+
+
+def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[LineError]:
+    return [LineError(line=numbers[row.index], message=row.reason) for row in rows[: max(room, 0)]]
+
+
+_encode = msgspec.json.Encoder().encode_lines
+
+
+class Beside:
+    """The settings of a store as a line, and the versions beside its nodes, each in a line before that of its node."""
+
+    def __init__(self, graph: Graph, store: Store) -> None:
+        self._graph = graph
+        self._store = store
+
+    def settings(self) -> Iterator[bytes]:
+        """The line, where anything is not as in a new store."""
+        chosen, usual = map(msgspec.to_builtins, (self._store.description.settings, self._graph.pool.usual))
+        differing = _differing(chosen, usual)
+        if "memory" in differing:
+            differing["memory"] = _differing(chosen["memory"], usual["memory"])
+        if differing:
+            yield _encode([{"kind": "store", **differing}])
+
+    def among(self, lines: list[ExportedNode]) -> list[ExportedNode]:
+        """Lines of nodes with those of the versions beside them that are known."""
+        if all(line.conflicts is msgspec.UNSET for line in lines):
+            return lines
+        return [each for line in lines for each in (*self._heads(line), line)]
+
+    def _heads(self, line: ExportedNode) -> list[ExportedNode]:
+        named = () if line.conflicts is msgspec.UNSET else sorted(line.conflicts)
+        rows = [row for version in named if (row := self._version(line.id, version)) is not None]
+        lines = [node_line(row, ExportedHead) for row in rows]
+        for place, each in enumerate((*lines, line)):
+            each.conflicts = [row.version for row in rows[:place]] or msgspec.UNSET
+        return lines
+
+    def _version(self, node_id: str, version: int) -> NodeRow | None:
+        try:
+            follower = whole_history(self._graph.graphs.historian, self._store)
+        except Conflict:  # no history is kept, so nobody knows
+            return None
+        state = follower.look(lambda history: history.node_version(node_id, version))
+        return None if state is None else state.row
+
+
+def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chosen.items() if value != usual[name]}
+
+
+class _Leased(Closing):
+    """A store that is held until this is closed, as of ``sequence``."""
+
+    def __init__(self, beside: Beside, sequence: int, release: Callable[[], None], valid_at: int | None) -> None:
+        self.sequence = sequence
+        self._beside = beside
+        self._release = release
+        self._valid_at = valid_at
+
+    def close(self) -> None:
+        """Give the store back."""
+        release, self._release = self._release, lambda: None
+        release()
+
+
+class ExportStream(_Leased):
+    """Settings, all nodes, all edges, all links, of one state, as blocks of NDJSON lines; a context manager."""
+
+    def __init__(
+        self,
+        beside: Beside,
+        rows: Rows,
+        links: LinkReader | None,
+        accesses: Accesses,
+        release: Callable[[], None],
+        valid_at: int | None,
+    ) -> None:
+        super().__init__(beside, rows.at, release, valid_at)
+        self._rows = rows
+        self._links = links
+        self._accesses = accesses
+
+    def __iter__(self) -> Iterator[bytes]:
+        rows, moment = self._rows, self._valid_at
+        yield from self._beside.settings()
+        for numbers in rows.node_slices():
+            kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
+            if len(kept):
+                lines = self._told([exported_node(text) for text in rows.node_texts(kept, 0)])
+                yield _encode(self._beside.among(lines))
+        for found in rows.edge_slices():
+            held = found if moment is None else rows.holding(found, moment)
+            if len(held):
+                yield _encode([exported_edge(text) for text in rows.edge_texts(held)])
+        for links in self._links.all() if self._links else ():
+            if kept := [row for row in links if moment is None or self._holds(row.edge, moment)]:
+                yield _encode(map(link_line, kept))
+
+    def _holds(self, edge: EdgeRow, moment: int) -> bool:
+        return edge.holds_at(moment) and self._rows.node_holds(self._rows.number(edge.source), moment)
+
+    def _told(self, lines: list[ExportedNode]) -> list[ExportedNode]:
+        """The lines, those of memories with what reading has made of them."""
+        memories = {line.id: line for line in lines if line.confidence is not msgspec.UNSET}
+        for node_id, access in self._accesses.of(memories).items():
+            memories[node_id].tell(access)
+        return lines
+
+
+def export(graph: Graph, valid_at: str | None = None) -> ExportStream:
+    """The rows of a store as they are, to be streamed; the store is leased until that is closed. Raises NotFound.
+
+    With ``valid_at`` (RFC 3339) only what was true in the world then.
+    """
+    moment = valid_moment(valid_at)
+    with contextlib.ExitStack() as stack:
+        leased = stack.enter_context(graph.lease())
+        leased.accesses.settle()
+        rows, links = stack.enter_context(leased.reading_links())
+        return ExportStream(Beside(graph, leased), rows, links, leased.accesses, stack.pop_all().close, moment)
+
+
+def encode_edges(rows: Iterable[RowTuple]) -> bytes:
+    """Edges, as tuples in the order of `EdgeRow`, as lines."""
+    return _encode([edge_line(EdgeRow(*row)) for row in rows])
+
+
+ROWS_AT_ONCE = 5_000
+
+
+class PastStream(_Leased):
+    """As `ExportStream`, as of one commit; the settings are those of now."""
+
+    def __init__(
+        self,
+        beside: Beside,
+        follower: HistoryFollower,
+        sequence: int,
+        release: Callable[[], None],
+        valid_at: int | None,
+    ) -> None:
+        super().__init__(beside, sequence, release, valid_at)
+        self._follower = follower
+
+    def __iter__(self) -> Iterator[bytes]:
+        held = None if self._valid_at is None else Held(self._valid_at)
+        yield from self._beside.settings()
+        after = ""
+        while states := self._follower.look(_nodes(self.sequence, after)):
+            rows = (msgspec.structs.astuple(state.row) for state in states)
+            lines = [node_line(NodeRow(*row)) for row in (held.nodes(rows) if held else rows)]
+            if lines:
+                yield _encode(self._beside.among(lines))
+            after = states[-1].row.id
+        key = ("", "", "")
+        while found := self._follower.look(_edges(self.sequence, key)):
+            rows = (msgspec.structs.astuple(state.row) for state in found)
+            if block := encode_edges(held.edges(rows) if held else rows):
+                yield block
+            key = found[-1].row.key
+        link = LinkKey("", ("", "", ""))
+        while links := self._follower.look(_links(self.sequence, link)):
+            rows_of = [state.row for state in links]
+            if kept := [row for row in rows_of if held is None or held.link(row)]:
+                yield _encode(map(link_line, kept))
+            link = rows_of[-1].key
+
+
+Exported = ExportStream | PastStream
+
+
+def exported(graph: Graph, as_of: int | str | None, valid_at: str | None) -> Exported:
+    """A store as it is or as it was, to stream; see `export` and `export_as_of`."""
+    past = graph.past(as_of)
+    return export(graph, valid_at) if past is None else export_as_of(graph, past, valid_at)
+
+
+def export_as_of(graph: Graph, past: Past, valid_at: str | None = None) -> PastStream:
+    """A store as it was, to stream; it is leased until it is closed. Raises NotFound, and what `Past.of` raises.
+
+    With ``valid_at`` (RFC 3339) only what was true in the world then.
+    """
+    moment = valid_moment(valid_at)
+    with ExitStack() as stack:
+        leased = stack.enter_context(graph.lease())
+        follower, at = past.of(leased)
+        return PastStream(Beside(graph, leased), follower, at, stack.pop_all().close, moment)
+
+
+def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
+    """Makes a store that must not be there yet, with versions, times, open conflicts and the settings of now.
+
+    The store itself stays as it is.
+
+    Raises Conflict when it exists, Gone when that is no longer known.
+    """
+    with export_as_of(graph, Past(graph.graphs.historian, request.as_of)) as stream:
+        if not graph.pool.create(request.into):
+            raise Conflict(f"store {request.into!r} exists already; restore into a new one")
+        importer = Importer(graph.graphs.graph(request.into), as_they_are=True)
+        try:
+            for block in stream:
+                if importer.feed(block):
+                    importer.flush()
+            done = importer.finish()
+        except BaseException:
+            importer.abort()
+            graph.pool.drop(request.into)
+            raise
+    return RestoreAnswer(
+        name=request.into,
+        nodes=done.nodes_created,
+        edges=done.edges_created,
+        from_sequence=stream.sequence,
+        sequence=done.sequence,
+    )
+
+
+def _nodes(at: int, after: str) -> Callable[[History], list[State[NodeRow]]]:
+    return lambda history: history.nodes_at(at, None, after, ROWS_AT_ONCE)
+
+
+def _links(at: int, after: LinkKey) -> Callable[[History], list[State[LinkRow]]]:
+    return lambda history: history.links_at(at, after, ROWS_AT_ONCE)
+
+
+def _edges(at: int, after: EdgeKey) -> Callable[[History], list[State[EdgeRow]]]:
+    return lambda history: history.edges_at(at, after, ROWS_AT_ONCE)
+
+
+MAX_UPLOAD_BYTES = 4 << 30
+"""Most bytes of a body that has to be on the disk before it can be read."""
+ARCHIVE = "archive"
+"""The format of a body that holds CSV or Parquet."""
+_PIECE = 256 << 10
+
+
+class ConvertedExport(Closing):
+    """An export in another format, in a file without a name; a context manager, as what it is made from."""
+
+    def __init__(self, graph: Graph, stream: ExportStream | PastStream, kind: str) -> None:
+        """Write the file; the stream is closed. Raises StorageFull."""
+        self.sequence = stream.sequence
+        self._stack = ExitStack()
+        try:
+            with stream:
+                scratch = _scratch(graph)
+                self._file = self._stack.enter_context(_nameless(scratch))
+                if kind in PAIRS:
+                    write_archive(kind, stream, self._file)
+                else:
+                    write_stream(kind, stream, self._file, scratch)
+            self.size = self._file.tell()
+            self._file.seek(0)
+        except OSError as error:
+            self.close()
+            raise storage_error(error, "writing an export") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(partial(self._file.read, _PIECE), b"")
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._stack.close()
+
+
+class ConvertedImport:
+    """Takes the body of an import in another format, to be read when it is there as a whole."""
+
+    def __init__(self, graph: Graph, kind: str, others: Callable[[], int] = _nobody) -> None:
+        """Lease the store, making it if needed; give it back with `finish` or `abort`.
+
+        While there are ``others`` who ask, it rests as `rest_seconds` says.
+        """
+        self._kind = kind
+        self._others = others
+        self._importer = Importer(graph, others=others)
+        self._size = 0
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="import-", dir=_scratch(graph)))
+            self._body = self._folder / "body"
+            self._file = self._body.open("wb+")
+        except OSError as error:
+            self._importer.abort()
+            raise storage_error(error, "taking an import") from error
+        except BaseException:
+            self._importer.abort()
+            raise
+
+    def write(self, data: bytes) -> None:
+        """Take some bytes. Raises TooLarge and StorageFull."""
+        self._size += len(data)
+        if self._size > MAX_UPLOAD_BYTES:
+            raise TooLarge(f"the body is over {MAX_UPLOAD_BYTES >> 30} GiB; use kgserve import, or send JSON lines")
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise storage_error(error, "taking an import") from error
+
+    def finish(self) -> ImportAnswer:
+        """Read and commit what was taken. Raises InvalidInput where the body is not what it should be."""
+        try:
+            with ExitStack() as stack:
+                conversion = Conversion(self._parts(stack))
+                begun = time.perf_counter()
+                for block in conversion.blocks():
+                    if self._importer.feed(block):
+                        self._importer.flush()
+                        time.sleep(rest_seconds(time.perf_counter() - begun, self._others()))
+                        begun = time.perf_counter()
+                return conversion.answered(self._importer.finish(faults=conversion.fault_count))
+        except OSError as error:
+            raise storage_error(error, "reading an import") from error
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Remove the files, and give the store back."""
+        self._file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._importer.abort()
+
+    def _parts(self, stack: ExitStack) -> list[Part]:
+        self._file.flush()
+        self._file.seek(0)
+        if self._kind == ARCHIVE:
+            kind, paths = extract(self._file, self._folder)
+            return open_parts(kind, paths, stack)
+        return [stream_part(self._kind, self._file, "")]
+
+
+def _nameless(scratch: Path) -> BinaryIO:
+    return tempfile.TemporaryFile(dir=scratch)
+
+
+def _scratch(graph: Graph) -> Path:
+    with graph.lease() as store:
+        private_folder(store.layout.scratch)
+        return store.layout.scratch

@@ -1,0 +1,301 @@
+"""What a schema cannot say: lengths in bytes, depth, number ranges, times; and the canonical form of attributes.
+
+Everything that can be wrong about a write without looking at the store is found here, before it is queued.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+
+from kgserve.graph.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import FieldError, InvalidInput, TooLarge
+from kgserve.platform.times import complete_time, parse_time
+from kgserve.storage.model import fields
+from kgserve.storage.model.attributes import Condition, Scalar, Wanted, conditions
+from kgserve.storage.model.batch import EdgePut, NodePut
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import (
+    AUTHOR,
+    EDGE,
+    MAX_ATTRIBUTES_BYTES,
+    MAX_CONTENT_BYTES,
+    MAX_ID_BYTES,
+    NODE,
+    EdgeExtrasPut,
+    Field,
+    Moment,
+    NodeExtrasPut,
+    names,
+)
+from kgserve.storage.model.rows import EMPTY_OBJECT
+
+_INT64 = range(-(1 << 63), 1 << 63)
+# Characters that fit an id whatever they are: four bytes each at the most.
+_SURELY_SHORT = MAX_ID_BYTES // 4
+_CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+_OF_NODE, _OF_EDGE = (
+    tuple(field for field in row.optional if not field.is_own and not field.is_kept) for row in (NODE, EDGE)
+)
+_OF_LINE = tuple(field for field in NODE.optional if not field.is_own)
+_AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR)
+
+_FIELD = re.compile(r"[^.\[]+")
+
+Fault = Callable[[str, str], None]
+"""Takes the path of a field and what is wrong with it."""
+
+
+class Faults:
+    """Collects what is wrong with one row or request."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self.errors: list[FieldError] = []
+
+    def __call__(self, path: str, message: str) -> None:
+        """Note a fault."""
+        self.errors.append(FieldError(self._prefix + path, message))
+
+    def below(self, place: str) -> Fault:
+        """The same for what is at a place such as `nodes[3].`."""
+        return self if not place else lambda path, message: self(place + path, message)
+
+    def raise_any(self) -> None:
+        """Raise InvalidInput with what was collected, or TooLarge when no more is wrong than the size of contents."""
+        if not self.errors:
+            return
+        message = f"{self.errors[0].path}: {self.errors[0].message}"
+        if all(error.message == _CONTENT_TOO_LONG for error in self.errors):
+            raise TooLarge(message)
+        raise InvalidInput(message, tuple(self.errors[:100]))
+
+
+_T = TypeVar("_T")
+
+
+def named_twice(fault: Fault, name: str, one: _T | None, other_name: str, other: _T | None) -> _T | None:
+    """The value of a field that has two names; a fault if it is given under both, and they differ."""
+    if one is not None and other is not None and one != other:
+        fault(name, f"and {other_name} are two names of the same, and differ")
+    return other if one is None else one
+
+
+def called(fault: Fault, names: Mapping[str, str]) -> Fault:
+    """Tells faults of fields that callers know by other names."""
+
+    def told(path: str, message: str) -> None:
+        field = _FIELD.match(path)
+        fault(path if field is None else names.get(field[0], field[0]) + path[field.end() :], message)
+
+    return told
+
+
+def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
+    """A checked node."""
+    check_label(node.id, "id", fault)
+    if node.type is not None:
+        check_label(node.type, "type", fault)
+    if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
+        fault("content", _CONTENT_TOO_LONG)
+    attributes = None if node.attributes is None else canonical(node.attributes, fault)
+    if not isinstance(node, NodeLine):
+        sent = _extras(_sent_of_node(node), _OF_NODE, fault)
+        extras = NodeExtrasPut(**sent) if sent else None
+        return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
+    sent = _extras(_sent_of_line(node), _OF_LINE, fault)
+    extras = NodeExtrasPut(**sent) if sent else None
+    created, updated = (
+        _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
+    )
+    put = NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
+    return put if node.conflicts is None and not isinstance(node, HeadLine) else _among_heads(put, node, fault)
+
+
+def _among_heads(put: NodePut, node: NodeLine, fault: Fault) -> NodePut:
+    if node.version is None:
+        fault("version", "is required of a version that stands beside others")
+    return msgspec.structs.replace(put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, HeadLine))
+
+
+def node_access(node: NodeLine, fault: Fault) -> Access | None:
+    """What a line says of reading a node, checked; None when it says nothing."""
+    count, last, confidence = node.access_count, node.last_accessed_at, node.access_confidence
+    if count is None and last is None and confidence is None:
+        return None
+    at = _time(last, "last_accessed_at", fault)
+    if count is None or last is None or confidence is None:
+        fault("access_count", "comes with last_accessed_at and access_confidence, or not at all")
+        return None
+    return Access(node.id, count, at or 0, confidence)
+
+
+def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
+    """A checked edge."""
+    check_label(edge.source, "from", fault)
+    check_label(edge.target, "to", fault)
+    check_label(edge.relation_type, "relation_type", fault)
+    own = created = updated = None
+    if edge.attributes is not None:
+        created, updated = (_stamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
+        own = canonical(edge.attributes, fault)
+    version = edge.version if isinstance(edge, EdgeLine) else None
+    weight = None if edge.weight is None else edge.weight + 0.0
+    key = (edge.source, edge.target, edge.relation_type)
+    sent = _extras(_sent_of_edge(edge), _OF_EDGE, fault)
+    extras = EdgeExtrasPut(**sent) if sent else None
+    return EdgePut(index, key, weight, own, created, updated, version, extras)
+
+
+_sent_of_line = attrgetter(*names(_OF_LINE))
+_sent_of_node, _sent_of_edge = attrgetter(*names(_OF_NODE)), attrgetter(*names(_OF_EDGE))
+
+
+def _extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> dict[str, Any]:
+    """What of the extras was sent, checked, by name."""
+    if sent.count(None) == len(sent):
+        return {}
+    values = zip(known, sent, strict=True)
+    return {field.name: _extra(field, value, fault) for field, value in values if value is not None}
+
+
+def _extra(field: Field, value: Any, fault: Fault) -> Any:
+    match field.type:
+        case fields.TEXT:
+            return _check_text(value, field, fault)
+        case fields.TEXTS:
+            return _check_tags(value, field.name, fault)
+        case fields.TIME:
+            return moment(value, field.name, fault)
+        case _:
+            return value
+
+
+def _check_text(text: str, field: Field, fault: Fault) -> str:
+    if _longer(text, field.max_bytes):
+        fault(field.name, f"is longer than {field.max_bytes} bytes of UTF-8")
+    return text
+
+
+def _check_tags(tags: list[str], path: str, fault: Fault) -> tuple[str, ...]:
+    """Tags in order, each once."""
+    for index, tag in enumerate(tags):
+        check_label(tag, f"{path}[{index}]", fault)
+    return tuple(dict.fromkeys(tags))
+
+
+def moment(text: str | None, path: str, fault: Fault) -> Moment:
+    """A time as it is to be written: UNSET when it was left out, None when it is to be cleared."""
+    if text is None:
+        return msgspec.UNSET
+    return _time(text, path, fault) if text else None
+
+
+def bound(text: str | None, path: str, fault: Fault) -> int | None:
+    """Read a time that something is looked for by, in microseconds; None when it was left out. An empty one is a fault.
+
+    A day begins at midnight, and a time without a zone is in UTC.
+    """
+    return None if text is None else _time(complete_time(text) or text, path, fault)
+
+
+def check_author(name: str | None, fault: Fault) -> str:
+    """Who writes; "" when nobody says."""
+    return _check_text(name or "", _AUTHOR, fault)
+
+
+def check_label(text: str, path: str, fault: Fault) -> None:
+    """An id, a type or a relation type: 1 to 512 bytes."""
+    if 0 < len(text) <= _SURELY_SHORT:
+        return
+    if not text:
+        fault(path, "is empty")
+    elif _longer(text, MAX_ID_BYTES):
+        fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
+
+
+def checked_label(text: str, path: str = "id") -> str:
+    """The label, if it is one. Raises InvalidInput."""
+    faults = Faults()
+    check_label(text, path, faults)
+    faults.raise_any()
+    return text
+
+
+def _longer(text: str, limit: int) -> bool:
+    # A character is at most four bytes: only texts near the limit are encoded to be measured.
+    return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
+
+
+def canonical(attributes: dict[str, Any], fault: Fault) -> str:
+    """Attributes as compact JSON with sorted keys."""
+    if not attributes:
+        return EMPTY_OBJECT
+    fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
+    if not fine:
+        return EMPTY_OBJECT
+    encoded = _encode(attributes)
+    if len(encoded) > MAX_ATTRIBUTES_BYTES:
+        fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")
+    return encoded.decode()
+
+
+def asked_attributes(wanted: Mapping[str, Scalar] | None, path: str = "attributes") -> tuple[Condition, ...]:
+    """What a filter asks of attributes. Raises InvalidInput for a number that none can be."""
+    faults = Faults()
+    for key, value in (wanted or {}).items():
+        _check_value(value, f"{path}.{key}", 1, faults)
+    faults.raise_any()
+    return conditions(wanted)
+
+
+def asked_in_json(text: str | None, path: str) -> tuple[Condition, ...]:
+    """The same of a filter that is a text of JSON. Raises InvalidInput."""
+    try:
+        return asked_attributes(None if text is None else decode_json(text, Wanted), path)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
+        raise InvalidInput.at(path, message) from None
+
+
+def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:
+    if isinstance(value, int):
+        return value in _INT64 or _fail(fault, path, "is outside the range of 64-bit integers")
+    if not isinstance(value, dict | list):
+        return True
+    if depth >= MAX_ATTRIBUTES_DEPTH:
+        return _fail(fault, path, f"is nested more than {MAX_ATTRIBUTES_DEPTH} levels deep")
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return all(_check_value(item, f"{path}.{key}", depth + 1, fault) for key, item in items)
+
+
+def _fail(fault: Fault, path: str, message: str) -> bool:
+    fault(path, message)
+    return False
+
+
+def _stamp(attributes: dict[str, Any], field: str, fault: Fault) -> str | None:
+    """Take a time of an edge out of its attributes; as it was written, if it is one."""
+    value = attributes.pop(field, None)
+    if value is not None and not isinstance(value, str):
+        fault(f"attributes.{field}", "is not an RFC 3339 time")
+        return None
+    _time(value, f"attributes.{field}", fault)
+    return value
+
+
+def _time(text: str | None, path: str, fault: Fault) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError):
+        fault(path, "is not an RFC 3339 time such as 2025-07-15T12:00:00Z")
+        return None

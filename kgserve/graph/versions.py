@@ -1,0 +1,399 @@
+"""Writing versions of nodes with regard to those that were seen, one by one, or with edges as a subgraph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from kgserve.graph import render
+from kgserve.graph.compat.versioned_api import (
+    MAX_SUBGRAPH_EDGES,
+    MAX_SUBGRAPH_NODES,
+    EdgeResult,
+    EdgeSpec,
+    NodeFields,
+    NodeResult,
+    NodeSpec,
+    PutNodeAnswer,
+    PutNodeRequest,
+    PutSubgraphAnswer,
+    PutSubgraphRequest,
+    Unread,
+)
+from kgserve.graph.cross_store_links import leads_elsewhere
+from kgserve.graph.handle import Graph
+from kgserve.graph.mutations import cost
+from kgserve.graph.requests import EdgeInput, NodeInput
+from kgserve.graph.validate import Fault, Faults, called, edge_put, named_twice, node_put
+from kgserve.platform.codecs import convert, place_of
+from kgserve.platform.errors import ConflictManual, InvalidInput, KgserveError, NotFound
+from kgserve.platform.idempotency import is_repeated, new_id
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
+from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_id
+from kgserve.storage.plan import Report
+from kgserve.stores.store import Store
+
+_NODE_NAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata"}
+_EDGE_NAMES = {"relation_type": "kind", "attributes": "metadata"}
+"""What the contract calls our fields."""
+
+
+def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
+    """Without an id a new node; with one the node's next version, which holds what is sent and nothing else.
+
+    `based_on_version` is the version that the writer had seen. When the node has moved on from there, the store's
+    `conflict_policy` decides: with `lww` the new version counts, and `replaced_version` says which one it replaced;
+    with `manual` both are kept, and the answer is 409 with the node as written and its `conflicts`. A put based on any
+    of the heads, or on none, settles it.
+
+    Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed. It is never
+    repeated.
+    """
+    faults = Faults()
+    _check_graph(graph, request.graph_id, faults)
+    fields = _one_name(request, faults)
+    sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
+    put = version_put(fields, called(faults, sent))
+    faults.raise_any()
+
+    def answer(report: Report) -> PutNodeAnswer:
+        row = written(report)
+        node = render.node(row)
+        if went_beside(put, report):
+            others = ", ".join(f"version {version}" for version in conflicts(row))
+            raise ConflictManual(
+                f"node {row.id!r} is not at version {put.based_on}: what was sent is kept as version {row.version} "
+                f"beside {others}; put a version that is based on any of them to settle it",
+                node,
+            )
+        # An id that was not given is the call's own: a call that is made again has made the node itself.
+        created = report.nodes_created > 0 or not fields.lineage_id
+        made = PutNodeAnswer(node=node, created=created, sequence=report.sequence)
+        return msgspec.structs.replace(made, **_lost(put, report))
+
+    return graph.submit(node_batch(put), answer, create=True)
+
+
+def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
+    """A whole version of a node, checked; it supersedes every head unless it is based on none of them.
+
+    ``place`` is the node's within its call, for its id if it is given none.
+    """
+    if not fields.kind:
+        fault("kind", "is required")
+    node = NodeInput(
+        id=fields.lineage_id or new_id(place),
+        type=fields.kind or "-",
+        content=fields.content or "",
+        attributes=fields.metadata or {},
+        **{name: getattr(fields, name) or nothing for name, nothing in _NOTHING.items()},
+    )
+    put = node_put(0, node, fault)
+    # A new node has no version that anybody could have seen.
+    based_on = fields.based_on_version if fields.lineage_id else None
+    return msgspec.structs.replace(put, based_on=based_on, resolves=True)
+
+
+_NOTHING: dict[str, Any] = {field.name: [] if field.type is TEXTS else "" for field in NODE.extras if not field.is_own}
+
+
+def node_batch(put: NodePut) -> WriteBatch:
+    """The write of one node, which tells what became of it."""
+    return WriteBatch(nodes=[put], told=True, cost=cost([put], []))
+
+
+def written(report: Report) -> NodeRow:
+    """The node of such a write, as it is afterwards."""
+    row = report.rows[0]
+    if not isinstance(row, NodeRow):
+        raise TypeError(f"a write of one node told of {row}")
+    return row
+
+
+def went_beside(put: NodePut, report: Report) -> bool:
+    """Whether it was kept beside other heads."""
+    return put.based_on is not None and report.nodes_updated > 0 and conflicts(written(report)) != ()
+
+
+def _lost(put: NodePut, report: Report) -> dict[str, Any]:
+    """What a put has taken away: the version that its writer had not seen, and fields that were left out."""
+    if not (report.before and report.nodes_updated):
+        return {}
+    old, row, found = report.before[0], written(report), dict[str, Any]()
+    if not isinstance(old, NodeRow):
+        return {}
+    if put.based_on is not None and put.based_on not in (old.version, *conflicts(old)):
+        found["replaced_version"] = old.version
+    had, has = _said(old), _said(row)
+    if cleared := [name for name in had if name not in has]:
+        found["cleared"] = cleared
+    return found
+
+
+def _said(row: NodeRow) -> list[str]:
+    """The names of the fields of a node that hold something."""
+    shown = render.node(row)
+    fields = ("content", "attributes", *(field.name for field in NODE.extras if not field.is_own))
+    return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
+
+
+def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
+    """The request under the contract's own names."""
+    values = {
+        name: named_twice(fault, name, getattr(request, name), ours, getattr(request, ours))
+        for ours, name in _NODE_NAMES.items()
+    }
+    return msgspec.structs.replace(request, **values)
+
+
+QUEUE_SECONDS = 10.0
+
+_Queued = tuple[NodeSpec, NodePut, Future[Report]] | KgserveError
+_Spec = TypeVar("_Spec", NodeSpec, EdgeSpec)
+
+
+def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer:
+    """Nodes in order, then edges, whose ends are a `ref` of this call or an id: one result for each, in order.
+
+    What is wrong with one keeps only that one out, and the edges that name it. At most 50 nodes and 100 edges.
+
+    Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
+    """
+    nodes, edges = request.nodes or [], request.edges or []
+    _check_shape(graph, request.graph_id, len(nodes), len(edges))
+    with graph.lease(create=True) as leased:
+        queued = [_queue(leased, item, place) for place, item in enumerate(nodes)]
+        node_results = [_node_result(item, each) for item, each in zip(nodes, queued, strict=True)]
+        refs = {
+            result.ref: result.lineage_id
+            for result in node_results
+            if result.ref and result.lineage_id and not result.error
+        }
+        edge_results = _put_edges(leased, edges, refs, graph)
+        return PutSubgraphAnswer(nodes=node_results, edges=edge_results, sequence=leased.state.sequence)
+
+
+def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> None:
+    faults = Faults()
+    _check_graph(graph, named, faults)
+    if nodes > MAX_SUBGRAPH_NODES:
+        faults("nodes", f"must contain at most {MAX_SUBGRAPH_NODES} entries")
+    if edges > MAX_SUBGRAPH_EDGES:
+        faults("edges", f"must contain at most {MAX_SUBGRAPH_EDGES} entries")
+    if not nodes and not edges:
+        faults("nodes", "at least one of nodes or edges is required")
+    faults.raise_any()
+
+
+def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
+    if named and named != graph.name:
+        fault("graph_id", f"is {named!r}, and the call is of store {graph.name!r}; leave it out, or send it there")
+
+
+def _queue(store: Store, item: object, place: int) -> _Queued:
+    faults = Faults()
+    try:
+        spec = _read(item, NodeSpec)
+        put = version_put(spec, called(faults, _NODE_NAMES), place)
+        faults.raise_any()
+        return spec, put, store.submit(node_batch(put), QUEUE_SECONDS)
+    except KgserveError as error:
+        return error
+
+
+def _read(item: object, kind: type[_Spec]) -> _Spec:
+    """An item of a subgraph. Raises InvalidInput naming the field that is wrong, or what reading it has raised."""
+    if isinstance(item, kind):
+        return item
+    if isinstance(item, Unread):
+        raise item.error
+    try:
+        return convert(item, kind)
+    except msgspec.ValidationError as error:
+        fault = place_of(error, kind)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+
+
+def _ref_of(item: object) -> str | None:
+    """The ``ref`` of a node that could not be read."""
+    ref = cast("Mapping[str, object]", item).get("ref") if isinstance(item, Mapping) else getattr(item, "ref", None)
+    return ref if isinstance(ref, str) and 0 < len(ref) <= MAX_ID_BYTES else None
+
+
+def _node_result(item: object, queued: _Queued) -> NodeResult:
+    if isinstance(queued, KgserveError):
+        return NodeResult(ref=_ref_of(item), created=False, error=in_words(queued))
+    spec, put, future = queued
+    ref = spec.ref or None
+    try:
+        report = future.result()
+    except KgserveError as error:
+        return NodeResult(ref=ref, created=False, error=in_words(error))
+    row = written(report)
+    error = None
+    if went_beside(put, report):
+        error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
+    lost = {} if error else _lost(put, report)
+    created = report.nodes_created > 0 or not spec.lineage_id
+    return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
+
+
+def _put_edges(store: Store, items: Sequence[object], refs: Mapping[str, str], graph: Graph) -> list[EdgeResult]:
+    results: list[EdgeResult] = []
+    puts: list[EdgePut | LinkPut] = []
+    for index, item in enumerate(items):
+        try:
+            spec = _read(item, EdgeSpec)
+            put = _edge_put(index, spec, refs)
+            if spec.to_graph and leads_elsewhere(graph, spec.to_graph):
+                put = LinkPut(spec.to_graph, put)
+        except KgserveError as error:
+            results.append(EdgeResult(error=in_words(error)))
+        else:
+            puts.append(put)
+            results.append(EdgeResult(edge_id=any_edge_id(put.key)))
+    if puts:
+        for index, result in _written_edges(store, puts).items():
+            results[index] = result
+    return results
+
+
+def _written_edges(store: Store, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
+    """Write edges; return what there is to say of those that are not new as they were sent, by their place.
+
+    Several puts of one edge are commits of their own, so that the history has each.
+    """
+    queued = [(wave, _queue_edges(store, wave)) for wave in _waves(puts)]
+    found: dict[int, EdgeResult] = {}
+    for wave, writing in queued:
+        try:
+            report = writing if isinstance(writing, KgserveError) else writing.result()
+        except KgserveError as error:
+            report = error
+        found |= _edge_results(wave, report)
+    return found
+
+
+def _waves(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
+    """Puts in lists that name each edge once, the first put of an edge before the second."""
+    waves: list[list[EdgePut | LinkPut]] = []
+    counts: Counter[EdgeKey | LinkKey] = Counter()
+    for put in puts:
+        place = counts[put.key]
+        counts[put.key] += 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(put)
+    return waves
+
+
+def _queue_edges(store: Store, puts: list[EdgePut | LinkPut]) -> Future[Report] | KgserveError:
+    edges = [put for put in puts if isinstance(put, EdgePut)]
+    links = [put for put in puts if isinstance(put, LinkPut)]
+    size = cost([], [*edges, *(put.edge for put in links)])
+    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, told=True, cost=size)
+    try:
+        return store.submit(batch, QUEUE_SECONDS)
+    except KgserveError as error:
+        return error
+
+
+def _edge_results(puts: list[EdgePut | LinkPut], report: Report | KgserveError) -> dict[int, EdgeResult]:
+    if isinstance(report, KgserveError):
+        return {put.index: EdgeResult(error=in_words(report)) for put in puts}
+    left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
+    wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
+    moved = _elsewhere(puts, report.redirected)
+    found = {put.index: moved.get(put.index, EdgeResult(edge_id=any_edge_id(put.key))) for put in puts}
+    for put in puts:
+        if (row := _row_of(put, report.rows)) is not None and (old := _row_of(put, report.before)) is not None:
+            found[put.index] = _replacement(found[put.index], row, old)
+    return found | {index: EdgeResult(error=error) for index, error in (left_out | wrong).items()}
+
+
+def _row_of(put: EdgePut | LinkPut, rows: Sequence[NodeRow | EdgeRow | LinkRow]) -> EdgeRow | LinkRow | None:
+    return next((row for row in rows if not isinstance(row, NodeRow) and row.key == put.key), None)
+
+
+def _replacement(result: EdgeResult, row: EdgeRow | LinkRow, old: EdgeRow | LinkRow) -> EdgeResult:
+    had, has = _edge_values(old), _edge_values(row)
+    changed = {name: value for name, value in had.items() if has.get(name) != value}
+    before, after = (each.edge if isinstance(each, LinkRow) else each for each in (old, row))
+    is_new_version = before.version != after.version
+    return msgspec.structs.replace(
+        result,
+        created=False,
+        replaced_version=before.version if is_new_version else msgspec.UNSET,
+        replaced=changed or msgspec.UNSET,
+    )
+
+
+def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
+    """The fields of an edge that a put says, under the names that it says them by."""
+    shown = render.link(row) if isinstance(row, LinkRow) else render.edge(row)
+    values = msgspec.to_builtins(shown)
+    said = {name: values[name] for name in ("weight", *names(EDGE.extras)) if values.get(name) is not None}
+    metadata = {name: value for name, value in values["attributes"].items() if name not in _STAMPS}
+    return said | ({"metadata": metadata} if metadata else {})
+
+
+_STAMPS = frozenset({"created_at", "updated_at"})
+
+
+def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
+    """The edges whose ends had been merged, as they were written, by their place."""
+    found: dict[int, EdgeResult] = {}
+    for put in puts if redirected else ():
+        source, target, kind = put.edge.key if isinstance(put, LinkPut) else put.key
+        source = redirected.get(source, source)
+        if isinstance(put, LinkPut):
+            key: EdgeKey | LinkKey = LinkKey(put.store, (source, target, kind))
+        else:
+            key = (source, redirected.get(target, target), kind)
+        found[put.index] = EdgeResult(edge_id=any_edge_id(key))
+    return found
+
+
+def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
+    source = _end("from", spec.from_ref, spec.from_lineage, refs)
+    target = _end("to", spec.to_ref, spec.to_lineage, refs)
+    if not spec.kind:
+        raise InvalidInput.at("kind", "is required")
+    faults = Faults()
+    edge = EdgeInput(
+        source=source,
+        target=target,
+        relation_type=spec.kind,
+        weight=spec.weight,
+        attributes=spec.metadata,
+        **{name: value for name in names(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
+    )
+    put = edge_put(index, edge, called(faults, _EDGE_NAMES))
+    faults.raise_any()
+    if spec.ordinal is not None:
+        return put
+    extras = msgspec.structs.replace(put.extras or EdgeExtrasPut(), ordinal=None)
+    return msgspec.structs.replace(put, extras=extras)
+
+
+def _end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str]) -> str:
+    if ref and lineage:
+        raise InvalidInput(f"only one of {side}_ref/{side}_lineage allowed")
+    if lineage:
+        return lineage
+    if not ref:
+        raise InvalidInput(f"one of {side}_ref/{side}_lineage required")
+    if ref not in refs:
+        raise NotFound(f"ref not found: {ref}")
+    return refs[ref]
+
+
+def in_words(error: KgserveError) -> str:
+    """An error of one item, in the words of the contract."""
+    code = "invalid_input" if error.code == InvalidInput.code else error.code
+    return f"{code}: {error}"

@@ -1,0 +1,1 @@
+"""The memory feature: storing, recalling, superseding, consolidating and forgetting memories."""

@@ -1,0 +1,134 @@
+"""What a store remembers, in numbers: all of them are kept with every write, or found along an index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import TypeVar
+
+from kgserve.graph.handle import Graph
+from kgserve.memory.entities_api import (
+    ConfidenceBucket,
+    ConfidenceHistogram,
+    ConfidenceQuery,
+    CountsQuery,
+    Growth,
+    GrowthPeriod,
+    GrowthQuery,
+    MemoryStats,
+    MemoryTagCount,
+    MemoryTags,
+    MemoryTypes,
+    TypeCount,
+)
+from kgserve.memory.presentation import now_in_microseconds, settings_of
+from kgserve.platform.times import format_time
+from kgserve.projections.memory_index.entries import DAYS, ENDED, ENTITIES, RELATIONS, TAGS, TYPES
+from kgserve.projections.memory_index.memories import Memories
+from kgserve.stores.store import Store
+
+T = TypeVar("T")
+
+MAX_TYPES = 100
+
+
+def overview(graph: Graph) -> MemoryStats:
+    """Counts memories, entities and relations, and says what the memories are worth now, on average.
+
+    Counted are memories that were not withdrawn, whenever they are true. Raises NotFound.
+    """
+    with graph.lease() as store:
+        now, least = now_in_microseconds(), settings_of(store).min_confidence
+
+        def look(memories: Memories, sequence: int) -> MemoryStats:
+            total, created = memories.total(), memories.created_between()
+            second_parents, cycles = memories.irregular()
+            oldest, newest = map(format_time, created) if created else (None, None)
+            return MemoryStats(
+                total_memories=total,
+                total_entities=memories.sum_of(ENTITIES),
+                total_relations=memories.sum_of(RELATIONS),
+                memories_by_type=dict(memories.tallies(TYPES, MAX_TYPES)),
+                average_confidence=memories.worth(now) / total if total else None,
+                oldest_memory=oldest,
+                newest_memory=newest,
+                low_confidence_count=memories.below(least, now),
+                ended=dict(memories.tallies(ENDED, MAX_TYPES)),
+                second_parents=second_parents,
+                cycles=cycles,
+                sequence=sequence,
+            )
+
+        return _settled(store, look)
+
+
+def growth(graph: Graph, request: GrowthQuery) -> Growth:
+    """Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound."""
+    with graph.lease() as store:
+        days = store.memories.ask(lambda memories, _: memories.by_name(DAYS))
+    periods: Counter[str] = Counter()
+    for day, count in days:
+        periods[_period(day, request.by)] += count
+    found: list[GrowthPeriod] = []
+    total = 0
+    for period, created in periods.items():
+        total += created
+        found.append(GrowthPeriod(period=period, created=created, total=total))
+    return Growth(by=request.by, periods=found[-request.limit :])
+
+
+def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
+    """Counts memories by type, the most frequent first. Raises NotFound."""
+    with graph.lease() as store:
+        found, total = store.memories.ask(
+            lambda memories, _: (memories.tallies(TYPES, request.limit), memories.total())
+        )
+    return MemoryTypes(
+        types=[TypeCount(memory_type=name, count=count, share=count / total) for name, count in found], total=total
+    )
+
+
+def tags(graph: Graph, request: CountsQuery) -> MemoryTags:
+    """Counts memories by tag, the most frequent first. Raises NotFound."""
+    with graph.lease() as store:
+        found = store.memories.ask(lambda memories, _: memories.tallies(TAGS, request.limit))
+    return MemoryTags(tags=[MemoryTagCount(tag=tag, count=count) for tag, count in found])
+
+
+def confidence(graph: Graph, request: ConfidenceQuery) -> ConfidenceHistogram:
+    """Counts memories by what is left of their confidence, in equal parts of 0 to 1. Raises NotFound."""
+    with graph.lease() as store:
+        now, parts = now_in_microseconds(), request.buckets
+
+        def look(memories: Memories, _: int) -> ConfidenceHistogram:
+            total = memories.total()
+            counts = enumerate(memories.histogram(now, parts))
+            return ConfidenceHistogram(
+                buckets=[
+                    ConfidenceBucket(least=at / parts, most=(at + 1) / parts, count=count) for at, count in counts
+                ],
+                average=memories.worth(now) / total if total else None,
+                total=total,
+            )
+
+        return _settled(store, look)
+
+
+def _settled(store: Store, look: Callable[[Memories, int], T]) -> T:
+    """What is found with all uses of memories in the view, also those that wait to be journaled."""
+    store.accesses.settle()
+    return store.memories.ask(lambda memories, rows: look(memories, rows.at))
+
+
+def _period(day: str, by: str) -> str:
+    """The first day of the period that a day is in."""
+    if by == "day":
+        return day
+    if by == "month":
+        return f"{day[:8]}01"
+    found = date.fromisoformat(day)
+    try:
+        return (found - timedelta(days=found.weekday())).isoformat()
+    except OverflowError:
+        return date.min.isoformat()

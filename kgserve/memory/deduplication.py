@@ -1,0 +1,523 @@
+"""Deciding what a memory that is to be stored comes to: a new one, one that says so, or one that takes it in.
+
+A draft is what a write by names comes to, while it is decided: the rows ahead of it under those that it is to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.graph.mutations import cost
+from kgserve.memory.api import AssociatedEntity, Outcome
+from kgserve.memory.hierarchy_api import EPISODE, can_share_layer, can_share_type, check_layers
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import Conflict, NotFound
+from kgserve.platform.idempotency import new_id
+from kgserve.platform.settings import DedupPolicy
+from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.projections.recent_vectors import Recent
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, edge_again, node_extras
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import (
+    MAX_ATTRIBUTES_BYTES,
+    MAX_ID_BYTES,
+    MAX_TAGS,
+    NO_EXTRAS,
+    EdgeExtrasPut,
+    NodeExtras,
+    NodeExtrasPut,
+)
+from kgserve.storage.model.names import IS_ABOUT, UNKNOWN, folded, names_of
+from kgserve.storage.model.parents import CHILD_OF, MAX_DEPTH, newest
+from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
+from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.soft_delete import edge_brought_back, stands
+from kgserve.stores.pending_state import Ahead
+
+_NAMED = 10
+"""So many candidates are told of."""
+
+
+class Draft:
+    """Nodes and edges to write, each once, with what is looked up on the way. For the writing thread."""
+
+    def __init__(self, ahead: Ahead) -> None:
+        self.ahead = ahead
+        self.accesses: dict[str, Access] = {}
+        self.made: list[str] = []
+        self._nodes: dict[str, NodePut] = {}
+        self._rows: dict[str, NodeRow] = {}
+        self._edges: dict[EdgeKey, EdgePut] = {}
+        self._gone: dict[EdgeKey, None] = {}
+        self._edges_at: dict[str, dict[EdgeKey, None]] = {}
+        # As they are ahead of the draft, which does not change while it is made.
+        self._there_from: dict[str, dict[EdgeKey, EdgePut]] = {}
+        self._there_to: dict[tuple[str, str], dict[EdgeKey, None]] = {}
+        self._by_name: dict[str, list[str]] = {}
+
+    def batch(self) -> WriteBatch:
+        """The write."""
+        nodes, edges = [*self._nodes.values()], [*self._edges.values()]
+        return WriteBatch(
+            nodes=nodes,
+            edges=edges,
+            delete_edges=[*self._gone],
+            accesses=[*self.accesses.values()],
+            touch=False,
+            cost=cost(nodes, edges),
+        )
+
+    def node(self, node_id: str) -> NodeRow | None:
+        """A node as it will be."""
+        return self._rows.get(node_id) or self.ahead.node(node_id)
+
+    def edge(self, key: EdgeKey) -> EdgePut | EdgeRow | None:
+        """An edge as it will be, or as it is to be put."""
+        return self._edges.get(key) or (None if key in self._gone else self.ahead.edges((key,)).get(key))
+
+    def edges_from(self, node_id: str) -> list[EdgePut]:
+        """The edges that will lead from a node, each as a put that makes it again."""
+        if (known := self._there_from.get(node_id)) is None:
+            known = {edge.key: edge_again(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
+            self._there_from[node_id] = known
+        there = known.copy()
+        for key in self._edges_at.get(node_id, ()):
+            if key[0] == node_id:
+                earlier, put = there.pop(key, None), self._edges.get(key)
+                if put is not None:
+                    there[key] = put if earlier is None or key in self._gone else put.over(earlier)
+        return [*there.values()]
+
+    def sources(self, node_id: str, kind: str) -> list[str]:
+        """The nodes from which edges of a kind will lead to a node."""
+        if (there := self._there_to.get((node_id, kind))) is None:
+            there = dict.fromkeys(edge.key for edge in self.ahead.edges_to(node_id, kind))
+            self._there_to[node_id, kind] = there
+        mine = dict.fromkeys(key for key in self._edges_at.get(node_id, ()) if key[1:] == (node_id, kind))
+        return [key[0] for key in there | mine if key in self._edges or (key in there and key not in self._gone)]
+
+    def about(self, memory: str) -> dict[str, float]:
+        """The entities that a memory will be about, with how much."""
+        found = (put for put in self.edges_from(memory) if put.key[2] == IS_ABOUT)
+        return {put.key[1]: 1.0 if put.weight is None else put.weight for put in found}
+
+    def put_node(self, put: NodePut) -> NodeRow:
+        """Write a node, or more of it; its row then, but for what the store keeps itself."""
+        old, earlier = self.node(put.id), self._nodes.get(put.id)
+        self._nodes[put.id] = put if earlier is None else put.over(earlier)
+        created = self.ahead.now if old is None else old.created_at
+        row = self._rows[put.id] = NodeRow(
+            put.id,
+            put.type or (old.type if old else ""),
+            (old.content if old else "") if put.content is None else put.content,
+            (old.attributes if old else EMPTY_OBJECT) if put.attributes is None else put.attributes,
+            old.version if old else 1,
+            self.ahead.sequence,
+            created if put.created_at is None else put.created_at,
+            self.ahead.now,
+            node_extras(put.extras, old.extras if old else None),
+        )
+        for name in names_of(row):
+            self._by_name.setdefault(folded(name), []).append(row.id)
+        return row
+
+    def put_edge(self, put: EdgePut) -> None:
+        """Write an edge, or more of it."""
+        earlier = self._edges.get(put.key)
+        self._edges[put.key] = put if earlier is None else put.over(earlier)
+        self._note(put.key)
+
+    def drop_edge(self, key: EdgeKey) -> None:
+        """Take an edge away."""
+        self._edges.pop(key, None)
+        self._gone[key] = None
+        self._note(key)
+
+    def _note(self, key: EdgeKey) -> None:
+        for end in key[:2]:
+            self._edges_at.setdefault(end, {})[key] = None
+
+    # Named entities
+
+    def entity(self, name: str, entity_type: str = UNKNOWN) -> str:
+        """The id of the entity that is called so; it is made if there is none. Raises Conflict where several are.
+
+        One whose type nobody knows is given the type. Of one type there is one entity of a name, in any spelling.
+        """
+        found = self.find(name)
+        if entity_type == UNKNOWN:
+            return self._only(name, found).id if found else self._new(name, UNKNOWN)
+        same = [row for row in found if row.type == entity_type]
+        if same:
+            return self._only(name, same).id
+        unknown = [row for row in found if row.type == UNKNOWN]
+        if unknown:
+            return self.put_node(NodePut(0, unknown[0].id, entity_type)).id
+        return self._new(name, entity_type)
+
+    def met(self, name: str) -> str | None:
+        """As `entity`, of one that is there; None where none is."""
+        found = self.find(name)
+        return self._only(name, found).id if found else None
+
+    def find(self, name: str) -> list[NodeRow]:
+        """The entities called so: by that very name, else another spelling, an alias, or their id."""
+        wanted = folded(name)
+        ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(wanted, ()))
+        # One that was merged has its name still, and means the one that took its place.
+        rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
+        tests: tuple[Callable[[NodeRow], bool], ...] = (
+            lambda row: _name(row) == name,
+            lambda row: folded(_name(row)) == wanted,
+            lambda row: wanted in map(folded, names_of(row)),
+        )
+        for fits in tests:
+            if found := self.there(row.id for row in rows if fits(row)):
+                return found
+        return self.there((name,))
+
+    def there(self, ids: Iterable[str]) -> list[NodeRow]:
+        """Those of some nodes that are entities, each where merges have brought it to."""
+        survivors = dict.fromkeys(map(self.ahead.survivor, ids))
+        rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
+        return [row for row in rows if not row.is_memory and not is_withdrawn(row.extras)]
+
+    def _only(self, name: str, found: list[NodeRow]) -> NodeRow:
+        known = [row for row in found if row.type != UNKNOWN] or found
+        if len(known) > 1:
+            some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_NAMED])
+            raise Conflict(f"{name!r} names {len(known)} entities: {some}; use an id, or say the type that is meant")
+        return known[0]
+
+    def _new(self, name: str, entity_type: str) -> str:
+        self.made.append(node_id := self._free_id(name, entity_type))
+        self.put_node(NodePut(0, node_id, entity_type, "", EMPTY_OBJECT, extras=NodeExtrasPut(name=name)))
+        return node_id
+
+    def _free_id(self, name: str, entity_type: str) -> str:
+        for node_id in (name, f"{name} ({entity_type})"):
+            if len(node_id.encode()) <= MAX_ID_BYTES and self.node(node_id) is None:
+                return node_id
+        return new_id(len(self.made))
+
+
+def _name(row: NodeRow) -> str:
+    return "" if row.extras is None else row.extras.name
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory to store, checked: ``node`` is what it is if it is new.
+
+    ``parent`` is the id of the memory that it is to stand below. ``near`` are those that the index knows near it, with
+    their cosine; ``vector`` is its own. Both may be missing.
+    """
+
+    node: NodePut
+    about: tuple[AssociatedEntity, ...]
+    dedup: DedupPolicy
+    threshold: float
+    parent: str = ""
+    near: Mapping[str, float] = {}
+    vector: NDArray[np.float32] | None = None
+
+    @property
+    def content(self) -> str:
+        """What it says."""
+        return self.node.content or ""
+
+    @property
+    def asks_who_says_it(self) -> bool:
+        """Whether another memory may take it in."""
+        return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE)
+
+    @property
+    def extras(self) -> NodeExtras:
+        """What it has besides, if it is new."""
+        return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
+
+
+class Stored(NamedTuple):
+    """What became of a memory: ``id`` is the one that holds it."""
+
+    id: str
+    outcome: Outcome
+
+
+class Storing(Draft):
+    """Memories that are stored together, each as if it came after those before it.
+
+    ``used`` are those that were met again, each with the confidence that it has come with.
+    """
+
+    def __init__(self, ahead: Ahead, recent: Recent) -> None:
+        super().__init__(ahead)
+        self.used: dict[str, float] = {}
+        self.places = Places(self)
+        self._holders: dict[str, str] = {}
+        self._recent = recent
+        self._by_text: dict[bytes, list[str]] = {}
+
+    def store(self, put: MemoryPut) -> Stored:
+        """Decide one. Raises NotFound for a parent that is not there.
+
+        Raises Conflict for a name of several entities, for an id of something else, and where it cannot stand below
+        its parent.
+        """
+        parent = self.places.find(self._holders.get(put.parent, put.parent)) if put.parent else None
+        stored = self._store(put)
+        self._holders[put.node.id] = stored.id
+        if parent is not None and (row := self.node(stored.id)) is not None:
+            place = self.places.put if stored.outcome == "created" else self.places.add
+            place(row, parent)
+        return stored
+
+    def _store(self, put: MemoryPut) -> Stored:
+        about = self._about(put)
+        own = self.node(put.node.id)
+        if own is not None:
+            return self._again(put, own, about)
+        same = self._same(put, about)
+        return self._create(put, about) if same is None else self._merge(put, same, about)
+
+    def _about(self, put: MemoryPut) -> dict[str, float]:
+        about: dict[str, float] = {}
+        for each in put.about:
+            entity = self.entity(each.name, each.entity_type)
+            about[entity] = max(each.relevance, about.get(entity, 0.0))
+        return about
+
+    def _create(self, put: MemoryPut, about: Mapping[str, float]) -> Stored:
+        row = self.put_node(put.node)
+        self.associate(row.id, about)
+        for digest in (text_hash(row.content), fingerprint(row.content)):
+            self._by_text.setdefault(digest, []).append(row.id)
+        if put.vector is not None:
+            self._recent.add(row.id, put.vector)
+        return Stored(row.id, "created")
+
+    def _again(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> Stored:
+        """A memory whose id is there already. A node that is no memory yet becomes one."""
+        if not own.is_memory:
+            return self._create(put, about)
+        survivor = self.ahead.survivor(own.id)
+        row = self.node(survivor) if survivor != own.id else own
+        if row is None or text_hash(own.content) != text_hash(put.content):
+            raise Conflict(f"memory {own.id!r} is there and says something else: update it, or leave the id out")
+        if row.extras is not None and row.extras.ended:
+            raise Conflict(f"memory {own.id!r} is there and was {row.extras.ended}: store it under another id")
+        return self._merge(put, row, about, absorbs=False)
+
+    def _merge(self, put: MemoryPut, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True) -> Stored:
+        """The older one stays, with its wording; another wording is kept as a memory that was absorbed."""
+        extras = put.extras
+        self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
+        self._take_over(row, extras, put.node.attributes or EMPTY_OBJECT)
+        self.associate(row.id, about)
+        if not absorbs or text_hash(row.content) == text_hash(put.content):
+            return Stored(row.id, "duplicate")
+        self._absorb(put, row.id)
+        return Stored(row.id, "merged")
+
+    def _take_over(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
+        own = row.extras or NO_EXTRAS
+        united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
+        joined, layer = united_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
+        if united != own.tags or joined != row.attributes or layer != own.layer:
+            self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united, layer=layer)))
+
+    def _layer_for(self, row: NodeRow, layer: int | None) -> int | None:
+        """Return the layer that a memory has after a merge: its own, or the given one if it can have that."""
+        own = row.extras or NO_EXTRAS
+        if own.layer is not None or layer is None:
+            return own.layer
+        try:
+            self.places.keep_order(msgspec.structs.replace(row, extras=msgspec.structs.replace(own, layer=layer)))
+        except Conflict:
+            return None
+        return layer
+
+    def _absorb(self, put: MemoryPut, into: str) -> None:
+        extras = put.extras
+        begun = self.ahead.now if put.node.created_at is None else put.node.created_at
+        withdrawn = msgspec.structs.replace(
+            put.node.extras or NodeExtrasPut(),
+            valid_from=begun,
+            valid_to=begun,
+            former_from=extras.valid_from,
+            former_to=extras.valid_to,
+            ended="merged",
+            belongs_to=into,
+        )
+        self.put_node(msgspec.structs.replace(put.node, extras=withdrawn))
+        self.put_edge(EdgePut(0, (put.node.id, into, MERGED_INTO)))
+
+    def associate(self, memory: str, about: Mapping[str, float]) -> None:
+        """Have a memory be about entities at least so much."""
+        for entity, relevance in about.items():
+            key = (memory, entity, IS_ABOUT)
+            there = self.edge(key)
+            if there is None or (there.weight or 0.0) < relevance:
+                self.put_edge(EdgePut(0, key, relevance))
+
+    # What says the same
+
+    def _same(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
+        """The oldest memory that takes this one in."""
+        if not put.asks_who_says_it:
+            return None
+        found = [row for row in self._candidates(put) if self._takes(row, put) and self._agrees(row.id, about)]
+        return min(found, key=lambda row: (row.created_at, row.id), default=None)
+
+    def _candidates(self, put: MemoryPut) -> Iterable[NodeRow]:
+        in_other_words = put.dedup != "exact"
+        found = {row.id: row for row in self.ahead.saying(put.content, in_other_words=in_other_words)}
+        for digest in (text_hash(put.content), fingerprint(put.content)):
+            found |= {row.id: row for node_id in self._by_text.get(digest, ()) if (row := self.node(node_id))}
+        found |= {node_id: row for node_id in self._near(put) if (row := self.node(node_id)) is not None}
+        return [self._rows.get(node_id, row) for node_id, row in found.items()]
+
+    def _near(self, put: MemoryPut) -> set[str]:
+        """Those that are near enough to be one with it, where that counts."""
+        if put.dedup != "similarity" or put.vector is None:
+            return set()
+        known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
+        return known | self._recent.near(put.vector, put.threshold).keys()
+
+    def _takes(self, row: NodeRow, put: MemoryPut) -> bool:
+        """Whether a memory may take another one in, and says the same as far as the policy goes."""
+        extras = row.extras
+        layer = put.extras.layer
+        if not row.is_memory or extras is None or extras.ended or not can_share_layer(extras.layer, layer):
+            return False
+        if text_hash(row.content) == text_hash(put.content):
+            return True
+        if put.dedup == "exact":
+            return False
+        share = can_share_type((row.type, extras.layer), (put.node.type or "", layer))
+        alike = share and fingerprint(row.content) == fingerprint(put.content)
+        return alike or row.id in self._near(put)
+
+    def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:
+        """Whether a memory is about nobody else of the same name."""
+        there = {folded(name): entity for entity, name in self._names(self.about(memory))}
+        new = ((folded(name), entity) for entity, name in self._names(about))
+        return all(there.get(name, entity) == entity for name, entity in new)
+
+    def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
+        rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
+        return [(row.id, (row.extras.name if row.extras else "") or row.id) for row in rows]
+
+
+def united_attributes(old: str, new: str) -> str:
+    """The attributes of both, of the new ones first; the old ones alone where both are too much."""
+    if new in {EMPTY_OBJECT, old}:
+        return old
+    joined = _encode(decode_json(old, dict[str, object]) | decode_json(new, dict[str, object]))
+    return joined.decode() if len(joined) <= MAX_ATTRIBUTES_BYTES else old
+
+
+class Places:
+    """Where the memories of a draft are to stand. For the writing thread."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._placed: dict[str, str] = {}
+
+    def parent(self, memory: str) -> NodeRow | None:
+        """What a memory will stand below."""
+        if (placed := self._placed.get(memory)) is not None:
+            return self._draft.node(placed) if placed else None
+        edges = self._draft.ahead.upward(memory)
+        there = {parent: row for parent in edges if stands(row := self._draft.node(parent))}
+        edge = newest(edge for parent, edge in edges.items() if parent in there)
+        self._placed[memory] = "" if edge is None else edge.target
+        return None if edge is None else there[edge.target]
+
+    def find(self, parent_id: str) -> NodeRow:
+        """A memory that others may stand below, or the one that has taken it in. Raises NotFound and Conflict."""
+        row = self._draft.node(self._draft.ahead.survivor(parent_id))
+        if row is None:
+            raise NotFound(f"parent_id: there is no memory {parent_id!r}")
+        if not row.is_memory:
+            raise Conflict(f"parent_id: node {parent_id!r} is no memory")
+        if not stands(row):
+            extras = row.extras or NO_EXTRAS
+            why = f"is a former version of {extras.belongs_to!r}" if extras.belongs_to else f"was {extras.ended}"
+            raise Conflict(f"parent_id: memory {parent_id!r} {why}; nothing can stand below it")
+        return row
+
+    def put(self, child: NodeRow, parent: NodeRow | None) -> None:
+        """Have a memory stand below another one and no other, or below none. Raises Conflict."""
+        if parent is not None:
+            self._check(child, parent)
+        there = self._draft.ahead.upward(child.id)
+        for target in there:
+            row = self._draft.node(target)
+            if (parent is None or target != parent.id) and row is not None and row.is_memory:
+                self._draft.drop_edge((child.id, target, CHILD_OF))
+        for target in self._withdrawn(child.id):
+            if parent is None or target != parent.id:
+                self._draft.drop_edge((child.id, target, CHILD_OF))
+        if (own := self._placed.get(child.id)) and (parent is None or own != parent.id):
+            self._draft.drop_edge((child.id, own, CHILD_OF))
+        if parent is not None and parent.id not in there:
+            self._draft.put_edge(
+                EdgePut(0, (child.id, parent.id, CHILD_OF), extras=_for_good(self._draft, child, parent))
+            )
+        self._placed[child.id] = "" if parent is None else parent.id
+
+    def _withdrawn(self, child: str) -> list[str]:
+        """Forgotten memories that it stood below: it is not to be below them again when they come back."""
+        edges = (edge for edge in self._draft.ahead.edges_from(child) if edge.relation_type == CHILD_OF)
+        return [edge.target for edge in edges if edge_brought_back(edge) is not None]
+
+    def add(self, child: NodeRow, parent: NodeRow) -> None:
+        """The same for a memory that stands below none yet, if it can stand there."""
+        if self.parent(child.id) is None:
+            try:
+                self.put(child, parent)
+            except Conflict:
+                return
+
+    def keep_order(self, row: NodeRow) -> None:
+        """Raise Conflict where a memory, with its layer, is above its parent or below its children."""
+        layer, parent = (row.extras or NO_EXTRAS).layer, self.parent(row.id)
+        if parent is not None:
+            check_layers(row, parent)
+        if layer is not None:
+            for child_id in dict.fromkeys(self._draft.ahead.more_general(row.id, layer)):
+                child, above = self._draft.node(child_id), self.parent(child_id)
+                if stands(child) and above is not None and above.id == row.id:
+                    check_layers(child, row)
+
+    def _check(self, child: NodeRow, parent: NodeRow) -> None:
+        """Raise Conflict for a place that is below the memory itself, too deep, or of a more specific layer."""
+        if parent.id == child.id:
+            raise Conflict(f"parent_id: memory {child.id!r} cannot stand below itself")
+        seen = {parent.id}
+        at: NodeRow | None = parent
+        while (at := self.parent(at.id)) is not None and at.id not in seen:
+            if at.id == child.id:
+                raise Conflict(
+                    f"parent_id: memory {parent.id!r} stands below {child.id!r} itself; that would be a circle"
+                )
+            seen.add(at.id)
+            if len(seen) > MAX_DEPTH:
+                raise Conflict(
+                    f"parent_id: {MAX_DEPTH} levels are above memory {parent.id!r} already, and no more may be"
+                )
+        check_layers(child, parent)
+
+
+def _for_good(draft: Draft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
+    """What takes the end from a relation that was there and has ended."""
+    there = draft.edge((child.id, parent.id, CHILD_OF))
+    return None if there is None else EdgeExtrasPut(valid_from=None, valid_to=None)

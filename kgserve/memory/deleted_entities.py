@@ -1,0 +1,71 @@
+"""Entities that were deleted while memories were about them, found by id or name in the history of their store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from kgserve.graph.temporal import whole_history
+from kgserve.memory.api import DeletedEntity
+from kgserve.memory.presentation import name_of
+from kgserve.platform.errors import Conflict
+from kgserve.platform.times import format_time
+from kgserve.projections.history.history import FOREVER, History, State
+from kgserve.projections.history_follower import Historian
+from kgserve.storage.model.names import IS_ABOUT, folded, names_of
+from kgserve.storage.model.rows import NodeRow
+from kgserve.stores.store import Store
+
+MAX_MEMORIES = 100_000
+MAX_STATES = 100_000
+"""Ended states of nodes in which a name is looked for, the latest first; an id is found however old it is."""
+
+
+class DeletedSubject(msgspec.Struct, frozen=True):
+    """An entity as it was when a commit deleted it. ``memories``: its relevance by the ids of those about it."""
+
+    entity: DeletedEntity
+    memories: dict[str, float]
+
+
+def find_deleted(historian: Historian | None, store: Store, text: str) -> DeletedSubject | None:
+    """Find a deleted entity, by its id or a name; None if there is none, or the store keeps no history.
+
+    Raises Conflict where several had the name, Unavailable while the history is behind, and Gone for a gap in it.
+    """
+    if historian is None or store.description.history == "none":
+        return None
+    return whole_history(historian, store).look(lambda history: _find(history, text))
+
+
+def _find(history: History, text: str) -> DeletedSubject | None:
+    by_id = [state for state in history.node_states(text, FOREVER, 1) if state.last is not None]
+    found = _subjects(history, by_id) or _subjects(history, _called(history, text))
+    if len(found) > 1:
+        ids = ", ".join(repr(each.entity.id) for each in found)
+        raise Conflict(f"several deleted entities were called {text!r}; name one by its id: {ids}")
+    return found[0] if found else None
+
+
+def _called(history: History, text: str) -> Iterable[State[NodeRow]]:
+    wanted = folded(text)
+    deleted = history.deleted_targets(IS_ABOUT, MAX_STATES)
+    return (state for state in deleted if wanted in map(folded, (state.row.id, *names_of(state.row))))
+
+
+def _subjects(history: History, states: Iterable[State[NodeRow]]) -> Sequence[DeletedSubject]:
+    return [found for state in states if (found := _subject(history, state)).memories]
+
+
+def _subject(history: History, state: State[NodeRow]) -> DeletedSubject:
+    row, until = state.row, state.last or 0
+    edges = history.edges_ended(row.id, IS_ABOUT, until, MAX_MEMORIES)
+    entity = DeletedEntity(
+        id=row.id,
+        name=name_of(row),
+        entity_type=row.type,
+        deleted_at=format_time(state.ended or 0),
+        sequence=until,
+    )
+    return DeletedSubject(entity, {each.row.source: min(max(each.row.weight, 0.0), 1.0) for each in edges})

@@ -1,0 +1,88 @@
+"""What a language model says of memories that are there, where one is set: names, reasons, and answers to questions.
+
+It changes nothing: names and reasons stand beside proposals that are made without it, for whoever decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kgserve.graph.handle import Graph
+from kgserve.memory.api import RecallRequest
+from kgserve.memory.extraction.llm.chat import Unanswered
+from kgserve.memory.extraction.llm.questions import (
+    LONGEST,
+    MAX_ADVISED,
+    MAX_MEMBERS,
+    Advice,
+    about_proposals,
+    about_question,
+    advised,
+    answered,
+)
+from kgserve.memory.extraction.worker import Extraction
+from kgserve.memory.recall_stores import recall
+from kgserve.memory.reflect_api import Proposal, Reflection, ReflectRequest
+from kgserve.platform.errors import InvalidInput, Unavailable
+from kgserve.stores.store import Store
+
+MOST_RECALLED = 20
+MOST_TOKENS = 4_000
+"""Memories, and tokens of their texts, that a question is answered from."""
+
+
+def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found: Reflection) -> Reflection:
+    """Answer a question from memories, in what was ``found``. Raises InvalidInput, Unavailable where there is none."""
+    if request.query is None:
+        raise InvalidInput("query: is the question to answer; send it with answer")
+    wanted = RecallRequest(
+        query=request.query, under=request.under, limit=MOST_RECALLED, budget=MOST_TOKENS, expand=True
+    )
+    hits = recall(graph, wanted).hits
+    found.answer, found.used = "", []
+    if not hits:
+        return found
+    marks = {f"m{at}": hit for at, hit in enumerate(hits, 1)}
+    shown = {mark: {"text": hit.content, "written_at": hit.created_at} for mark, hit in marks.items()}
+    reply = extraction.ask_now(about_question(request.query, shown))
+    try:
+        said = answered(reply.text)
+    except Unanswered as trouble:
+        raise Unavailable(f"the language model gives no answer: {trouble.message}", retry_after=5) from None
+    found.answer = said.answer
+    found.used = [marks[mark].id for mark in dict.fromkeys(said.used) if mark in marks]
+    return found
+
+
+def advise(extraction: Extraction, store: Store, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """The proposals, some with a name or a reason of the model's; as they are where it gives none."""
+    asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVISED]
+    if not asked:
+        return [*proposals]
+    with store.reading() as rows:
+        found = rows.nodes({each for proposal in asked for each in proposal.ids[:MAX_MEMBERS]})
+    texts = {
+        proposal.number: [found[each].content[:LONGEST] for each in proposal.ids[:MAX_MEMBERS] if each in found]
+        for proposal in asked
+    }
+    concepts, contradictions = (
+        {str(each.number): texts[each.number] for each in asked if each.kind == kind}
+        for kind in ("concept", "contradiction")
+    )
+    try:
+        advice = advised(extraction.ask_now(about_proposals(concepts, contradictions)).text)
+    except (Unanswered, Unavailable):
+        return [*proposals]
+    by_number = {each.number: each for each in advice}
+    numbers = {each.number for each in asked} & by_number.keys()
+    return [_with(each, by_number[each.number]) if each.number in numbers else each for each in proposals]
+
+
+def _with(proposal: Proposal, advice: Advice) -> Proposal:
+    if proposal.kind == "concept":
+        name = (advice.name or "").strip()
+        return msgspec.structs.replace(proposal, name=name) if name else proposal
+    reason = ": ".join(each.strip() for each in (advice.verdict, advice.reason) if each and each.strip())
+    return msgspec.structs.replace(proposal, reason=reason) if reason else proposal

@@ -1,0 +1,208 @@
+"""What is done for memories when nobody asks: accesses are written, faded ones pruned, those that say the same joined.
+
+One thread for all stores, of low priority. What is due follows from rows and journal, so a restart loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+import structlog
+
+from kgserve.memory import pruning
+from kgserve.memory.api import Suggestion
+from kgserve.memory.consolidation import apply
+from kgserve.memory.consolidation.apply import Run
+from kgserve.memory.consolidation.candidates import Wanted, plan_of
+from kgserve.memory.consolidation.plan import MAX_SUGGESTED, Plan, RunRecord
+from kgserve.platform.errors import KgserveError
+from kgserve.platform.times import format_time, time_of
+from kgserve.projections.background import Reminding
+from kgserve.projections.follower import Erasure, FollowerThread, View
+from kgserve.projections.indexer import Indexer
+from kgserve.projections.indexes import Indexes
+from kgserve.storage.commit_clock import RETENTION_CLOCK
+from kgserve.storage.journal.tail import Tail
+from kgserve.storage.model.store_settings import MemorySettings
+from kgserve.stores.store import Store
+
+log = structlog.get_logger()
+
+TICK_SECONDS = 5.0
+"""So often each store is looked at."""
+_HOUR = 3_600_000_000
+_MOST_FRESH = 5_000
+_WORTH_NOTING = 1_000
+"""So many new memories make a run worth a node though it has found nothing: it need not be made again."""
+
+
+class Keeping(View):
+    """The keeping of one store. ``flush`` writes the accesses that are due, of all stores."""
+
+    name = "keeper"
+
+    def __init__(self, store: Store, indexes: Indexes | None, flush: Callable[[], None]) -> None:
+        super().__init__(store)
+        self.open_store = store
+        self._indexes = indexes
+        self._flush = flush
+        self._tail = Tail(store.layout.journal)
+        self._created = 0
+        # What was written since the last run; None for more than is worth telling from the rest.
+        self._fresh: set[str] | None = set()
+        self._last: RunRecord | None = None
+        self._pruned_at = 0
+
+    @property
+    def woken_by(self) -> list[Callable[[], None]]:
+        """Nothing of the store: see `Keeper`."""
+        return []
+
+    @property
+    def settings(self) -> MemorySettings:
+        """What the store's settings say of memories."""
+        return self.open_store.description.memory
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _erase(self, erasure: Erasure) -> None:
+        """It has no file."""
+
+    def _open(self) -> int:
+        """From where new memories have to be counted; runs that were broken off are noted as such."""
+        if not self._has_memories():
+            return self.open_store.state.sequence
+        apply.note_interrupted(self.open_store)
+        # What one that was broken off had yet to do is still to be done.
+        ended = (run for _, run in apply.runs(self.open_store) if run.status in {"done", "undone"})
+        self._last = next((run for run in ended if run.trigger == "automatic"), None)
+        return 0 if self._last is None else self._last.through
+
+    def _out_of_reach(self) -> bool:
+        return self.sequence < self.open_store.journal.oldest - 1
+
+    def _refill(self) -> None:
+        """What the journal no longer has is taken to be enough."""
+        self.refill_wanted = False
+        self._created, self._fresh = max(self._created, self.settings.consolidation_interval), None
+        self._move(self.open_store.journal.oldest - 1)
+
+    def _advance(self) -> None:
+        self._flush()
+        self._count()
+        now = time.time_ns() // 1000
+        if self._has_memories() and self.sequence == self.open_store.journal.last:
+            if RETENTION_CLOCK.is_believed(self.open_store.clock.idle):
+                self._prune(RETENTION_CLOCK.now())
+            self._consolidate(now)
+
+    def _is_behind(self) -> bool:
+        return self.sequence < self.open_store.state.sequence
+
+    def _count(self) -> None:
+        """Count the memories that have been created since the last run."""
+        last = self.open_store.journal.last
+        if not self._has_memories():
+            self._move(last)
+        elif changes := self._tail.page(self.sequence, last):
+            for change in changes:
+                self._created += sum(row.is_memory for row in change.nodes_created)
+                self._note(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
+            self._move(changes[-1].sequence)
+
+    def _note(self, ids: Iterable[str]) -> None:
+        if self._fresh is not None:
+            self._fresh.update(ids)
+            if len(self._fresh) > _MOST_FRESH:
+                self._fresh = None
+
+    def _prune(self, now: int) -> None:
+        if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _HOUR:
+            return
+        found = pruning.faded(self.open_store, now, self._pause).ids
+        if found:
+            ids, sequence = pruning.prune(self.open_store, found, pruning.mode_of(self.settings), now, self._pause)
+            log.info("memories_pruned", store=self.open_store.name, memories=len(ids), sequence=sequence)
+        self._pruned_at = now
+
+    def _consolidate(self, now: int) -> None:
+        policy = self.settings.consolidation
+        if policy == "off" or not self._is_due(now):
+            return
+        threshold, created = self.settings.consolidation_threshold, self._created
+        apart = frozenset(each for _, run in apply.runs(self.open_store) for each in run.apart)
+        near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
+        fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
+        wanted = Wanted(threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart)
+        plan = plan_of(self.open_store, self._indexes, wanted, now, self._pause)
+        if policy == "suggest":
+            plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
+        self._created = 0
+        if plan.near_checked or self._indexes is None:  # what was not compared in meaning is left to the next run
+            self._fresh = set()
+        self._last = self._carried_out(plan, threshold, now, noted=created >= _WORTH_NOTING)
+
+    def _is_due(self, now: int) -> bool:
+        if self._created == 0:
+            return False
+        last = self.open_store.description.created_at if self._last is None else time_of(self._last.started_at)
+        settings = self.settings
+        return self._created >= settings.consolidation_interval or now - last >= settings.consolidation_hours * _HOUR
+
+    def _carried_out(self, plan: Plan, threshold: float, now: int, *, noted: bool) -> RunRecord:
+        """Do it, and leave a node that says so, where there is anything to say."""
+        suggested = plan.suggestions[:MAX_SUGGESTED]
+        record = RunRecord(
+            status="running",
+            trigger="automatic",
+            similarity_threshold=threshold,
+            guard=self.settings.consolidation_guard,
+            through=plan.sequence,
+            started_at=format_time(now),
+            suggestions=[Suggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
+        )
+        if plan.clusters or suggested or noted:
+            run = Run(apply.new_run(now), record)
+            left, report = apply.carry_out(self.open_store, run, plan.clusters, self._pause)
+            done = len(plan.clusters) - len(left)
+            log.info("memories_consolidated", store=self.open_store.name, clusters=done, sequence=report.sequence)
+        return record
+
+    def _pause(self, worked: float) -> None:
+        self._continue()
+        self._flush()
+        self._give_way(worked)
+
+
+class Keeper(Reminding[Store, Keeping]):
+    """A companion of the pool: keeps the memories of every store while it is open."""
+
+    def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
+        """With ``indexer``, a companion before it, memories are compared in meaning. ``tick`` is in seconds."""
+        self._indexer = indexer
+        super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)
+
+    def of(self, store: Store) -> Keeping:
+        """The keeping of an open store. Raises Unavailable when it is just closing."""
+        return self._of(store, "this store is just closing")
+
+    def flush(self) -> None:
+        """Begin to write the accesses that are due."""
+        for keeping in self._every():
+            if keeping.open_store.accesses.due:
+                keeping.open_store.accesses.flush()
+
+    def _begun(self, store: Store) -> Keeping:
+        return Keeping(store, self._indexes(store), self.flush)
+
+    def _indexes(self, store: Store) -> Indexes | None:
+        try:
+            return None if self._indexer is None else self._indexer.of(store)
+        except KgserveError:
+            return None
+
+    def _remind(self, own: Keeping) -> None:
+        own.wake()

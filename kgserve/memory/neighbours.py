@@ -1,0 +1,97 @@
+"""What stands next to the best memories of a recall, and what these give to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+
+from kgserve.graph.search.search import PastSurroundings, Searched
+from kgserve.memory.associations import About
+from kgserve.memory.hierarchy import Then, parents_of
+from kgserve.memory.recall_scoring import (
+    CHILD,
+    MOST_GIVING_ENTITIES,
+    MOST_RELATIONS,
+    NEAREST,
+    PARENT,
+    RELATION,
+    SIBLING,
+    Gift,
+    by_entity,
+)
+
+MOST_CHILDREN = 500
+"""Of so many children of a memory the nearest are found."""
+MOST_ABOUT = 50
+"""Of so many memories of an entity, those that are most about it, the nearest are found."""
+COMMON = 2_000
+"""What more memories are about says nothing about any of them."""
+
+Near = Callable[[Iterable[str]], dict[str, float]]
+"""How near some memories are to the query; those that are not told come last."""
+
+
+class Neighbourhood:
+    """What stands beside memories at the moment that is looked at; at most 53 look-ups for ten of them."""
+
+    def __init__(self, searched: Searched, about: About, now: int, near: Near) -> None:
+        self._searched = searched
+        self._about = about
+        self._now = now
+        self._near = near
+        self._below = lru_cache(None)(self._nearest_below)
+
+    def gifts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[Gift]:
+        """What each gives to whom, but by relations of some types.
+
+        Who it is given to need not pass the filters, nor be a memory.
+        """
+        above = parents_of(self._searched, givers)
+        for giver in givers:
+            for other, worth, kind in self._about.beside(giver, MOST_RELATIONS, apart):
+                yield Gift(giver, other, RELATION * worth, "relation", 1, kind)
+            for child in self._below(giver)[:NEAREST]:
+                yield Gift(giver, child, CHILD, "child", 1)
+            if (parent := above.get(giver)) is not None:
+                yield Gift(giver, parent, PARENT, "parent", 1)
+                siblings = (each for each in self._below(parent) if each != giver)
+                for sibling in islice(siblings, NEAREST):
+                    yield Gift(giver, sibling, SIBLING, "sibling", 2)
+        yield from self._about_the_same(givers)
+
+    def _about_the_same(self, givers: Sequence[str]) -> Iterator[Gift]:
+        entities = self._about.entities(givers)
+        pairs = [(giver, each.id) for giver in givers for each in entities.get(giver, ())]
+        wanted = [*dict.fromkeys(entity for _, entity in pairs)][:MOST_GIVING_ENTITIES]
+        found = {entity: self._of_entity(entity) for entity in wanted}
+        for giver, entity in pairs:
+            share, memories = found.get(entity, (0.0, []))
+            for memory in memories:
+                yield Gift(giver, memory, share, "entity", 2)
+
+    def _of_entity(self, entity: str) -> tuple[float, list[str]]:
+        memories = self._about.memories(entity)
+        if len(memories) > COMMON:
+            return 0.0, []
+        return by_entity(len(memories)), self._nearest(memories.first(MOST_ABOUT), NEAREST)
+
+    def _nearest_below(self, memory_id: str) -> list[str]:
+        return self._nearest(list(self._children(memory_id)), NEAREST + 1)
+
+    def _children(self, memory_id: str) -> Iterable[str]:
+        around, now = self._searched.around, self._now
+        if isinstance(around, PastSurroundings):
+            found = Then(around.history, around.at).below(memory_id, near=True)
+            return [place.id for place in islice(found, MOST_CHILDREN)]
+        page = self._searched.store.memories.ask(
+            lambda memories, _: memories.beneath(memory_id, now, None, "", MOST_CHILDREN, near=True)
+        )
+        return [place.id for place in page.found]
+
+    def _nearest(self, ids: Iterable[str], count: int) -> list[str]:
+        known = list(ids)
+        if len(known) <= count:
+            return known
+        near = self._near(known)
+        return sorted(known, key=lambda node_id: -near.get(node_id, -2.0))[:count]

@@ -1,0 +1,670 @@
+"""Reflecting: memories that nobody has placed are put below concepts, and what is to be decided is proposed.
+
+No language model is needed, and nothing is inferred. What is certain is done, as one run that can be taken back; the
+rest is proposals, by number, which the caller accepts or refuses. A model that is set names and comments on them, and
+answers questions (`kgserve.memory.llm_advice`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from kgserve.graph.handle import Graph
+from kgserve.memory.api import LAYER_TYPES, MAX_TOLD, KeptApart
+from kgserve.memory.concept_placement import Place, Vectors, groups, places
+from kgserve.memory.consolidation import apply
+from kgserve.memory.consolidation.candidates import Wanted, plan_of
+from kgserve.memory.consolidation.plan import Plan, RunRecord
+from kgserve.memory.consolidation.use_cases import Pace
+from kgserve.memory.deduplication import Storing
+from kgserve.memory.hierarchy import found_memory
+from kgserve.memory.presentation import name_of, now_in_microseconds, settings_of
+from kgserve.memory.reflect_api import (
+    CONCEPT,
+    CONTRADICTS,
+    DOMAIN,
+    MAX_NAME,
+    MAX_PROPOSALS,
+    MAX_PROPOSED,
+    Candidate,
+    Link,
+    Mark,
+    Proposal,
+    Reflection,
+    ReflectionRecord,
+    ReflectRequest,
+    mark_of,
+    new_run_id,
+    record_of,
+)
+from kgserve.memory.store_memory import NO_MODEL
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound, Unavailable
+from kgserve.platform.idempotency import new_id
+from kgserve.platform.text.wordlists import listed
+from kgserve.platform.times import format_time
+from kgserve.projections.indexes import Indexes
+from kgserve.projections.memory_index.memories import Fading, Memories
+from kgserve.projections.memory_index.relation_types import REFLECTED
+from kgserve.projections.memory_index.selecting import MemoryPlace
+from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.text import Filter
+from kgserve.storage.model.batch import REFLECTION, EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.filters import MemoryFilter
+from kgserve.storage.model.parents import CHILD_OF
+from kgserve.storage.model.rows import EdgeKey, NodeRow, edge_stamps
+from kgserve.storage.model.soft_delete import is_active, stands
+from kgserve.storage.plan import Report
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.ways import parents
+from kgserve.stores.pending_state import Ahead
+from kgserve.stores.store import Store
+
+MOST_CONCEPTS = 2_000
+"""So many concepts take memories in, the newest ones."""
+MOST_BELOW = 50
+"""So many of those below a concept speak for it."""
+NEAR = 0.8
+"""From this cosine on two memories that differ in a number, a name or a negation may contradict each other."""
+WAIT_SECONDS = 10.0
+_MOST_ENTITIES = 20
+_AT_ONCE = 200
+_MOST_WORDS = 40
+_STEM = 4
+_WORD = re.compile(r"[^\W\d_]{4,}")
+_SAYS_LITTLE = frozenset(listed("small")) | frozenset(listed("negations"))
+_AUTHOR = "reflect"
+
+
+def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
+    """Puts memories that stand below nothing below the concepts that they belong to, and proposes what is uncertain.
+
+    Memories that say the same are made one first. What stands below a concept already, and which entities it is about,
+    counts beside the concept's own text. What is left and near each other is proposed as a new concept; what is near
+    and says something else as a contradiction; what has faded is listed. `accept` carries proposals out, `refuse` has
+    them not be made again, `undo` takes a run back with all that was accepted of it. `dry_run` writes nothing.
+
+    With `answer` the `query` is a question, which a language model, where one is set, answers from memories.
+
+    Raises InvalidInput for a number that there is not, NotFound for a run or a memory `under` that there is not, and
+    Conflict for a proposal that was decided already or that no longer holds.
+    """
+    started = time.perf_counter()
+    if sum((bool(request.accept or request.refuse), request.undo, request.dry_run, request.answer)) > 1:
+        raise InvalidInput("accept or refuse, undo, dry_run and answer are asked for one at a time")
+    with graph.lease() as store:
+        if request.answer:
+            found = _answered(graph, store, request)
+        elif request.undo:
+            found = undo(graph, store, request)
+        elif request.accept or request.refuse:
+            found = decide(store, request)
+        else:
+            found = _Reflecting(graph, store, request).reflect()
+        found.sequence = store.state.sequence
+    found.took_ms = round((time.perf_counter() - started) * 1000, 3)
+    return found
+
+
+def _answered(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
+    """A question, answered. Raises InvalidInput where no language model is set."""
+    if (extractor := graph.graphs.extractor) is None:
+        raise InvalidInput.at("answer", NO_MODEL)
+    from kgserve.memory.llm_advice import answer  # noqa: PLC0415 - of what asks a model nothing is loaded where none is set
+
+    return answer(graph, extractor.of(store), request, nothing(None, dry_run=request.dry_run))
+
+
+class _Concept(NamedTuple):
+    """What takes memories in: its vector, and the vectors and the entities of some that stand below it."""
+
+    id: str
+    vector: Vectors
+    below: Vectors
+    entities: frozenset[str]
+
+
+class _Reflecting:
+    """One run."""
+
+    def __init__(self, graph: Graph, store: Store, request: ReflectRequest) -> None:
+        self._graph = graph
+        self._store = store
+        self._request = request
+        self._now = now_in_microseconds()
+        self._under = found_memory(store, request.under, graph.name).id if request.under else ""
+
+    def reflect(self) -> Reflection:
+        """Do what is certain, unless it is to be dry, and propose the rest."""
+        found = nothing(None, dry_run=self._request.dry_run)
+        found.stale = self._stale()
+        found.stale_count = self._store.memories.ask(lambda view, _: view.below(self._least, self._now))
+        indexes = self._indexes
+        found.near_checked = indexes is not None
+        if indexes is None:
+            return found
+        orphans = self._orphans(indexes)
+        found.looked_at = len(orphans)
+        plan = plan_of(
+            self._store,
+            indexes,
+            Wanted(NEAR, guard=True, near="suggest", fresh=frozenset(orphans)),
+            self._now,
+            Pace(self._store),
+        )
+        found.near_checked = plan.near_checked
+        absorbed = {each for cluster in plan.clusters for each in cluster.absorbed}
+        found.merged = len(absorbed)
+        known = indexes.vectors_of([each for each in orphans if each not in absorbed])
+        links, proposals = self._placed(indexes, {each: known[each] for each in sorted(known)})
+        proposals += self._contradicting(plan.kept_apart)
+        decided = decided_before(self._store)
+        fresh = [each for each in proposals if each.key not in decided]
+        found.proposals = _numbered(fresh)
+        self._name(indexes, [each for each in found.proposals if each.kind == "concept"], known)
+        found.proposals = self._advised(found.proposals)
+        found.proposals_count = len(fresh)
+        found.linked, found.linked_count = links[:MAX_TOLD], len(links)
+        if not self._request.dry_run and (links or found.proposals or found.merged):
+            found.run = new_run_id(self._now, os.urandom(4).hex())
+            write(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
+        return found
+
+    @property
+    def _least(self) -> float:
+        return settings_of(self._store).min_confidence
+
+    @cached_property
+    def _indexes(self) -> Indexes | None:
+        """What knows the meaning of memories; None without a model, or where it cannot be reached."""
+        indexer = self._graph.graphs.indexer
+        if indexer is None:
+            return None
+        try:
+            indexes = indexer.of(self._store)
+            if not indexes.understands:
+                return None
+            indexes.wait(self._store.state.sequence, WAIT_SECONDS)
+        except Unavailable:
+            return None
+        return indexes
+
+    def _stale(self) -> list[str]:
+        faded = self._store.memories.ask(lambda view, _: view.faded(self._least, self._now, Fading(), MAX_TOLD))
+        return [each.id for each in faded]
+
+    def _orphans(self, indexes: Indexes) -> list[str]:
+        wanted = MemoryFilter(now=self._now, orphans=True)
+        if self._request.query is not None:
+            vector = indexes.vectors([self._request.query])[0]
+            near = indexes.meaning(vector, self._request.limit, Filter(memories=True))
+            wanted = msgspec.structs.replace(wanted, among=frozenset(near))
+        return self._listed(wanted, self._request.limit)
+
+    def _listed(self, wanted: MemoryFilter, most: int) -> list[str]:
+        def look(view: Memories, _: Rows) -> list[str]:
+            found: list[str] = []
+            place: MemoryPlace | None = MemoryPlace()
+            while place is not None and len(found) < most:
+                page = view.listed(wanted, "created", place, most - len(found))
+                found += page.ids
+                place = page.next
+            return found
+
+        return self._store.memories.ask(look)
+
+    def _advised(self, proposals: list[Proposal]) -> list[Proposal]:
+        """The proposals, with what a language model says of them, if the store's texts go to one."""
+        extractor = self._graph.graphs.extractor
+        if extractor is None or not settings_of(self._store).extract:
+            return proposals
+        from kgserve.memory.llm_advice import advise  # noqa: PLC0415 - as above
+
+        return advise(extractor.of(self._store), self._store, proposals)
+
+    # What says the same
+
+    def _record(self, links: Sequence[Link], proposals: list[Proposal], merging: str) -> ReflectionRecord:
+        return ReflectionRecord(
+            started_at=format_time(self._now),
+            threshold=self._request.threshold,
+            cluster_threshold=self._request.cluster_threshold,
+            linked=len(links),
+            merging=merging,
+            proposals=proposals,
+        )
+
+    def _merge(self, plan: Plan) -> str:
+        """Make one of memories that say the same; the id of the consolidation, if there is any."""
+        if not plan.clusters:
+            return ""
+        record = RunRecord(
+            status="running",
+            trigger="manual",
+            similarity_threshold=NEAR,
+            guard=True,
+            through=plan.sequence,
+            started_at=format_time(self._now),
+        )
+        run = apply.Run(apply.new_run(self._now), record, self._graph.graphs.caller.name)
+        apply.carry_out(self._store, run, plan.clusters, Pace(self._store))
+        return run.id
+
+    def _contradicting(self, apart: Sequence[KeptApart]) -> list[Proposal]:
+        """Of memories that are near and differ, those that are about one entity, or stand below one memory."""
+        ids = [*dict.fromkeys(chain.from_iterable(each.ids for each in apart))]
+        with self._store.reading() as rows:
+            there, above = rows.nodes(ids), parents(rows, ids)
+            either_way = [(a, b, CONTRADICTS) for each in apart for a, b in (each.ids, each.ids[::-1])]
+            known = {frozenset(key[:2]) for key in rows.edges(either_way)}
+        about = self._about(ids)
+        proposals: list[Proposal] = []
+        for each in apart:
+            one, other = each.ids
+            joined = about[one] & about[other] or (one in above and above[one] == above.get(other))
+            if joined and frozenset(each.ids) not in known and one in there and other in there:
+                younger_first = sorted(each.ids, key=lambda node_id: (-there[node_id].created_at, node_id))
+                proposals.append(Proposal(number=0, kind="contradiction", ids=younger_first, differs=each.differs))
+        return proposals
+
+    # Where it belongs
+
+    def _placed(self, indexes: Indexes, known: Mapping[str, Vectors]) -> tuple[list[Link], list[Proposal]]:
+        """What is certain of where memories belong, and what is to be decided."""
+        ids = [*known]
+        if not ids:
+            return [], []
+        vectors = np.stack([*known.values()])
+        concepts = self._concepts(indexes)
+        found = self._places(ids, vectors, concepts) if concepts else []
+        links, rest = list[Link](), list[int]()
+        for at, node_id in enumerate(ids):
+            if found and found[at].is_certain(self._request.threshold):
+                links.append(Link(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score))
+            else:
+                rest.append(at)
+        left = _Left([ids[at] for at in rest], [found[at] for at in rest] if found else [], concepts)
+        together = groups(vectors[rest], self._request.cluster_threshold) if rest else []
+        return links, [*self._concepts_of(left, together), *left.links(together, self._half)]
+
+    def _places(self, ids: Sequence[str], vectors: Vectors, concepts: Sequence[_Concept]) -> list[Place]:
+        about = self._about(ids)
+        shared = np.zeros((len(ids), len(concepts)), np.float32)
+        for row, node_id in enumerate(ids):
+            if own := about[node_id]:
+                shared[row] = [len(own & each.entities) / len(own) for each in concepts]
+        return places(vectors, np.stack([each.vector for each in concepts]), [each.below for each in concepts], shared)
+
+    def _concepts(self, indexes: Indexes) -> list[_Concept]:
+        """Concepts, and the domains that have none below them."""
+        wanted = MemoryFilter(now=self._now, layer=CONCEPT, under=self._under)
+        ids = self._listed(wanted, MOST_CONCEPTS)
+        domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN), MOST_CONCEPTS - len(ids))
+        with self._store.reading() as rows:
+            filled = {*parents(rows, ids).values()}
+        ids += [each for each in domains if each not in filled]
+        below = {each: self._below(each) for each in ids}
+        known = indexes.vectors_of([*ids, *dict.fromkeys(chain.from_iterable(below.values()))])
+        about = self._about([*chain.from_iterable(below.values())])
+        found: list[_Concept] = []
+        for each in (each for each in ids if each in known):
+            some = [known[child] for child in below[each] if child in known]
+            vectors = np.array(some, np.float32).reshape(-1, len(known[each]))
+            entities = frozenset(chain.from_iterable(about[child] for child in below[each]))
+            found.append(_Concept(each, known[each], vectors, entities))
+        return found
+
+    def _below(self, concept: str) -> list[str]:
+        page = self._store.memories.ask(
+            lambda view, _: view.beneath(concept, self._now, None, "", MOST_BELOW, near=True)
+        )
+        return [each.id for each in page.found]
+
+    def _about(self, ids: Sequence[str]) -> dict[str, frozenset[str]]:
+        def look(view: Memories, _: Rows) -> dict[str, frozenset[str]]:
+            return {
+                each: frozenset(entity for entity, _ in view.entities_of(each, self._now, _MOST_ENTITIES))
+                for each in dict.fromkeys(ids)
+            }
+
+        return self._store.memories.ask(look)
+
+    def _concepts_of(self, left: _Left, together: Sequence[Sequence[int]]) -> list[Proposal]:
+        """New concepts of what belongs nowhere and together."""
+        found = [[left.ids[at] for at in group] for group in together if left.place_of(group, self._half) is None]
+        return [Proposal(number=0, kind="concept", ids=members) for members in found]
+
+    def _name(self, indexes: Indexes, concepts: Sequence[Proposal], known: Mapping[str, Vectors]) -> None:
+        """Name new concepts for now: by an entity that all their memories are about, or else by the words nearest."""
+        ids = [*chain.from_iterable(each.ids for each in concepts)]
+        with self._store.reading() as rows:
+            texts = {node_id: row.content for node_id, row in rows.nodes(ids).items()}
+        about = self._about(ids)
+        words = [_words_of([texts.get(node_id, "") for node_id in each.ids]) for each in concepts]
+        vectors = self._vectors(indexes, sorted({*chain.from_iterable(words)}))
+        for concept, some in zip(concepts, words, strict=True):
+            centre = np.sum([known[node_id] for node_id in concept.ids], axis=0)
+            near = sorted(some, key=lambda word: -float(vectors[word] @ centre) if vectors else 0.0)
+            told = " ".join(some[word] for word in _two_of(near)) or texts.get(concept.ids[0], concept.ids[0])
+            concept.name = self._shared_name([about[node_id] for node_id in concept.ids]) or told[:MAX_NAME]
+
+    def _vectors(self, indexes: Indexes, words: list[str]) -> dict[str, Vectors]:
+        try:
+            return dict(zip(words, indexes.vectors(words), strict=True)) if words else {}
+        except Unavailable:
+            return {}
+
+    @property
+    def _half(self) -> float:
+        return self._request.threshold / 2
+
+    def _shared_name(self, about: Sequence[frozenset[str]]) -> str:
+        """The name of an entity that all of some memories are about, if there is one."""
+        shared = frozenset[str].intersection(*about)
+        with self._store.reading() as rows:
+            found = rows.nodes(sorted(shared)[:1])
+        return next((name_of(row) for row in found.values()), "")[:MAX_NAME]
+
+
+class _Left:
+    """Memories whose place is not certain, with the best places of each, if there are any concepts."""
+
+    def __init__(self, ids: Sequence[str], found: Sequence[Place], concepts: Sequence[_Concept]) -> None:
+        self.ids = ids
+        self._found = found
+        self._concepts = concepts
+
+    def place_of(self, group: Sequence[int], least: float) -> Place | None:
+        """Where most of a group belong best, if they belong there well enough on average; with the mean score."""
+        if not self._found:
+            return None
+        best = Counter(self._found[at].best for at in group).most_common(1)[0][0]
+        mine = [self._found[at] for at in group if self._found[at].best == best]
+        mean = sum(each.score for each in mine) / len(group)
+        return Place(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
+
+    def links(self, together: Sequence[Sequence[int]], least: float) -> list[Proposal]:
+        """What may belong below a concept: groups as one, and each of those that are in none."""
+        grouped = {*chain.from_iterable(together)}
+        some = [*together, *([at] for at in range(len(self.ids)) if at not in grouped)]
+        found = ((group, self.place_of(group, least)) for group in some)
+        return [self._link([self.ids[at] for at in group], place) for group, place in found if place is not None]
+
+    def _link(self, ids: Sequence[str], place: Place) -> Proposal:
+        best = [(place.best, place.score), (place.second, place.second_score)]
+        told = [Candidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
+        return Proposal(number=0, kind="link", ids=[*ids], candidates=told)
+
+
+def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """The first of them, as many as one run may name."""
+    found: list[Proposal] = []
+    room = MAX_PROPOSED
+    for each in proposals:
+        room -= len(each.ids)
+        if room < 0 or len(found) == MAX_PROPOSALS:
+            break
+        each.number = len(found) + 1
+        found.append(each)
+    return found
+
+
+def _words_of(texts: Sequence[str]) -> dict[str, str]:
+    """Words of some texts, those first that most texts have, each with the spelling that is met first."""
+    spelled: dict[str, str] = {}
+    count = Counter[str]()
+    for text in texts:
+        here = [found[0] for found in _WORD.finditer(text) if found[0].lower() not in _SAYS_LITTLE]
+        count.update({word.lower(): 1 for word in here})
+        for word in here:
+            spelled.setdefault(word.lower(), word)
+    return {word: spelled[word] for word, _ in count.most_common(_MOST_WORDS)}
+
+
+def _two_of(words: Sequence[str]) -> list[str]:
+    """The first word and the next that is no other form of it."""
+    return [*words[:1], *[word for word in words[1:] if word[:_STEM] != words[0][:_STEM]][:1]]
+
+
+def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
+    """An answer that says that nothing was found or done."""
+    return Reflection(
+        dry_run=dry_run,
+        run=run,
+        looked_at=0,
+        merged=0,
+        linked=[],
+        linked_count=0,
+        proposals=[],
+        proposals_count=0,
+        stale=[],
+        stale_count=0,
+        undone=0,
+        skipped=[],
+        near_checked=True,
+        sequence=0,
+        took_ms=0.0,
+    )
+
+
+def write(store: Store, run: str, record: ReflectionRecord, links: Sequence[Link]) -> None:
+    """Write a run: its node, and what it puts below what. Blocks."""
+    _submit(store, lambda storing: _note(storing, run, record))
+    for first in range(0, len(links), _AT_ONCE):
+        some = links[first : first + _AT_ONCE]
+        _submit(store, lambda storing, some=some: _link_all(storing, run, some))
+
+
+def _submit(store: Store, decide: Callable[[Storing], None], cost: int = 10_000) -> Report:
+    """Have something decided in the writer's turn, and wait for it."""
+
+    def decided(ahead: Ahead) -> WriteBatch:
+        storing = Storing(ahead, Recent())
+        decide(storing)
+        return storing.batch()
+
+    done: Future[Report] = store.submit_decided(decided, cost)
+    return done.result()
+
+
+def _note(storing: Storing, run: str, record: ReflectionRecord) -> None:
+    storing.put_node(NodePut(0, run, REFLECTION, "", record.text))
+
+
+def _mark(storing: Storing, run: str, memory: str, mark: Mark) -> None:
+    storing.put_edge(EdgePut(0, (run, memory, REFLECTED), own=mark.text))
+
+
+def _link_all(storing: Storing, run: str, links: Sequence[Link]) -> None:
+    for link in links:
+        _link(storing, run, link)
+
+
+def _link(storing: Storing, run: str, link: Link) -> bool:
+    """Put a memory below another one, if it still stands below nothing and both are there; whether it was."""
+    child, parent = storing.node(link.id), storing.node(link.parent_id)
+    if child is None or parent is None or not (stands(child) and stands(parent)):
+        return False
+    if storing.places.parent(child.id) is not None:
+        return False
+    try:
+        storing.places.put(child, parent)
+    except Conflict:
+        return False
+    storing.put_edge(EdgePut(0, (child.id, parent.id, CHILD_OF), link.score, extras=EdgeExtrasPut(created_by=_AUTHOR)))
+    _mark(storing, run, child.id, Mark(parent=parent.id))
+    return True
+
+
+# Runs
+
+
+def _run_of(store: Store, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
+    """The run that is meant. Raises NotFound."""
+    for row, record in apply.runs_of(store, REFLECTION, record_of):
+        if request.run in (None, row.id):
+            return row, record
+    raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
+
+
+def decided_before(store: Store) -> set[str]:
+    """The proposals that were accepted or refused."""
+    return {
+        each.key
+        for _, record in apply.runs_of(store, REFLECTION, record_of)
+        for each in record.proposals
+        if each.state != "open"
+    }
+
+
+# Deciding
+
+
+def decide(store: Store, request: ReflectRequest) -> Reflection:
+    """Accept and refuse proposals of a run. Raises InvalidInput, NotFound and Conflict, and nothing is done then."""
+    row, record = _run_of(store, request)
+    proposals = {each.number: each for each in record.proposals}
+    for number in (*request.accept, *request.refuse):
+        if number not in proposals:
+            raise InvalidInput(f"run {row.id!r} has no proposal {number}; it has {len(proposals)}")
+        if proposals[number].state != "open":
+            raise Conflict(f"proposal {number} of run {row.id!r} was {proposals[number].state} already")
+    if both := {*request.accept} & {*request.refuse}:
+        raise InvalidInput(f"proposal {min(both)} is both accepted and refused")
+    found = nothing(row.id)
+
+    def carry_out(storing: Storing) -> None:
+        deciding = _Deciding(storing, row.id, request.names or {})
+        decided = {number: msgspec.structs.replace(each) for number, each in proposals.items()}
+        for number in request.accept:
+            deciding.accept(decided[number])
+            decided[number].state = "accepted"
+        for number in request.refuse:
+            decided[number].state = "refused"
+        found.proposals = [decided[number] for number in sorted(decided)]
+        found.linked, found.linked_count = deciding.links[:MAX_TOLD], len(deciding.links)
+        found.skipped = deciding.skipped[:MAX_TOLD]
+        _note(storing, row.id, msgspec.structs.replace(record, proposals=found.proposals))
+
+    _submit(store, carry_out, 1_000 * (1 + sum(len(proposals[each].ids) for each in request.accept)))
+    found.proposals_count = len(found.proposals)
+    return found
+
+
+class _Deciding:
+    """Proposals that are carried out together."""
+
+    def __init__(self, storing: Storing, run: str, names: Mapping[str, str]) -> None:
+        self._storing = storing
+        self._run = run
+        self._names = names
+        self.links: list[Link] = []
+        self.skipped: list[str] = []
+
+    def accept(self, proposal: Proposal) -> None:
+        """Carry one out. Raises Conflict where it no longer holds."""
+        given = self._names.get(str(proposal.number), "")
+        match proposal.kind:
+            case "link":
+                self._put_below(proposal, given or proposal.candidates[0].id)
+            case "concept":
+                self._put_below(proposal, self._made(given or proposal.name))
+            case "contradiction":
+                self._put_against(proposal)
+
+    def _put_below(self, proposal: Proposal, parent: str) -> None:
+        parent = self._storing.places.find(parent).id
+        scores = {each.id: each.score for each in proposal.candidates}
+        links = [Link(id=each, parent_id=parent, score=scores.get(parent, 1.0)) for each in proposal.ids]
+        done = [link for link in links if _link(self._storing, self._run, link)]
+        if not done:
+            raise Conflict(f"proposal {proposal.number}: none of its memories is without a parent any more")
+        self.links += done
+        self.skipped += [link.id for link in links if link not in done]
+
+    def _made(self, name: str) -> str:
+        self._storing.made.append(node_id := new_id(len(self._storing.made)))
+        extras = NodeExtrasPut(created_by=_AUTHOR, confidence=1.0, layer=CONCEPT)
+        self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT], name, extras=extras))
+        _mark(self._storing, self._run, node_id, Mark(made=True))
+        return node_id
+
+    def _put_against(self, proposal: Proposal) -> None:
+        younger, older = proposal.ids
+        rows = [self._storing.node(each) for each in proposal.ids]
+        if any(row is None or not is_active(row, self._storing.ahead.now) for row in rows):
+            raise Conflict(f"proposal {proposal.number}: one of its memories is no more")
+        self._storing.put_edge(EdgePut(0, (younger, older, CONTRADICTS), extras=EdgeExtrasPut(created_by=_AUTHOR)))
+        _mark(self._storing, self._run, younger, Mark(against=older))
+
+
+# Taking it back
+
+
+def undo(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
+    """Take a run back, and what it was called for: nothing of it is left."""
+    row, record = _run_of(store, request)
+    found = nothing(row.id)
+    if record.merging:
+        author = graph.graphs.caller.name
+        undone = apply.undo(store, record.merging, author, Pace(store), force=True)
+        found.undone, found.skipped = len(undone.restored), [*undone.skipped]
+    with store.reading() as rows:
+        marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == REFLECTED]
+    for first in range(0, len(marks), _AT_ONCE):
+        done = _Undoing(store)
+        some = marks[first : first + _AT_ONCE]
+        store.submit_prepared(lambda done=done, some=some: done.batch(some)).result()
+        found.undone += len(done.undone)
+        found.skipped += done.skipped
+    store.submit(WriteBatch(delete_nodes=[row.id])).result()
+    found.skipped = found.skipped[:MAX_TOLD]
+    return found
+
+
+class _Undoing:
+    """Some marks of a run, taken back in the writer's turn."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.undone: list[str] = []
+        self.skipped: list[str] = []
+
+    def batch(self, marks: Sequence[EdgeKey]) -> WriteBatch:
+        """The write."""
+        edges, nodes = [*marks], list[str]()
+        with self._store.reading() as rows:
+            for edge in rows.edges(marks).values():
+                mark, memory = mark_of(edge_stamps(edge.attributes).own), edge.target
+                if mark.made:
+                    self._unmake(rows, memory, nodes)
+                    continue
+                key = (memory, mark.parent, CHILD_OF) if mark.parent else (memory, mark.against, CONTRADICTS)
+                there = rows.edge(key)
+                if there is not None and there.extras is not None and there.extras.created_by == _AUTHOR:
+                    edges.append(key)
+                    self.undone.append(memory)
+                else:
+                    self.skipped.append(memory)
+        return WriteBatch(delete_edges=edges, delete_nodes=nodes, touch=False, cost=1_000 * len(marks))
+
+    def _unmake(self, rows: Rows, concept: str, nodes: list[str]) -> None:
+        """A concept goes if nobody has put anything else below it, or changed it."""
+        row = rows.node(concept)
+        others = (edge for edge in rows.incoming(concept) if edge.relation_type == CHILD_OF)
+        if row is None or row.version > 1 or any((e.extras is None or e.extras.created_by != _AUTHOR) for e in others):
+            self.skipped.append(concept)
+        else:
+            nodes.append(concept)
+            self.undone.append(concept)

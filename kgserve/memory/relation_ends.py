@@ -1,0 +1,52 @@
+"""The ends of relations that are named by callers: an entity, or a memory by its id."""
+
+from __future__ import annotations
+
+from kgserve.memory.deduplication import Draft
+from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.supersede import is_version_id
+from kgserve.platform.errors import Conflict, InvalidInput
+from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
+from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.rows import EdgeKey, NodeRow
+from kgserve.storage.model.soft_delete import stands
+
+
+def relation_key(draft: Draft, relation: RelationInput) -> EdgeKey:
+    """Return the key of a relation to write; entities that are missing are made.
+
+    A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a memory that was
+    withdrawn and for a former version, and InvalidInput for a relation type that the store itself keeps at memories.
+    """
+    ends = _end(draft, relation.source), _end(draft, relation.target)
+    kind = relation.relation_type
+    if kind in STRUCTURAL_RELATIONS and any(_is_memory(draft.node(end)) for end in ends):
+        raise InvalidInput.at("relation_type", f"{kind!r} is kept by the store itself between memories; use another")
+    return (*ends, kind)
+
+
+def met_end(draft: Draft, name: str) -> str | None:
+    """Return the id of the entity that is called so, else of the memory with that id; None for neither."""
+    met = draft.met(name)
+    if met is not None:
+        return met
+    row = draft.node(draft.ahead.survivor(name))
+    return row.id if row is not None and row.is_memory else None
+
+
+def _end(draft: Draft, name: str) -> str:
+    met = met_end(draft, name)
+    if met is None and is_version_id(name) and _is_memory(draft.node(head := name.rpartition("@")[0])):
+        raise Conflict(f"{name!r} names a version of memory {head!r}: relate {head!r}")
+    row = None if met is None else draft.node(met)
+    if met is None or row is None:
+        return draft.entity(name)
+    if row.is_memory and not stands(row):
+        extras = row.extras or NO_EXTRAS
+        why = f"is a former version of {extras.belongs_to!r}: relate that" if extras.belongs_to else "was withdrawn"
+        raise Conflict(f"memory {name!r} {why}; relations join entities and memories that are in force")
+    return met
+
+
+def _is_memory(row: NodeRow | None) -> bool:
+    return row is not None and row.is_memory

@@ -1,0 +1,146 @@
+"""A memory with what belongs to it, or one of its versions: parent, children, relationships and former versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from kgserve.graph.handle import Graph
+from kgserve.graph.temporal import whole_history
+from kgserve.memory.api import Memory, MemoryRequest
+from kgserve.memory.entities import shown_relations
+from kgserve.memory.hierarchy import Then
+from kgserve.memory.hierarchy_api import WholeMemoryRequest
+from kgserve.memory.presentation import now_in_microseconds, shown
+from kgserve.memory.relationships import FormerMemory, Relationship, WholeMemory
+from kgserve.memory.store_memory import get_memory
+from kgserve.memory.supersede import is_version_id, sequence_in
+from kgserve.platform.errors import NotFound
+from kgserve.platform.times import format_time
+from kgserve.projections.history.history import State
+from kgserve.projections.memory_index.closure import Placed
+from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
+from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.redirects import is_withdrawn
+from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.rows.edge_page import not_of_kinds
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.stores.store import Store
+
+MAX_VERSIONS = 100
+MAX_RELATIONSHIPS = 100
+"""Most relationships that are shown, the strongest ones."""
+MAX_COMPARED = 1_000
+"""Most relations in each direction that are looked at for these."""
+
+
+def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
+    """Answers with a memory as `memory` does, with its parent, number of children, relationships, and what it was.
+
+    The id of a version, as a history lists it, is answered with that version, which `belongs_to` the memory. A memory
+    counts as used, a version does not, unless `touch` is false or the key only reads. Raises NotFound.
+    """
+    with graph.lease() as store:
+        with store.reading() as rows:
+            head = _head(rows, request.memory_id)
+        if head is not None:
+            return _version(graph, store, head, request.memory_id)
+        return _whole(store, get_memory(graph, MemoryRequest(memory_id=request.memory_id, touch=request.touch)))
+
+
+def _whole(store: Store, memory: Memory) -> WholeMemory:
+    now, memory_id, parent_id = now_in_microseconds(), memory.id, memory.parent_id
+
+    def look(memories: Memories, rows: Rows) -> WholeMemory:
+        above = rows.node(parent_id) if isinstance(parent_id, str) else None
+        former = rows.nodes([each.id for each in memories.versions(memory_id, MAX_VERSIONS)])
+        return WholeMemory(
+            **asdict(memory),
+            parent=None if above is None or not stands(above) else shown(store, rows, [above], now)[0],
+            children=memories.children(memory_id, now),
+            relationships=_relationships(store, rows, memory_id, now),
+            versions=[_former(row) for row in former.values()],
+        )
+
+    return store.memories.ask(look)
+
+
+def _former(row: NodeRow) -> FormerMemory:
+    extras = row.extras
+    times = (extras.valid_from, extras.valid_to) if extras is not None else (None, None)
+    since, until = (None if time is None else format_time(time) for time in times)
+    ended = (extras.ended or None) if extras is not None else None
+    return FormerMemory(id=row.id, content=row.content, ended=ended, valid_from=since, valid_to=until)
+
+
+def _relationships(store: Store, rows: Rows, memory_id: str, now: int) -> list[Relationship]:
+    """Return the strongest relationships of a memory that hold now."""
+    number = np.array([rows.number(memory_id)])
+    edges: dict[tuple[str, str, str], EdgeRow] = {}
+    for outgoing in (True, False):
+        found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
+        true = rows.edges_holding(found, now).first(MAX_COMPARED)
+        edges |= {edge.key: edge for edge in rows.rows_of(true)}
+    there = rows.nodes({end for key in edges for end in key[:2]})
+    joining = [edge for edge in edges.values() if all(_is_there(there.get(end)) for end in edge.key[:2])]
+    joining.sort(key=lambda edge: (-edge.weight, edge.key))
+    return [
+        Relationship(
+            id=each.id,
+            source_id=each.source,
+            target_id=each.target,
+            type=each.relation_type,
+            strength=each.strength,
+            confidence=each.confidence,
+            effective_confidence=each.effective_confidence,
+            context=each.context,
+            created_at=each.created_at,
+            updated_at=each.updated_at,
+        )
+        for each in shown_relations(store, rows, joining[:MAX_RELATIONSHIPS])
+    ]
+
+
+def _is_there(row: NodeRow | None) -> bool:
+    return row is not None and (stands(row) if row.is_memory else not is_withdrawn(row.extras))
+
+
+# Versions
+
+
+def _head(rows: Rows, memory_id: str) -> NodeRow | None:
+    """Return the memory of which an id names a version that has no node of its own; None for any other id."""
+    if rows.has(memory_id) or not is_version_id(memory_id):
+        return None
+    row = rows.node(memory_id.rpartition("@")[0])
+    return row if stands(row) else None
+
+
+def _version(graph: Graph, store: Store, head: NodeRow, version_id: str) -> WholeMemory:
+    """Answer with a version of a memory. Raises NotFound."""
+    sequence = sequence_in(version_id, 0)
+    if sequence == head.sequence and version_id == f"{head.id}@{sequence}":
+        found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
+        return replace(found, id=version_id, belongs_to=head.id)
+    follower = whole_history(graph.graphs.historian, store)
+    states: Sequence[State[NodeRow]] = follower.look(
+        lambda history: history.node_states_after(head.id, sequence - 1, 1)
+    )
+    if not states or version_id != f"{head.id}@{states[0].first}" or not states[0].row.is_memory:
+        raise NotFound(f"memory {head.id!r} has no version {version_id!r}; its history lists those that it has")
+    [state] = states
+    if state.last is None:
+        found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
+        return replace(found, id=version_id, belongs_to=head.id)
+    then = Then(follower, state.last - 1)
+    [placed] = then.shown(store, [Placed(head.id, 0)], state.started)
+    fields = {name: value for name, value in asdict(placed).items() if name != "depth"}
+    extras = state.row.extras or NO_EXTRAS
+    if extras.valid_to is None and state.ended is not None:
+        fields["valid_to"] = format_time(state.ended)
+    fields |= {"id": version_id, "belongs_to": head.id}
+    return WholeMemory(**fields, parent=None, children=0, relationships=[], versions=[])

@@ -1,0 +1,1 @@
+"""What every layer uses: errors, codecs, settings, files, access control, metrics."""

@@ -1,0 +1,83 @@
+"""Writing files so that they are whole or absent after a crash."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from kgserve.platform.errors import KgserveError, StorageFull, Unavailable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+_JOURNAL = "journal"
+_DEEPEST = 3
+
+
+def named(path: Path) -> str:
+    """A file of a journal as errors name it: from its folder on. Who reads them elsewhere knows the store."""
+    last = path.parts[-_DEEPEST:]
+    return "/".join(last[last.index(_JOURNAL) :]) if _JOURNAL in last else str(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames, creations and removals in a folder durable."""
+    sync_file(folder, os.O_DIRECTORY)
+
+
+def sync_file(path: Path, flags: int = 0) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file in one step: written aside, synced, renamed."""
+    aside = path.with_name(path.name + ".new")
+    _make_way(aside)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    _make_way(path)
+    aside.rename(path)
+    sync_folder(path.parent)
+
+
+def _make_way(path: Path) -> None:
+    """Set aside a folder that is where a file is to be; a file and a link are replaced."""
+    if path.is_dir() and not path.is_symlink():
+        names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
+        path.rename(next(name for name in names if not name.exists()))
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write every byte; `os.write` may stop early."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+@contextmanager
+def storing(doing: str) -> Generator[None]:
+    """Raise what an error of the file system means for the caller, StorageFull or Unavailable."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing) from error
+
+
+def storage_error(error: OSError, doing: str) -> KgserveError:
+    """What an error of the file system means for the caller."""
+    if error.errno in _FULL:
+        return StorageFull(f"no room on the disk while {doing}; free some space and try again")
+    return Unavailable(f"the file system refused while {doing}: {error.strerror or error}", retry_after=5)

@@ -1,0 +1,109 @@
+"""One server per data folder: the lock, and the file that tells local clients where it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from kgserve.platform.durable_files import write_whole
+from kgserve.platform.errors import Conflict
+from kgserve.platform.permissions import Mended, close_data_folder, make_way, private_folder
+from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, Server, encode, named_in, read
+from kgserve.platform.version import __version__
+
+log = structlog.get_logger()
+
+
+class DataFolderLock:
+    """Held for as long as a process uses a data folder, which is closed to other users then.
+
+    ``mended``: what was open to them.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._descriptor = -1
+        self._published: Server | None = None
+        self.mended = Mended(0, [])
+
+    def acquire(self) -> None:
+        """Take the lock. Raises Conflict naming the process that has it."""
+        private_folder(self._data_dir)
+        make_way(self._data_dir / LOCK_FILE)
+        descriptor = os.open(self._data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        if not _lock(descriptor):
+            holder = named_in(descriptor)
+            os.close(descriptor)
+            raise Conflict(self._held_by(holder))
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._descriptor = descriptor
+        self._close_to_others()
+
+    def publish(self, url: str, token: str, certificate: str | None = None) -> None:
+        """Write server.json, readable by this user alone."""
+        self._published = Server(url, token, certificate, os.getpid(), __version__)
+        self._write()
+
+    def tend(self, *, in_use: bool) -> None:
+        """See that server.json is there, written anew if it was lost, and as old as the server's last use. Blocks."""
+        if self._published is None:
+            return
+        found = read(self._data_dir)
+        if found is None or found.pid != self._published.pid:
+            log.warning("server_file_lost", path=str(self._data_dir / SERVER_FILE), consequence="it is written anew")
+            self._write()
+        elif in_use:
+            os.utime(self._data_dir / SERVER_FILE)
+
+    def _write(self) -> None:
+        if self._published is not None:
+            write_whole(self._data_dir / SERVER_FILE, encode(self._published), mode=0o600)
+
+    def release(self) -> None:
+        """Give the lock back and remove server.json."""
+        if self._descriptor < 0:
+            return
+        self._published = None
+        (self._data_dir / SERVER_FILE).unlink(missing_ok=True)
+        os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _close_to_others(self) -> None:
+        """Folders from before were open to every user of the machine, and so are those that somebody made by hand."""
+        self.mended = close_data_folder(self._data_dir)
+        if self.mended.closed:
+            log.warning("data_folder_closed_to_others", path=str(self._data_dir), were_open=self.mended.closed)
+        for path in self.mended.still_open:
+            log.warning("open_to_others", path=str(path), reason="its mode cannot be changed")
+
+    def _held_by(self, holder: int | None) -> str:
+        found = read(self._data_dir)
+        where = f" at {found.url}" if found is not None and found.pid == holder else ""
+        who = holder or "unknown"
+        return f"{self._data_dir} is in use by process {who}{where}; stop it or choose another --data folder"
+
+
+def _lock(descriptor: int, tries: int = 10) -> bool:
+    """Take the lock. Clients that look whether it is held hold it for a moment themselves."""
+    for _ in range(tries):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False

@@ -1,0 +1,680 @@
+"""Whether two texts say the same: equal letters, equal wording, and what keeps two near texts apart.
+
+Nearness in meaning does not tell it: "prefers dark mode" and "does not prefer dark mode" are nearer to each other than
+most pairs that say the same. So two texts are one when their wording is, and what is only near is told to people, with
+what tells the two apart: numbers, negation, names, their order, words that exclude each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from kgserve.platform.text.wordlists import lines, listed, opposites, pairs, synonyms
+from kgserve.platform.text.words import FUNCTION_WORDS
+
+LONGEST = 10_000
+"""Characters of the longest text that is taken apart; of a longer one the letters have to be the same."""
+NUMBERS = {
+    **{word: number for number, word in enumerate(listed("ones"))},
+    **{word: 10 * number for number, word in enumerate(listed("tens"), 2)},
+}
+_POWERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_ENDS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore
+_ORDINALS = {word: f"{number}{_ENDS.get(number, 'th')}" for number, word in enumerate(listed("ordinals"), 1)}
+_BREAK = ""
+"""Where punctuation ends a part of a text: a number does not go on behind it."""
+_DASH = "\u2013"
+"""A dash that says something, as in 3-5 and C-."""
+
+# Letters before case goes
+
+
+_ALIKE = str.maketrans(
+    dict.fromkeys("\u2019\u2018\u02bc\u2032\u00b4`", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb\u2033", '"')
+    | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
+    | dict.fromkeys("\u2014\u2015", " - ")
+    | dict.fromkeys("\u00ad\u200b\ufeff\u00a1\u00bf", "")
+    | {"\u2026": "...", "\u3002": ".", "\u3001": ",", "\uff1f": "?", "\uff01": "!"}
+    | {
+        raised: f"^{digit}"
+        for digit, raised in enumerate("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
+    }
+    | {"\u207b": "^-", "\u2044": "/"}
+)
+# A megabit is no megabyte, a milliwatt no megawatt, and five metres are no five millions.
+_CASED = (
+    (re.compile(r"(?<=\d)(\s?)([KMGTP]i?)b(?=ps\b|/s|\b)"), r"\1\2bit"),
+    (re.compile(r"(?<=\d)(\s?)M(?![^\W\d_])"), r"\1mega"),
+    (re.compile(r"(?<=\d)(\s?)m(?=(?:W|V|A|Hz)\b)"), r"\1milli"),
+)
+# getUsers is not getUser: the -s of what is written so is no plural.
+_CAMEL = re.compile(r"(?<=[a-z])([A-Z][^\W_]*)s\b")
+# The A team is not the team.
+_LETTER = re.compile(r"(?<=[a-z\d,] )A(?![^ ])(?! [A-Z])")
+_UNIT = re.compile(r"\d\s?[KMGTPm]")
+_FINAL = ".,;:! "
+
+
+def folded(text: str) -> str:
+    """A text in one case and in one way of writing its letters and signs; blanks are as they were."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text.translate(_ALIKE))
+    elif "`" in text:
+        text = text.replace("`", "'")
+    if _UNIT.search(text):
+        for pattern, replacement in _CASED:
+            text = pattern.sub(replacement, text)
+    return text.casefold()
+
+
+def normalised(text: str) -> str:
+    """A text without regard to case, blanks and the punctuation at its end."""
+    found = " ".join(folded(text).split())
+    return found.rstrip(_FINAL) or found
+
+
+_TOKEN = re.compile(r"\w+")
+_CAPITALISED = re.compile(r"\b[^A-Z\W]*+[A-Z]\w*+")
+_CLOCK = frozenset({"AM", "PM", "OK"})
+"""Capitals that say nothing: 3 PM is 3 pm."""
+_MEASURED = re.compile(r"\d+([^\W\d_]+)")
+_PLURAL = re.compile(r"([A-Z]{2,})s")
+
+
+def identifiers(text: str) -> list[str]:
+    """Return the tokens of a text in which case matters, in order: those that hold a capital and name something.
+
+    These are tokens with an underscore, with a digit, with a capital behind another letter, and those of capitals
+    alone, but for English words that are stressed so. 5MB counts as MB does in 5 MB, and APIs as API.
+    """
+    found = _CAPITALISED.findall(text)
+    if found and text.lstrip().startswith(found[0]) and not any(letter.isupper() for letter in found[0][1:]):
+        del found[0]  # a sentence begins with a capital: F3 is f3 there
+    return [named for named in map(_cased, found) if named]
+
+
+def _cased(token: str) -> str:
+    """Return a token without what inflects it, if its case matters; else nothing."""
+    if found := _MEASURED.fullmatch(token) or _PLURAL.fullmatch(token):
+        token = found[1]
+    if token.isalpha() and token.isupper():
+        return "" if len(token) == 1 or token in _CLOCK or _is_english(token.lower()) else token
+    named = not token.isalpha() or any(letter.isupper() for letter in token[1:])
+    return token if named else ""
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_english(word: str) -> bool:
+    return word in synonyms() or word in opposites() or any(word in known for known in _english())
+
+
+@lru_cache(maxsize=1)
+def _english() -> tuple[frozenset[str], ...]:
+    return FUNCTION_WORDS, frozenset(listed("stressed")), frozenset(_OF_VERBS), frozenset(_PAST), frozenset(NUMBERS)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The wording of a text: what it says, word for word, without what says nothing.
+
+    Left out are case, punctuation, articles, the plural and the -s of verbs, and ``please``. Everything else stays,
+    each word in its place: numbers (words for numbers as numbers), signs and symbols, negations, prepositions,
+    pronouns, quantifiers, modal verbs, the past and the future. So two texts of one wording say the same. The rules are
+    those of English; a text in another language loses case and punctuation, and little more. They take inflection away
+    and nothing else: stemmers make one word of product and production, organ and organization, use and used.
+    """
+    if not text.islower():
+        text = _LETTER.sub("A_", _CAMEL.sub(r"\1_s", text)) if " A" in text else _CAMEL.sub(r"\1_s", text)
+    plain = folded(text)
+    found: list[str] = []
+    for chunk in plain.split():
+        found += _parts(chunk)
+    if not _DEPENDING.isdisjoint(found):
+        found = list(_in_context(found, plain))
+    return tuple(word for word in found if word)
+
+
+# One piece of a text between two blanks
+
+_PIECE = re.compile(
+    r"(?P<code>[^\W\d_]+\d\w*)|(?P<number>\d++(?:[.,:]\d++)*+(?:st|[nr]d|th)?)(?![^\W\d_])"
+    r"|(?P<figures>\d++(?:[.,:]\d++)*+)|(?P<word>[^\W\d_]+(?:'[^\W\d_]+)?)|(?P<sign>.)"
+)
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_ADDRESS = re.compile(r"[/\\@_]")
+_ALONE = {"&": ("and",), "-": ("-",), "+": ("+",), "a.m": ("am",), "p.m": ("pm",)}
+_SILENT = frozenset("()\"',;")
+_CONTRACTIONS = {
+    "can't": ("can", "not"),
+    "cannot": ("can", "not"),
+    "won't": ("will", "not"),
+    "shan't": ("shall", "not"),
+    "ain't": ("be", "not"),
+    "let's": ("let", "us"),
+}
+_ENDINGS = {"'ll": "will", "'re": "be", "'ve": "have", "'m": "be", "'d": "'d"}
+_BEFORE_IS = frozenset(listed("before is"))
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts(chunk: str) -> tuple[str, ...]:
+    """The words of what is between two blanks, as far as they do not depend on what is around it."""
+    bare = chunk.lstrip("(\"'").rstrip(".,;:!)\"'")
+    end = (_BREAK,) if chunk[-1] in ".,;:!?)" else ()
+    if chunk in _ALONE or bare in _ALONE:
+        return _ALONE[chunk if chunk in _ALONE else bare]
+    if bare.isalpha():
+        return (*_of_word(bare), *end)
+    if not bare:
+        return end
+    if _ADDRESS.search(bare):
+        return (bare.removesuffix("?"), *end)
+    return (*_pieces(bare), *_mark_of(chunk, bare), *end)
+
+
+def _mark_of(chunk: str, bare: str) -> Iterator[str]:
+    """The mark of feet or inches behind a number, unless it is a quotation mark: see _in_context."""
+    mark = chunk[chunk.index(bare) + len(bare) :][:1]
+    if mark in {"'", '"'} and bare[-1].isdigit():
+        yield mark
+
+
+def _pieces(bare: str) -> Iterator[str]:
+    matches = list(_PIECE.finditer(bare))
+    for at, match in enumerate(matches):
+        piece = match[0]
+        if match["word"] or match["code"]:
+            beside_number = at > 0 and matches[at - 1]["figures"] is not None
+            # The A of 4A is no article.
+            yield from (
+                (f"{piece}_" if piece == "a" else piece,) if match["code"] or beside_number else _of_word(piece)
+            )
+        elif match["sign"]:
+            yield from _sign(piece, match.start(), bare)
+        else:
+            yield _number(piece)
+
+
+def _sign(sign: str, at: int, bare: str) -> Iterator[str]:
+    """A sign, if it says something where it stands: a minus, a range or an option is more than a hyphen."""
+    if sign == "-":
+        before, after = bare[:at], bare[at + 1 :]
+        if not before or not after or (before[-1].isdigit() and after[0].isdigit()) or not before[-1].isalnum():
+            yield _DASH
+    elif sign == ",":
+        yield _BREAK
+    elif sign not in _SILENT:
+        yield sign
+
+
+def _number(piece: str) -> str:
+    return piece.replace(",", "") if _THOUSANDS.fullmatch(piece) else piece
+
+
+def _of_word(word: str) -> tuple[str, ...]:
+    """One word: nothing for an article, two for a contraction."""
+    if word in _FIXED:
+        return _FIXED[word]
+    if "'" not in word:
+        return (_singular(word),)
+    stem, mark, ending = word.partition("'")
+    if word.endswith("n't"):
+        return (*_of_word(word.removesuffix("n't")), "not")
+    if mark + ending in _ENDINGS:
+        return (*_of_word(stem), _ENDINGS[mark + ending])
+    if ending == "s":
+        return (*_of_word(stem), "be") if stem in _BEFORE_IS else (_singular(stem),)
+    return (word,)
+
+
+# The plural, and the -s of verbs
+
+_WITH_E = frozenset(listed("with e"))
+_SOFT = frozenset(listed("soft"))
+_OPEN = frozenset(listed("open"))
+_KEPT = _SOFT | frozenset(listed("kept"))
+_IRREGULAR = dict(pairs("irregular"))
+_VOWEL = re.compile("[aeiouy]")
+_SHORTEST_PLURAL = 4
+
+
+def _singular(word: str) -> str:
+    """A word without the -s of the plural and of verbs; what could be another word then stays as it is."""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    if not word.endswith("s") or word.endswith(("ss", "us", "is")) or word in _KEPT:
+        return _ordinal(word)
+    stem = word[:-1]
+    if len(word) < _SHORTEST_PLURAL or not word.isascii() or not _VOWEL.search(stem):
+        return word
+    if stem.endswith(("a", "o", "ic")) and stem not in _OPEN:
+        return word
+    return _ordinal(_without_e(stem) if stem.endswith("e") and stem not in _WITH_E else stem)
+
+
+def _without_e(stem: str) -> str:
+    """What ends in -e without the -s: a word that does, or one that took -es."""
+    if stem.endswith("ie"):
+        return stem[:-2] + "y"
+    if stem.endswith(("sse", "she", "che", "xe", "zze", "tze")) or stem[:-1] in _SOFT:
+        return stem[:-1]
+    if stem.endswith("use") and not stem.endswith(("ause", "ouse")):
+        return stem[:-1]
+    return stem
+
+
+def _ordinal(word: str) -> str:
+    return _ORDINALS.get(word, word)
+
+
+_FIXED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("the", "an", "please", "kindly"), ()),
+    "is": ("be",),
+    "are": ("be",),
+    "were": ("was",),
+    "has": ("have",),
+    "does": ("do",),
+    "percent": ("%",),
+    **_CONTRACTIONS,
+}
+
+# What depends on the words around it
+
+_LABELS = frozenset(listed("labels"))
+_NO_NOUN = frozenset(listed("no noun"))
+_COUNTING = NUMBERS | _POWERS
+_DEPENDING = frozenset({"a", "am", "-", "'", '"', "no", "minus", *_COUNTING})
+
+
+def _in_context(found: Sequence[str], plain: str) -> Iterator[str]:
+    at = 0
+    while at < len(found):
+        word, before = found[at], found[at - 1] if at else _BREAK
+        after = found[at + 1] if at + 1 < len(found) else _BREAK
+        if word in _COUNTING:
+            at, number = _counted(found, at)
+            yield number
+            continue
+        if word == "no" and after == "one":
+            yield "nobody"
+            at += 2
+            continue
+        if not (word == "a" and _is_article(before, after)):
+            yield _meant(word, before, after, plain)
+        at += 1
+
+
+def _is_article(before: str, after: str) -> bool:
+    """Whether an ``a`` is one, and not a letter as in plan A."""
+    return before not in _LABELS and bool(after) and after not in _NO_NOUN
+
+
+def _meant(word: str, before: str, after: str, plain: str) -> str:
+    if word == "am":
+        return "am" if before[:1].isdigit() else "be"
+    if word == "-":
+        return _DASH if before[:1].isdigit() and after[:1].isdigit() else _BREAK
+    if word == "minus":
+        return _DASH if after[:1].isdigit() or after in _COUNTING else word
+    if word in {"'", '"'}:
+        return word if plain.count(word) % 2 else _BREAK
+    return word
+
+
+def _counted(found: Sequence[str], at: int) -> tuple[int, str]:
+    """The number that begins at a place, and where it ends: words for tens and ones, times powers of ten."""
+    total = current = 0
+    last: int | None = None
+    while at < len(found) and found[at] in _COUNTING and _goes_on(found[at], last):
+        last = _COUNTING[found[at]]
+        if found[at] not in _POWERS:
+            current += last
+        elif last == 100:  # noqa: PLR2004
+            current = max(current, 1) * last
+        else:
+            total, current = total + max(current, 1) * last, 0
+        at += 1
+    return at, str(total + current)
+
+
+def _goes_on(word: str, last: int | None) -> bool:
+    """Whether a word belongs to the number that the last one ended: one after twenty, and not after five."""
+    if last is None or word in _POWERS:
+        return True
+    value = NUMBERS[word]
+    return last >= 100 or (last >= 20 and 0 < value < 10)  # noqa: PLR2004
+
+
+Difference = Literal["", "not", "numbers", "names", "words"]
+"""What keeps two texts apart; "" if nothing does."""
+_NEGATIONS = frozenset(listed("negations"))
+_EXCLUSIVE = tuple(map(frozenset, lines("exclusive")))
+_SMALL = frozenset(listed("small"))
+_TIMES = frozenset(listed("times"))
+_PREFIXES, _SUFFIXES = pairs("prefixes"), pairs("suffixes")
+_FAMILY = frozenset(("", *listed("endings")))
+_OF_VERBS = {form: verb for verb, *forms in lines("past") for form in forms}
+_PAST = {past: verb for verb, past, *_ in lines("past")}
+_LEAST_STEM = 3
+_LEAST_COMMON = 4
+_LEAST_ROOT = 2
+_NAME = re.compile(r"[^\W\d_]+")
+
+
+def contrast(first: str, second: str) -> Difference:
+    """What keeps two texts apart, however near they are: "not", "numbers", "names" or "words"; "" if nothing does."""
+    one, other = words(first), words(second)
+    if _other_case(first, second):
+        return "names"
+    if _counts(one, _NEGATIONS) != _counts(other, _NEGATIONS):
+        return "not"
+    if Counter(values(one)) != Counter(values(other)):
+        return "numbers"
+    if _other_names(first, second, one, other):
+        return "names"
+    mine, yours = _between(one, other)
+    if _reordered(one, other) or _times(one) != _times(other) or _SMALL.issuperset((*mine, *yours)):
+        return "words"
+    return "words" if _excluding(one, other) or _instead(one, other) else ""
+
+
+def negations(found: Sequence[str]) -> list[str]:
+    """The negations of a wording, in order."""
+    return [word for word in found if word in _NEGATIONS]
+
+
+def numbers(found: Sequence[str]) -> list[str]:
+    """The numbers of a wording, in order, with the codes and addresses that hold some."""
+    return [word for word in found if any(letter.isdigit() for letter in word)]
+
+
+def values(found: Sequence[str]) -> list[str]:
+    """What a wording has besides words: numbers, signs, codes, addresses and single letters."""
+    return [word for word in found if not word.isalpha() or (len(word) == 1 and word.isascii() and word != "i")]
+
+
+def names(text: str) -> list[str]:
+    """The words of a text that are written as names are, in one case: with a capital, and not at its beginning."""
+    return [found[0].casefold() for found in _NAME.finditer(text) if found[0][0].isupper() and _inside(text, found)]
+
+
+def _inside(text: str, found: re.Match[str]) -> bool:
+    before = text[: found.start()].rstrip()
+    return bool(before) and before[-1] not in ".!?\n"
+
+
+def _other_case(first: str, second: str) -> bool:
+    """Whether two texts hold one identifier in different cases, such as API_KEY and Api_Key, or apiKey and apikey."""
+    mine, yours = ({*identifiers(text)} for text in (first, second))
+    if mine == yours:
+        return False
+    return _recased(mine - yours, second) or _recased(yours - mine, first)
+
+
+def _recased(cased: set[str], text: str) -> bool:
+    return bool(cased) and not {each.casefold() for each in cased}.isdisjoint(_TOKEN.findall(text.casefold()))
+
+
+def _counts(found: Sequence[str], among: frozenset[str]) -> Counter[str]:
+    return Counter(word for word in found if word in among)
+
+
+def _times(found: Sequence[str]) -> Counter[str]:
+    """The marks of past and future; what somebody used to do is past."""
+    return _counts(found, _TIMES) + Counter("used to" for pair in pairwise(found) if pair == ("used", "to"))
+
+
+def _between(one: Sequence[str], other: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is left of two wordings without the words that both begin and end with."""
+    shorter = min(len(one), len(other))
+    begin = next((at for at in range(shorter) if one[at] != other[at]), shorter)
+    end = next((at for at in range(shorter - begin) if one[-1 - at] != other[-1 - at]), shorter - begin)
+    return one[begin : len(one) - end], other[begin : len(other) - end]
+
+
+def _other_names(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether each text names what the other does not, or both name the same in another order."""
+    mine, yours = _of_names(first, one), _of_names(second, other)
+    if any(name not in other for name in mine) and any(name not in one for name in yours):
+        return True
+    if one[1:] == other[1:] and first.lstrip()[:1].isupper() and second.lstrip()[:1].isupper():
+        return True
+    common = {*mine} & {*yours}
+    return _firsts(one, common) != _firsts(other, common)
+
+
+def _of_names(text: str, found: Sequence[str]) -> list[str]:
+    return [name for each in names(text) for name in words(each) if name in found]
+
+
+def _firsts(found: Sequence[str], common: set[str]) -> list[str]:
+    """Words in the order in which they are first met."""
+    return [word for word in dict.fromkeys(found) if word in common]
+
+
+def _instead(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a text has words in the place of other words that do not say the same, as far as that is known.
+
+    Texts that are put together in different ways are left to their likeness: words that differ have no place there.
+    """
+    mine, yours = _unmatched(one, other)
+    if not mine or not yours:
+        return False
+    blocks = zip(_between(one, other), (mine, yours), strict=True)
+    return len(mine) == len(yours) == 1 or all({*block} <= {*left} for block, left in blocks)
+
+
+def _unmatched(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of each text that the other has none for: not the same, no other form, and none that means it."""
+    mine, yours = ([*(Counter(here) - Counter(there))] for here, there in ((one, other), (other, one)))
+    mine, yours = ([word for word in each if word not in _SMALL and word.isalpha()] for each in (mine, yours))
+    left = [word for word in mine if not any(_akin(word, against) for against in yours)]
+    return left, [word for word in yours if not any(_akin(word, against) for against in mine)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _akin(word: str, other: str) -> bool:
+    """Whether two words are forms or derivations of one, or mean the same."""
+    forms, others = _forms(word), _forms(other)
+    if not forms.isdisjoint(others) or _means(word, other):
+        return True
+    return any(_derived(form, each) for form in forms for each in others)
+
+
+def _means(word: str, other: str) -> bool:
+    """Whether two words, or what they are forms of, may stand for each other."""
+    others = _forms(other)
+    return any(not others.isdisjoint(synonyms().get(form, ())) for form in _forms(word))
+
+
+def _derived(word: str, other: str) -> bool:
+    """Whether two words have a beginning in common, and behind it nothing but endings of one family."""
+    shorter = min(len(word), len(other))
+    common = next((at for at in range(shorter) if word[at] != other[at]), shorter)
+    return any(word[at:] in _FAMILY and other[at:] in _FAMILY for at in range(_LEAST_COMMON, common + 1))
+
+
+def _is_past(word: str) -> bool:
+    return word in _PAST or word.endswith("ed")
+
+
+def _excluding(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether one text has a word, and the other in its place one that excludes it."""
+    mine, yours = {*one} - {*other}, {*other} - {*one}
+    return any(_exclude(word, against) for word in mine for against in yours)
+
+
+@lru_cache(maxsize=1 << 14)
+def _exclude(word: str, other: str) -> bool:
+    if _inflected(word, other) or _inflected(other, word):
+        return True
+    if _is_past(word) == _is_past(other) and _means(word, other):
+        return False
+    if any(word in line and other in line for line in _EXCLUSIVE):
+        return True
+    forms, others = _forms(word), _forms(other)
+    if any(form in opposites().get(each, ()) for each in forms for form in others):
+        return True
+    return any(_turned(form, each) or _turned(each, form) for form in forms for each in others)
+
+
+def _inflected(word: str, of: str) -> bool:
+    """Whether a word is the past, the comparative or the superlative of another."""
+    if word in _PAST:
+        return _PAST[word] == of
+    return word.endswith(("ed", "er", "est")) and of in _forms(word)
+
+
+def _turned(word: str, other: str) -> bool:
+    """Whether two words differ in a prefix or an ending that turns what they say."""
+    for begin, turned in _PREFIXES:
+        stem = word[len(begin) :]
+        if len(stem) >= _LEAST_STEM and word.startswith(begin) and other == turned + stem:
+            return True
+    return any(
+        word.endswith(end) and len(word) - len(end) >= _LEAST_STEM and other == word[: len(word) - len(end)] + turned
+        for end, turned in _SUFFIXES
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def _forms(word: str) -> frozenset[str]:
+    """A word and what it may be a form of: the verb of a past or of an -ing, the adjective of an adverb."""
+    return frozenset({word, *_roots(word)})
+
+
+def _roots(word: str) -> Iterator[str]:
+    if word in _OF_VERBS:
+        yield _OF_VERBS[word]
+    for ending in ("ing", "ed", "er", "est", "ly", "n"):
+        stem = word.removesuffix(ending)
+        if stem != word and len(stem) >= _LEAST_ROOT:
+            yield stem
+            yield stem + "e"
+            if stem[-1] == stem[-2]:
+                yield stem[:-1]
+            if stem.endswith("i"):
+                yield stem[:-1] + "y"
+
+
+def _reordered(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two texts say the same words in another order."""
+    return one != other and Counter(one) == Counter(other)
+
+
+HASH_BYTES = 16
+SHORT = 1_000
+"""Characters of a text of which many are remembered."""
+
+
+def text_hash(text: str) -> bytes:
+    """16 bytes, equal for texts that differ in case but for that of `identifiers`, blanks and final punctuation."""
+    return _short_hash(text) if len(text) <= SHORT else _hash(text)
+
+
+def fingerprint(text: str) -> bytes:
+    """16 bytes, equal for texts of the same wording; of a long text, and of one without words, its hash."""
+    if len(text) > LONGEST:
+        return text_hash(text)
+    return _short_print(text) if len(text) <= SHORT else _long_print(text)
+
+
+def _hash(text: str) -> bytes:
+    return _digest("text", "\0".join((normalised(text), *identifiers(text))))
+
+
+def _print(text: str) -> bytes:
+    found = words(text)
+    return _digest("words", "\x1f".join((*found, *identifiers(text)))) if found else text_hash(text)
+
+
+# Kept for a while: they are asked for five times while a memory is stored, and once more by the memory view, which may
+# be some thousand memories behind.
+_short_hash, _short_print = lru_cache(maxsize=1 << 13)(_hash), lru_cache(maxsize=1 << 13)(_print)
+_long_print = lru_cache(maxsize=512)(_print)
+
+
+def same(first: str, second: str) -> bool:
+    """Whether two texts say the same, word for word."""
+    return fingerprint(first) == fingerprint(second) or text_hash(first) == text_hash(second)
+
+
+def differs(first: str, second: str) -> Difference:
+    """What keeps two texts from being one: the first that there is of negation, numbers, names, and other words."""
+    if same(first, second):
+        return ""
+    one, other = words(first[:LONGEST]), words(second[:LONGEST])
+    if negations(one) != negations(other):
+        return "not"
+    if numbers(one) != numbers(other):
+        return "numbers"
+    return "names" if _named_otherwise(first, second, one, other) else "words"
+
+
+def conflicts(first: str, second: str) -> Difference:
+    """What keeps two near texts from being consolidated; less than ``differs``: other words may say the same."""
+    return "" if same(first, second) else contrast(first[:LONGEST], second[:LONGEST])
+
+
+def _named_otherwise(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether the words that differ are names, as far as capitals tell; a text's first word may be one."""
+    named = {*names(first), *names(second), *one[:1], *other[:1]}
+    if sorted(one) == sorted(other):
+        return True
+    differing = {*one} ^ {*other}
+    return bool(differing) and differing <= {word for name in named for word in words(name)}
+
+
+def _digest(kind: str, text: str) -> bytes:
+    return hashlib.sha256(f"{kind}\0{text}".encode(errors="surrogatepass")).digest()[:HASH_BYTES]
+
+
+def complete_linkage(pairs: Mapping[tuple[str, str], float]) -> list[list[str]]:
+    """Groups of at least two, in which each two are one of the pairs; the same for the same pairs in any order.
+
+    The most similar come together first, so that a chain of pairs does not drift: a group takes in another once the
+    least similar pair between the two has been met. Members and groups are in order.
+    """
+    group_of: dict[str, str] = {}
+    members: dict[str, list[str]] = {}
+    met: dict[str, dict[str, int]] = {}
+    for first, second in _best_first(pairs):
+        one, other = (_group(each, group_of, members, met) for each in (first, second))
+        if one == other:
+            continue
+        met[one][other] = met[other][one] = met[one].get(other, 0) + 1
+        if met[one][other] == len(members[one]) * len(members[other]):
+            _join(one, other, group_of, members, met)
+    return sorted(sorted(group) for group in members.values() if len(group) > 1)
+
+
+def _best_first(pairs: Mapping[tuple[str, str], float]) -> Iterable[tuple[str, str]]:
+    ordered = {(min(pair), max(pair)): similarity for pair, similarity in pairs.items() if pair[0] != pair[1]}
+    return sorted(ordered, key=lambda pair: (-ordered[pair], pair))
+
+
+def _group(each: str, group_of: dict[str, str], members: dict[str, list[str]], met: dict[str, dict[str, int]]) -> str:
+    if each not in group_of:
+        group_of[each], members[each], met[each] = each, [each], {}
+    return group_of[each]
+
+
+def _join(
+    one: str, other: str, group_of: dict[str, str], members: dict[str, list[str]], met: dict[str, dict[str, int]]
+) -> None:
+    """The smaller of two groups goes into the other, with what it has met."""
+    into, gone = (one, other) if len(members[one]) >= len(members[other]) else (other, one)
+    for each in members.pop(gone):
+        group_of[each] = into
+        members[into].append(each)
+    for third, count in met.pop(gone).items():
+        del met[third][gone]
+        if third != into:
+            met[into][third] = met[third][into] = met[into].get(third, 0) + count

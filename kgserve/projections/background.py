@@ -1,0 +1,134 @@
+"""Companions of the pool that have views of every store while it is open, and threads that serve these."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from kgserve.platform.errors import Unavailable
+from kgserve.projections.base import FollowedStore
+from kgserve.projections.follower import FollowerThread, View
+
+AnyStore = TypeVar("AnyStore", bound=FollowedStore)
+Own = TypeVar("Own")
+OneView = TypeVar("OneView", bound=View)
+
+
+class PerStore(ABC, Generic[AnyStore, Own]):
+    """A companion of the pool; see `stores.pool.Companion`."""
+
+    of_copies = False
+
+    def __init__(self, *threads: FollowerThread) -> None:
+        """``threads`` are those that serve its views."""
+        self._threads = threads
+        self._open: dict[str, Own] = {}
+        self._lock = threading.Lock()
+
+    def give_way(self, are_others_served: Callable[[], bool]) -> None:
+        """Leave cores to requests while that says so: what takes long takes three times as long then."""
+        for thread in self._threads:
+            thread.schedule.are_others_served = are_others_served
+
+    def opened(self, store: AnyStore) -> None:
+        """Begin to follow a store."""
+        own = self._begun(store)
+        if own is None:
+            return
+        with self._lock:
+            self._open[store.name] = own
+        for thread, view in self._served(own):
+            thread.follow(view)
+
+    def closing(self, store: AnyStore) -> None:
+        """Follow a store no more; blocks until what is in progress has ended."""
+        with self._lock:
+            own = self._open.pop(store.name, None)
+        if own is not None:
+            self._let_go(own)
+
+    def halt(self) -> None:
+        """Begin no further step, and end those in progress soon: all stores are about to close."""
+        for thread in self._threads:
+            thread.schedule.close()
+        for own in self._every():
+            for _, view in self._served(own):
+                view.stop()
+
+    def close(self) -> None:
+        """End the threads; the stores are closed already."""
+        for thread in self._threads:
+            thread.close()
+
+    def found(self, store: AnyStore) -> Own | None:
+        """What it has of a store; None when that is just closing."""
+        with self._lock:
+            return self._open.get(store.name)
+
+    @abstractmethod
+    def _begun(self, store: AnyStore) -> Own | None:
+        """What it has of a store from now on; None for nothing."""
+
+    @abstractmethod
+    def _served(self, own: Own) -> Iterable[tuple[FollowerThread, View]]:
+        """The views of a store, each with the thread that serves it."""
+
+    def _let_go(self, own: Own) -> None:
+        """Close what it had of a store."""
+        for thread, view in self._served(own):
+            if thread.forget(view):
+                view.close()
+
+    def _every(self) -> list[Own]:
+        """What it has of all open stores."""
+        with self._lock:
+            return list(self._open.values())
+
+    def _of(self, store: AnyStore, missing: str) -> Own:
+        """What it has of an open store. Raises Unavailable, with the text ``missing``, when that is nothing."""
+        found = self.found(store)
+        if found is None:
+            if not self.of_copies:
+                store.require_own()
+            raise Unavailable(missing)
+        return found
+
+
+class OnePerStore(PerStore[AnyStore, OneView]):
+    """One view of each store, all of them in one thread."""
+
+    def _served(self, own: OneView) -> Iterable[tuple[FollowerThread, View]]:
+        return ((self._threads[0], own),)
+
+
+class Reminding(OnePerStore[AnyStore, OneView]):
+    """The same, each of which is reminded now and then, by a thread of its own."""
+
+    def __init__(self, thread: FollowerThread, name: str, seconds: float) -> None:
+        """``name`` is that of the other thread, and ``seconds`` how often it does so."""
+        super().__init__(thread)
+        self._closed = threading.Event()
+        self._reminder = threading.Thread(target=self._remind_all, args=(seconds,), name=name, daemon=True)
+        self._reminder.start()
+
+    def halt(self) -> None:
+        """See `PerStore.halt`."""
+        self._closed.set()
+        super().halt()
+
+    def close(self) -> None:
+        """See `PerStore.close`."""
+        self._closed.set()
+        super().close()
+        self._reminder.join()
+
+    @abstractmethod
+    def _remind(self, own: OneView) -> None:
+        """Have a view look whether anything is due."""
+
+    def _remind_all(self, seconds: float) -> None:
+        while not self._closed.wait(seconds):
+            for own in self._every():
+                self._remind(own)

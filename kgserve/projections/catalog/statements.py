@@ -1,0 +1,159 @@
+"""What the catalog asks SQLite: texts made of constants, values as parameters."""
+# ruff: noqa: S608 - nothing of a caller's is put into them
+
+from __future__ import annotations
+
+from kgserve.storage.model.filters import NodeFilter
+
+FORMAT = 4
+# Readers go on while a large write is taken in. A power loss may take its end, but nothing out of the middle.
+SETUP = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+"""
+# "tagged" and "valid" have rows for those nodes alone that have tags, or a bound in the world's time.
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS node (id TEXT PRIMARY KEY, type TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS node_type ON node (type, id);
+CREATE TABLE IF NOT EXISTS tagged (tag TEXT, id TEXT, PRIMARY KEY (tag, id)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tagged_node ON tagged (id, tag);
+CREATE TABLE IF NOT EXISTS valid (id TEXT PRIMARY KEY, start INTEGER, stop INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tally (kind TEXT, name TEXT, count INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tally_count ON tally (kind, count DESC, name);
+CREATE TABLE IF NOT EXISTS cursor (
+    one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, nodes INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO cursor VALUES (1, -1, 0);
+PRAGMA user_version = {FORMAT};
+"""
+SEQUENCE = "SELECT sequence FROM cursor"
+NODES = "SELECT nodes FROM cursor"
+MOVE = "UPDATE cursor SET sequence = ?, nodes = nodes + ?"
+RESET = "UPDATE cursor SET sequence = ?, nodes = (SELECT count(*) FROM node)"
+
+EXAMPLES = "SELECT id FROM node WHERE type = :type ORDER BY id LIMIT :limit"
+TYPE_OF = "SELECT type FROM node WHERE id = ?"
+ADD = "INSERT INTO node VALUES (?, ?)"
+PUT = f"{ADD} ON CONFLICT (id) DO UPDATE SET type = excluded.type"
+DROP = "DELETE FROM node WHERE id = ?"
+
+TAGS_OF = "SELECT tag FROM tagged WHERE id = ?"
+TAG = "INSERT INTO tagged VALUES (?, ?)"
+UNTAG = "DELETE FROM tagged WHERE tag = ? AND id = ?"
+ANY_EXTRAS = "SELECT EXISTS (SELECT 1 FROM tagged) OR EXISTS (SELECT 1 FROM valid)"
+BOUND = "INSERT INTO valid VALUES (?, ?, ?)"
+UNBOUND = "DELETE FROM valid WHERE id = ?"
+
+TALLY_ADD = "INSERT INTO tally VALUES (?, ?, ?)"
+TALLY = f"{TALLY_ADD} ON CONFLICT (kind, name) DO UPDATE SET count = count + excluded.count"
+TALLY_END = "DELETE FROM tally WHERE kind = ? AND name = ? AND count <= 0"
+TALLY_TYPES = "INSERT INTO tally SELECT ?, type, count(*) FROM node GROUP BY type"
+COUNT = "SELECT count FROM tally WHERE kind = ? AND name = ?"
+MOST = "SELECT name, count FROM tally WHERE kind = :kind ORDER BY count DESC, name LIMIT :limit"
+# A plus keeps SQLite off an index: off that by name in the first, off that by count in the second.
+MOST_BETWEEN = """
+SELECT name, count FROM tally WHERE kind = :kind AND +name >= :first AND +name < :behind
+ORDER BY count DESC, name LIMIT :limit
+"""
+FEW_BETWEEN = """
+SELECT name, count FROM tally WHERE kind = :kind AND name >= :first AND name < :behind
+ORDER BY +count DESC, name LIMIT :limit
+"""
+HOW_MANY = """
+SELECT count(*) FROM (SELECT 1 FROM tally WHERE kind = :kind AND name >= :first AND name < :behind LIMIT :limit)
+"""
+
+# Made when somebody first asks for an attribute, and from then on kept in step: the cursor tells whether it has been. A
+# version that did not know of it would leave it behind.
+ATTRIBUTES = """
+CREATE TABLE attribute (value BLOB, id TEXT, PRIMARY KEY (value, id)) WITHOUT ROWID;
+CREATE TABLE attribute_cursor (sequence INTEGER NOT NULL);
+INSERT INTO attribute_cursor SELECT sequence FROM cursor;
+"""
+ATTRIBUTES_BY_NODE = "CREATE INDEX attribute_node ON attribute (id, value)"
+NO_ATTRIBUTES = """
+DROP TABLE IF EXISTS attribute;
+DROP TABLE IF EXISTS attribute_cursor;
+"""
+HAS_ATTRIBUTES = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'attribute_cursor')"
+ATTRIBUTES_FIT = "SELECT EXISTS (SELECT 1 FROM attribute_cursor JOIN cursor USING (sequence))"
+MOVE_ATTRIBUTES = "UPDATE attribute_cursor SET sequence = ?"
+VALUES_OF = "SELECT value FROM attribute WHERE id = ?"
+VALUE = "INSERT INTO attribute VALUES (?, ?)"
+NO_VALUE = "DELETE FROM attribute WHERE value = ? AND id = ?"
+HOW_MANY_HAVE = "SELECT count(*) FROM (SELECT 1 FROM attribute WHERE value = ? LIMIT ?)"
+
+# The attributes of states that are over, for lists as of a commit; as far as somebody has needed them.
+PAST = """
+CREATE TABLE IF NOT EXISTS past_attribute (
+    value BLOB, last INTEGER, id TEXT, first INTEGER NOT NULL, PRIMARY KEY (value, last, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS past_place (last INTEGER NOT NULL, id TEXT NOT NULL, oldest INTEGER NOT NULL)
+"""
+NO_PAST = """
+DROP TABLE IF EXISTS past_attribute;
+DROP TABLE IF EXISTS past_place;
+"""
+PAST_PLACE = "SELECT last, id, oldest FROM past_place"
+NO_PAST_PLACE = "DELETE FROM past_place"
+PAST_MOVE = "INSERT INTO past_place VALUES (?, ?, ?)"
+PAST_VALUE = "INSERT OR REPLACE INTO past_attribute VALUES (?, ?, ?, ?)"
+PAST_FORGET = "DELETE FROM past_attribute WHERE last <= ?"
+
+
+def having_had(conditions: int) -> str:
+    """The ids of nodes whose state as of ``:at`` is over and had the attributes ``:value0`` and so on."""
+    others = "".join(
+        f" AND EXISTS (SELECT 1 FROM past_attribute WHERE value = :value{place} AND last = here.last AND id = here.id)"
+        for place in range(1, conditions)
+    )
+    return f"SELECT id FROM past_attribute AS here WHERE value = :value0 AND last > :at AND first <= :at{others}"
+
+
+def passing(source: str, wanted: NodeFilter) -> str:
+    """Ids behind ``:after`` in order, each twice, with whether it fits: those with one entry in an index, or all.
+
+    ``source`` is "type", "tag", "attribute" or "all"; ``:source`` is the type, the tag, or the digest of the attribute.
+    """
+    table, first = _SOURCES[source]
+    fits = _conditions(wanted, source)
+    return f"SELECT id, id, {fits} FROM {table} AS here WHERE {first}id > :after ORDER BY id LIMIT :limit"
+
+
+def having(source: str, wanted: NodeFilter) -> str:
+    """The ids that fit; ``source`` as in `passing`."""
+    table, first = _SOURCES[source]
+    return f"SELECT id FROM {table} AS here WHERE {first}{_conditions(wanted, source)} LIMIT :limit"
+
+
+def counting(source: str, wanted: NodeFilter) -> str:
+    """How many fit, of so many that were looked at; ``source`` as in `passing`."""
+    table, first = _SOURCES[source]
+    looked_at = f"SELECT {_conditions(wanted, source)} AS fits FROM {table} AS here WHERE {first}1 LIMIT :limit"
+    return f"SELECT coalesce(sum(fits), 0), count(*) FROM ({looked_at})"
+
+
+_SOURCES = {
+    "type": ("node", "type = :source AND "),
+    "tag": ("tagged", "tag = :source AND "),
+    "attribute": ("attribute", "value = :source AND "),
+    "all": ("node", ""),
+}
+
+
+def _conditions(wanted: NodeFilter, source: str) -> str:
+    """Whether a node ``here`` fits; what its index says already is not asked again, but for a tag or attribute."""
+    conditions = [
+        f"EXISTS (SELECT 1 FROM tagged WHERE tag = :tag{place} AND id = here.id)" for place in range(len(wanted.tags))
+    ]
+    conditions += [
+        f"EXISTS (SELECT 1 FROM attribute WHERE value = :value{place} AND id = here.id)"
+        for place in range(len(wanted.attributes))
+    ]
+    if wanted.types and source != "type":
+        names = ", ".join(f":type{place}" for place in range(len(wanted.types)))
+        conditions.append(f"(SELECT type FROM node WHERE id = here.id) IN ({names})")
+    if wanted.valid_at is not None:
+        outside = "start > :valid_at OR stop <= :valid_at"
+        conditions.append(f"NOT EXISTS (SELECT 1 FROM valid WHERE id = here.id AND ({outside}))")
+    return f"({' AND '.join(conditions) or '1'})"

@@ -1,0 +1,341 @@
+"""Telling others what stores contain: each of them follows the journal of every store, from a place of its own.
+
+What commits come to is what the indexes here are fed with, too. The place is put down when a batch was taken, so what
+was taken just before a crash is sent again, and nothing is left out. Nobody keeps the journal for them: who was not
+told for so long that it begins later is told everything anew, from the present rows.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import structlog
+
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import write_whole
+from kgserve.platform.errors import KgserveError, NoStore
+from kgserve.projections.background import PerStore
+from kgserve.projections.base import FollowedPool, FollowedStore
+from kgserve.projections.connectors import ContentChange, SyncBatch
+from kgserve.projections.connectors.plugs import Plug
+from kgserve.projections.follower import CLOSED_PATIENCE_SECONDS, Erasure, FollowerThread, View, net_rows
+from kgserve.storage.journal.tail import Tail
+from kgserve.storage.layout import Layout, closed_state
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.statuses import SyncerStatus
+from kgserve.storage.rows.snapshot import Rows
+
+log = structlog.get_logger()
+
+ROWS_AT_ONCE = 1_000
+BATCH_BYTES = 1 << 20
+"""Of contents and attributes in one batch; a single node may have more."""
+TURN_SECONDS = 3.0
+"""So long a store that was opened has before the next one is; what is closed before it was told has another turn."""
+PAUSE_SECONDS = 30.0
+_PLACES_LOST = 1_000
+_FAILURES_HELD = 8
+
+_Pages = Iterator[tuple[tuple[ContentChange, ...], bool]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The commit up to which the ``target`` was told."""
+
+    sequence: int
+    target: str = ""
+
+
+def place_of(layout: Layout, plug: Plug) -> Place | None:
+    """How far one was told of a store; None where it has to be told everything."""
+    try:
+        found = decode_json(layout.syncing(plug.name).read_bytes(), Place)
+    except (OSError, ValueError):
+        return None
+    return found if found.target == plug.target else None
+
+
+class Sync(View):
+    """One who is told of one store."""
+
+    def __init__(self, store: FollowedStore, plug: Plug, most: int) -> None:
+        """A batch has ``most`` changes."""
+        super().__init__(store)
+        self.name = plug.name
+        self._plug = plug
+        self._most = most
+        self._tail = Tail(store.layout.journal)
+        self._saved = 0
+        self._sent = self._failures = self._failed_in_a_row = 0
+        self._filling: Generator[SyncBatch] | None = None
+        self._held: SyncBatch | None = None
+        # What waits to be sent may be what was erased just now.
+        self._stale = threading.Event()
+        store.after_erasing.append(self._stale.set)
+
+    @property
+    def lag(self) -> int:
+        """Commits that it was not told of."""
+        return max(self.store.state.sequence - self.reached, 0)
+
+    def status(self) -> SyncerStatus:
+        """How it stands."""
+        return SyncerStatus(
+            name=self.name,
+            sequence=self.reached,
+            lag=self.lag,
+            sent=self._sent,
+            failures=self._failures,
+            error=self.error,
+        )
+
+    @property
+    def sent(self) -> int:
+        """Changes that were taken since the store was opened."""
+        return self._sent
+
+    def fail(self, error: str) -> None:
+        """See `View.fail`."""
+        self._failures += 1
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= _FAILURES_HELD:
+            # What is kept in memory for one that is away is let go of, and read again when it is back.
+            self._stop_filling()
+        super().fail(error)
+
+    def close(self) -> None:
+        """Put down how far it is."""
+        self._stop_filling()
+        if self.reached > self._saved:
+            self._save(self.reached)
+
+    def _erase(self, erasure: Erasure) -> None:
+        """It has no files with contents."""
+
+    def _open(self) -> int:
+        place = place_of(self.store.layout, self._plug)
+        if place is None:
+            self.refill_wanted = True
+            return 0
+        self._saved = place.sequence
+        return place.sequence
+
+    def _is_behind(self) -> bool:
+        return self.refill_wanted or self.sequence < self.store.state.sequence
+
+    def _refill(self) -> None:
+        """Tell a batch of all that there is; the next step tells the next."""
+        self.refill_wanted = True
+        if self._stale.is_set():
+            self._stale.clear()
+            self._stop_filling()
+        if self._filling is None:
+            self._filling = self._everything()
+        self._held = batch = self._held or next(self._filling)
+        self._send(batch)
+        self._held = None
+        if not batch.more:
+            self._stop_filling()
+            self.refill_wanted = False
+            self._reach(batch.sequence)
+
+    def _everything(self) -> Generator[SyncBatch]:
+        with self.store.reading() as rows:
+            yield from self._batches(0, rows.at, _contents_of(rows), anew=True)
+
+    def _stop_filling(self) -> None:
+        filling, self._filling, self._held = self._filling, None, None
+        if filling is not None:
+            filling.close()
+
+    def _advance(self) -> None:
+        changes = self._tail.page(self.sequence, self.store.journal.last, ROWS_AT_ONCE)
+        if not changes:
+            return
+        sequence, told = changes[-1].sequence, False
+        for batch in self._batches(self.sequence, sequence, _contents(changes)):
+            if batch.changes:
+                self._send(batch)
+                told = True
+        if told or sequence - self._saved >= _PLACES_LOST:
+            self._reach(sequence)
+        else:
+            self._move(sequence)
+
+    def _batches(
+        self, after: int, sequence: int, changes: Iterable[ContentChange], *, anew: bool = False
+    ) -> Generator[SyncBatch]:
+        for part, (some, more) in enumerate(_pages(changes, self._most)):
+            yield SyncBatch(
+                store=self.store.name,
+                after=after,
+                sequence=sequence,
+                part=part,
+                more=more,
+                anew=anew,
+                changes=some,
+            )
+
+    def _send(self, batch: SyncBatch) -> None:
+        self._continue()
+        try:
+            self._plug.syncer.sync(batch, self._stopping.is_set)
+        except Exception:
+            self._continue()
+            raise
+        # The store may be closed by now, or be another one of the same name.
+        self._continue()
+        self._sent += len(batch.changes)
+        self._failed_in_a_row = 0
+        self.error = None
+
+    def _reach(self, sequence: int) -> None:
+        self._save(sequence)
+        self._move(sequence)
+
+    def _save(self, sequence: int) -> None:
+        write_whole(self.store.layout.syncing(self.name), msgspec.json.encode(Place(sequence, self._plug.target)))
+        self._saved = sequence
+
+
+def _contents(changes: Iterable[ChangeSet]) -> Iterator[ContentChange]:
+    rows, _ = net_rows(changes)
+    return (_content(node_id, row) for node_id, row in rows.items())
+
+
+def _contents_of(rows: Rows) -> Iterator[ContentChange]:
+    return (_content(row.id, row) for row in rows.all_nodes() if _has_content(row))
+
+
+def _has_content(row: NodeRow) -> bool:
+    return bool(row.content) and not (row.extras is not None and row.extras.ended)
+
+
+def _content(node_id: str, row: NodeRow | None) -> ContentChange:
+    if row is None or not _has_content(row):
+        return ContentChange(id=node_id, sequence=0 if row is None else row.sequence)
+    attributes = {} if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, Any])
+    extras = row.extras
+    return ContentChange(
+        id=node_id,
+        content=row.content,
+        type=row.type,
+        name="" if extras is None else extras.name,
+        tags=() if extras is None else extras.tags,
+        attributes=attributes,
+        sequence=row.sequence,
+    )
+
+
+def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
+    """Changes by the batch, and whether there are more; at least one batch."""
+    page: list[ContentChange] = []
+    size = 0
+    for change in changes:
+        weight = len(change.content or "") + sum(map(len, map(str, change.attributes.values())))
+        if page and (len(page) >= most or size + weight > BATCH_BYTES):
+            yield tuple(page), True
+            page, size = [], 0
+        page.append(change)
+        size += weight
+    yield tuple(page), False
+
+
+class Syncers(PerStore[FollowedStore, list[Sync]]):
+    """A companion of the pool: tells others of every store while it is open, and opens those that are behind."""
+
+    def __init__(self, plugged: list[Plug], most: int) -> None:
+        self._plugs = plugged
+        self._most = most
+        self._by_name = {plug.name: FollowerThread(f"syncer-{plug.name}") for plug in plugged}
+        super().__init__(*self._by_name.values())
+        self._behind: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._catching_up: threading.Thread | None = None
+
+    def catch_up(self, pool: FollowedPool) -> None:
+        """Have stores that are behind, and that nobody opens, told of."""
+        self._catching_up = threading.Thread(target=self._open_those_behind, args=(pool,), name="syncers", daemon=True)
+        self._catching_up.start()
+
+    def halt(self) -> None:
+        """Send nothing more: all stores are about to close."""
+        self._stopping.set()
+        self._behind.put(None)
+        super().halt()
+
+    def of(self, store: FollowedStore) -> list[Sync]:
+        """Those who are told of an open store; none when it is just closing."""
+        return self.found(store) or []
+
+    def close(self) -> None:
+        """End the threads; the stores are closed already."""
+        self.halt()
+        for plug in self._plugs:
+            if self._by_name[plug.name].close():
+                plug.close()
+        if self._catching_up is not None:
+            self._catching_up.join(CLOSED_PATIENCE_SECONDS)
+
+    def _begun(self, store: FollowedStore) -> list[Sync]:
+        return [Sync(store, plug, self._most) for plug in self._plugs]
+
+    def _served(self, own: list[Sync]) -> Iterator[tuple[FollowerThread, Sync]]:
+        return ((self._by_name[sync.name], sync) for sync in own)
+
+    def _let_go(self, own: list[Sync]) -> None:
+        """Follow a store no more. Whoever is slow to let go is left behind."""
+        for thread, sync in self._served(own):
+            store = sync.store.name
+            if not thread.forget(sync, CLOSED_PATIENCE_SECONDS):
+                log.warning("syncer_left_behind", store=store, syncer=sync.name)
+                continue
+            if sync.lag:
+                self._behind.put(store)
+            try:
+                sync.close()
+            except OSError as error:
+                log.warning("syncer_place_not_saved", store=store, syncer=sync.name, error=str(error))
+
+    def _open_those_behind(self, pool: FollowedPool) -> None:
+        for name in pool.here():
+            if self._stopping.is_set():
+                return
+            if self._is_behind(pool.layout(name)):
+                self._behind.put(name)
+        while not self._stopping.is_set() and (name := self._behind.get()) is not None:
+            try:
+                self._serve(pool, name)
+            except NoStore:
+                log.info("syncers_store_gone", store=name)
+            except (KgserveError, OSError) as error:
+                if self._stopping.is_set():
+                    return
+                log.warning("syncers_passed_over", store=name, error=str(error))
+                self._behind.put(name)
+                self._stopping.wait(PAUSE_SECONDS)
+
+    def _is_behind(self, layout: Layout) -> bool:
+        places = [place_of(layout, plug) for plug in self._plugs]
+        try:
+            last = closed_state(layout).sequence
+        except (KgserveError, OSError):
+            return False
+        return any(place is None or place.sequence < last for place in places)
+
+    def _serve(self, pool: FollowedPool, name: str) -> None:
+        """Open a store, which stays so until others need its place, and give it time; more where telling fails."""
+        with pool.lease(name) as store:
+            syncs = self.of(store)
+        end = time.monotonic() + TURN_SECONDS
+        while time.monotonic() < end and any(sync.lag and sync.error is None for sync in syncs):
+            if self._stopping.wait(0.05):
+                return
+        if any(sync.error for sync in syncs):
+            self._stopping.wait(PAUSE_SECONDS)

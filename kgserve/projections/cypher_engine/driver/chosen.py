@@ -1,0 +1,7 @@
+"""Which engine this process runs; set before `driver.binding` is first imported."""
+
+from __future__ import annotations
+
+from kgserve.platform.settings import EngineName
+
+engine: EngineName = "kuzu"

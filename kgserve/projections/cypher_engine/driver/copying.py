@@ -1,0 +1,240 @@
+"""Rows into and out of engine files, by COPY and Parquet files, in a page cache of any size.
+
+Filling a new file: the engine holds a whole node group, 131,072 rows, in its page cache until it is full, twice over
+while it grows. There is no smaller group; so a group whose rows would take too much is filled up with rows that have no
+key. The engine counts them as errors and marks them as deleted: they are in no index, no query meets them, and they
+take hardly room.
+
+Reading all rows: the engine gathers 131,072 rows before it writes any of them. So nodes are written in slices by their
+sequence, each about an eighth of the cache, and put together afterwards. The engine leaves out groups of rows whose
+sequences are none of a slice's, and files are filled in about that order: each group is read a few times at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import LiteralString, cast
+
+from kgserve.platform.allocator import give_back
+from kgserve.platform.errors import InvalidInput
+from kgserve.platform.lazy_pyarrow import pa, pq
+from kgserve.projections.cypher_engine.driver.columns import edge_query, node_query
+from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.storage.journal.snapshot import width_of_rows
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.digest import Stated
+from kgserve.storage.model.fields import EDGE, ENDS, NODE, Width, names
+
+
+def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
+    """COPY takes no parameter for its file, so the path becomes part of the text. Raises InvalidInput."""
+    path = str(file)
+    if not path.isprintable() or "'" in path or "\\" in path:
+        raise InvalidInput(
+            f"{path}: the engine cannot read or write a path with quotes, backslashes or control characters"
+        )
+    return cast("LiteralString", f"{statement} {direction} '{path}'{options}")
+
+
+GROUP_ROWS = 1 << 17
+"""Rows of a node group of the engine."""
+# Otherwise whole columns of a row group are read at once.
+_READ_BYTES = 1 << 20
+_SPREAD = "spread.parquet"
+# What a row group may have: the engine reads up to 2,048 rows of one at a time.
+_BLOCK_BYTES = 8 << 20
+_BLOCK_ROWS = 10_000
+# Memory of the engine for an edge, by what its columns take in the file and beside that: measured, and rounded up.
+_EDGE_FACTOR = 8
+_EDGE_BYTES = 600
+
+
+def load(session: Session, folder: Path, state: StoreState, group_bytes: int) -> None:
+    """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Never for a file in service.
+
+    No node group gets much more than ``group_bytes`` of rows.
+    """
+    width = width_of_rows(folder)
+    # Copying nothing still costs 2 MB of file.
+    if state.nodes:
+        fields = f"({', '.join(names(NODE.columns(width)))})" if width < session.width else ""
+        _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
+    if state.edges:
+        fields = f"({', '.join(names(EDGE.columns(width)[ENDS:]))})" if width < session.width else ""
+        session.run(copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
+
+
+def edge_memory(folder: Path) -> int:
+    """About the bytes of page cache that loading the edges of a folder takes: all of them are in it at once."""
+    with pq.ParquetFile(folder / "edges.parquet") as parquet:
+        return (
+            _EDGE_FACTOR * sum(size for _rows, size in _groups(parquet.metadata))
+            + _EDGE_BYTES * parquet.metadata.num_rows
+        )
+
+
+def _load_nodes(session: Session, folder: Path, statement: str, group_bytes: int) -> None:
+    rows, spread = folder / "nodes.parquet", folder / _SPREAD
+    try:
+        if _spread(rows, spread, group_bytes):
+            # Two threads would fill two groups at a time, and neither begin where a group of the file begins.
+            session.run("CALL threads=1")
+            session.run(copy(statement, spread, "FROM", " (ignore_errors=true)"))
+        else:
+            session.run(copy(statement, rows, "FROM"))
+    finally:
+        spread.unlink(missing_ok=True)
+
+
+def _spread(rows: Path, target: Path, group_bytes: int) -> bool:
+    """Write rows with rows without a key between them where a group would get too much; False where none would."""
+    spread = False
+    with pq.ParquetFile(rows, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+        if sum(size for _rows, size in _groups(parquet.metadata)) <= group_bytes // 2:
+            return False
+        with pq.ParquetWriter(target, parquet.schema_arrow, compression="none", use_dictionary=False) as writer:
+            for block, filler in _blocks(parquet, group_bytes):
+                if filler:
+                    spread = True
+                    writer.write_batch(_nothing(parquet.schema_arrow, filler))
+                writer.write_batch(block)
+    return spread
+
+
+def _blocks(parquet: pq.ParquetFile, group_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows in blocks that each belong to one group, with the rows that are missing to the end of the one before."""
+    count = size = 0
+    for block in _small_blocks(parquet):
+        filler = 0
+        if size and size + block.nbytes > group_bytes:
+            filler = GROUP_ROWS - count
+            count = size = 0
+        fits = block.slice(0, GROUP_ROWS - count)
+        yield fits, filler
+        count, size = count + fits.num_rows, size + fits.nbytes
+        if count == GROUP_ROWS:
+            rest = block.slice(fits.num_rows)
+            count, size = rest.num_rows, rest.nbytes
+            if rest.num_rows:
+                yield rest, 0
+
+
+def _small_blocks(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
+        # Rows differ: a block of the average size may have the largest.
+        parts = -(-batch.nbytes // _BLOCK_BYTES)
+        step = max(1, -(-batch.num_rows // max(parts, 1)))
+        yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+
+
+def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
+    return min([_BLOCK_ROWS, *(max(1, _BLOCK_BYTES * rows // max(size, 1)) for rows, size in _groups(metadata))])
+
+
+def _groups(metadata: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+    """Rows of each row group, and the bytes of its columns; what the engine says of whole row groups is wrong."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        yield group.num_rows, sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
+
+
+def _nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
+
+
+_JOINED_ROWS = 2_000
+_ROW_BYTES = 128
+_STEPS = 4096
+_NODES = node_query("MATCH (e:Entity) RETURN")
+_EDGES = edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_LINKS = edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
+_WITHOUT = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
+_LAST = "MATCH (e:Entity) RETURN max(e.sequence)"
+_STATE = """
+MATCH (c:StoreCommit) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges ORDER BY c.sequence DESC LIMIT 1
+"""
+_SIZES = """
+MATCH (e:Entity) WHERE e.sequence IS NOT NULL
+WITH e.sequence / $step AS part, count(*) AS many, sum(size(e.content) + size(e.attributes)) AS bytes
+RETURN part, many, bytes ORDER BY part
+"""
+
+
+def state(session: Session) -> StoreState:
+    """The state of the last commit in the engine. Looks at every commit since the file was made."""
+    rows = session.rows(_STATE)
+    return Stated(*rows[0]).state if rows else StoreState()
+
+
+def dump(session: Session, folder: Path) -> StoreState:
+    """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of.
+
+    Links go to links.parquet, where the file has tables of them.
+    """
+    session.run("BEGIN TRANSACTION READ ONLY")
+    found = state(session)
+    write_nodes(session, folder)
+    write_edges(session, folder)
+    if session.width is Width.LINKS:
+        session.run(copy(f"COPY ({_LINKS.text(session)})", folder / "links.parquet"))
+    session.run("COMMIT")
+    return found
+
+
+def write_edges(session: Session, folder: Path) -> None:
+    """Write all edges to edges.parquet, within the transaction of the caller if there is one."""
+    session.run(copy(f"COPY ({_EDGES.text(session)})", folder / "edges.parquet"))
+
+
+def write_nodes(session: Session, folder: Path) -> None:
+    """As `write_edges`, of all nodes."""
+    target = folder / "nodes.parquet"
+    bounds = _bounds(session)
+    if not bounds:
+        session.run(copy(f"COPY ({_NODES.text(session)})", target))
+        return
+    conditions = list(_slices(session, bounds))
+    parts = [folder / f"nodes.{number}.parquet" for number in range(len(conditions))]
+    for condition, part in zip(conditions, parts, strict=True):
+        some = _NODES.text(session).replace("RETURN", f"WHERE {condition} RETURN", 1)
+        session.run(copy(f"COPY ({some})", part))
+    _join(parts, target)
+
+
+def _slices(session: Session, bounds: Iterable[int]) -> Iterator[LiteralString]:
+    """The conditions of the slices: each node fits one, whatever its sequence; a statement on a copy may leave it out.
+
+    COPY takes no parameters either; what stands in the text are numbers.
+    """
+    above = "TRUE"
+    for bound in bounds:
+        yield cast("LiteralString", f"{above} AND e.sequence < {bound:d}")
+        above = f"e.sequence >= {bound:d}"
+    yield cast("LiteralString", above)
+    if session.rows(_WITHOUT):
+        yield "e.sequence IS NULL"
+
+
+def _bounds(session: Session) -> list[int]:
+    """The sequences at which one slice ends and the next begins."""
+    step = max(session.rows(_LAST)[0][0] or 0, 0) // _STEPS + 1
+    bounds: list[int] = []
+    size = 0
+    for part, many, texts in session.rows(_SIZES, {"step": step}):
+        more = int(texts or 0) + _ROW_BYTES * many
+        if size and size + more > session.slice_bytes:
+            bounds.append(part * step)
+            size = 0
+        size += more
+    return bounds
+
+
+def _join(parts: list[Path], target: Path) -> None:
+    """Put files of rows together, and remove them."""
+    with pq.ParquetWriter(target, pq.read_schema(parts[0])) as writer:
+        for part in parts:
+            with pq.ParquetFile(part, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+                for batch in parquet.iter_batches(_JOINED_ROWS):
+                    writer.write_batch(batch)
+            part.unlink()
+    give_back()

@@ -1,0 +1,367 @@
+"""Running a statement that a caller wrote: its rows as plain JSON values, errors in the caller's terms.
+
+The text has passed `kgserve.cypher.guard` before; what reads runs in a read-only transaction all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS
+from kgserve.cypher.guard import Statement
+from kgserve.platform.errors import FieldError, InvalidInput
+from kgserve.platform.lazy_pyarrow import pa
+from kgserve.platform.times import format_time
+from kgserve.projections.cypher_engine.driver.binding import INTERNAL, QueryResult
+from kgserve.projections.cypher_engine.driver.columns import microseconds
+from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate_statement
+from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.storage.model.fields import Width
+from kgserve.storage.model.rows import NodeRow
+
+_INTERNAL: dict[str, str] = dict(zip(("_ID", "_LABEL", "_SRC", "_DST", "_NODES", "_RELS"), INTERNAL, strict=True))
+
+
+def _arrow_rows(table: pa.Table) -> list[list[Any]]:
+    """All rows; nodes, relations and paths have the keys that the engine's own values have."""
+    columns = [[value for chunk in column.chunks for value in _values(chunk)] for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _values(array: pa.Array) -> list[Any]:
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        return _moments(array, f"datetime64[{kind.unit}]", "Z")
+    if pa.types.is_date32(kind):
+        return _moments(array.cast(pa.int32()).cast(pa.int64()), "datetime64[D]", "")
+    if pa.types.is_duration(kind):
+        return [None if value is None else _duration(value) for value in array.cast(pa.int64()).to_pylist()]
+    if pa.types.is_map(kind):
+        return _maps(array)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _lists(array)
+    return _structs(array) if pa.types.is_struct(kind) else array.to_pylist()
+
+
+def _moments(array: pa.Array, unit: str, zone: str) -> list[str | None]:
+    """RFC 3339 where the year allows it; moments with microseconds at least, days without a time."""
+    numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    precise = unit if unit in {"datetime64[D]", "datetime64[ns]"} else "datetime64[us]"
+    texts = np.datetime_as_string(numbers.astype(unit).astype(precise))
+    there = array.is_valid().to_pylist()
+    return [f"{_signed(text)}{zone}" if valid else None for text, valid in zip(texts, there, strict=True)]
+
+
+def _signed(text: str) -> str:
+    """Years before 0 with four digits, as all others."""
+    if not text.startswith("-"):
+        return text
+    year, _, rest = text[1:].partition("-")
+    return f"-{year.zfill(4)}-{rest}"
+
+
+def _duration(microseconds: int) -> str:
+    """ISO 8601, in seconds."""
+    return f"PT{microseconds / 1_000_000:.6f}S"
+
+
+def _lists(array: pa.Array) -> list[list[Any] | None]:
+    lengths = array.value_lengths().to_pylist() if pa.types.is_list(array.type) else [array.type.list_size] * len(array)
+    return _cut(_values(array.flatten()), lengths, array.is_valid().to_pylist())
+
+
+def _maps(array: pa.Array) -> list[dict[str, Any] | None]:
+    entries = pa.ListArray.from_arrays(array.offsets, array.keys), pa.ListArray.from_arrays(array.offsets, array.items)
+    keys, items = (_lists(part) for part in entries)
+    pairs = zip(keys, items, array.is_valid().to_pylist(), strict=True)
+    return [dict(zip(map(str, k or ()), i or (), strict=True)) if there else None for k, i, there in pairs]
+
+
+def _structs(array: pa.Array) -> list[dict[str, Any] | None]:
+    names = [_INTERNAL.get(str(field.name), str(field.name)) for field in array.type]
+    there = array.is_valid().to_pylist()
+    # Not flatten(): it takes the parts of a Kùzu's struct to be where the struct is.
+    columns = [_spread(_values(array.field(number)), there) for number in range(array.type.num_fields)]
+    return [
+        {name: column[place] for name, column in zip(names, columns, strict=True)} if there[place] else None
+        for place in range(len(array))
+    ]
+
+
+def _spread(values: list[Any], there: list[bool]) -> list[Any]:
+    """Kùzu leaves out the parts of structs that are null, so that those of the next stand in their place."""
+    if len(values) == len(there):
+        return values
+    left = iter(values)
+    return [next(left) if is_there else None for is_there in there]
+
+
+def _cut(values: list[Any], lengths: list[int | None], there: list[bool]) -> list[list[Any] | None]:
+    found: list[list[Any] | None] = []
+    position = 0
+    for length, is_there in zip(lengths, there, strict=True):
+        taken = (length or 0) if is_there else 0
+        found.append(values[position : position + taken] if is_there else None)
+        position += taken
+    return found
+
+
+_ID, _LABEL, _SOURCE, _TARGET, _NODES, _RELATIONS = INTERNAL
+_BATCH = 10_000
+_LINK = "LINKS_TO"
+_INT64 = range(-(1 << 63), 1 << 63)
+_IDS_OF = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
+_ALL_IDS = "MATCH (e:Entity) RETURN offset(id(e)), e.id"
+_ELSEWHERE = "MATCH (e:Elsewhere) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.store, e.id"
+_NODES_THERE = "MATCH (e:Entity) RETURN count(*)"
+
+# Each look-up is a scan of all nodes: after so many ends the ids of all are read at once, where they fit into memory.
+MAX_LOOKED_UP = 3_000
+MAX_KNOWN = 500_000
+MAX_TIMED_ROWS = 1_000_000
+_TIMES = ("DATE", "TIMESTAMP", "INTERVAL")
+# Values of which something is looked up afterwards, in the same transaction.
+_ELEMENTS = ("NODE", "REL")
+
+
+class Cursor:
+    """The open result of a statement. ``total`` is how many rows it has."""
+
+    def __init__(
+        self, session: Session, statement: Statement, result: QueryResult, *, through_arrow: bool = False
+    ) -> None:
+        """``through_arrow`` when a node may hold any time, as in a file that a statement has written to."""
+        self._session = session
+        self._statement = statement
+        self._result = result
+        self.columns: list[str] = result.get_column_names()
+        self.types: list[str] = [str(name) for name in result.get_column_data_types()]
+        self.total: int = result.get_num_tuples()
+        self._names: dict[int, str] = {}
+        self._elsewhere: dict[int, tuple[str, str]] = {}
+        self._looked_up = 0
+        timed = through_arrow or any(time in kind for kind in self.types for time in _TIMES)
+        self._rows = self._through_arrow() if timed else self._directly()
+
+    def take(self, count: int) -> list[list[Any]]:
+        """The next rows, at most ``count``, as JSON values; none at the end.
+
+        Raises InvalidInput for over a million rows that hold times: those are only to be had all at once.
+        """
+        try:
+            rows = list(islice(self._rows, count))
+        except STATEMENT_ERRORS as error:
+            raise translate_statement(error, self._statement) from error
+        self._learn(rows)
+        return [[self._plain(value) for value in row] for row in rows]
+
+    def _directly(self) -> Iterator[list[Any]]:
+        while self._result.has_next():
+            yield list(self._result.get_next())
+
+    def _through_arrow(self) -> Iterator[list[Any]]:
+        if self.total > MAX_TIMED_ROWS:
+            message = f"{self.total} rows with times are too many; add a LIMIT of {MAX_TIMED_ROWS} at most"
+            raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+        if self.total:
+            for batch in self._result.get_as_arrow(_BATCH).to_batches(_BATCH):
+                yield from _arrow_rows(pa.Table.from_batches([batch]))
+
+    def _learn(self, rows: Iterable[list[Any]]) -> None:
+        """Find the ids of the ends of relations: the engine only says where in the table they are."""
+        offsets: set[int] = set()
+        elsewhere: set[int] = set()
+        for row in rows:
+            for value in row:
+                _collect(value, self._names, offsets, elsewhere)
+        # What a caller puts together may look like a link where there is no table of them.
+        if (elsewhere := elsewhere - self._elsewhere.keys()) and self._session.width is Width.LINKS:
+            found = self._session.rows(_ELSEWHERE, {"offsets": sorted(elsewhere)})
+            self._elsewhere.update((offset, (store, node_id)) for offset, store, node_id in found)
+        unknown = sorted(offsets - self._names.keys())
+        if not unknown:
+            return
+        self._looked_up += len(unknown)
+        if self._looked_up > MAX_LOOKED_UP and self._session.rows(_NODES_THERE)[0][0] <= MAX_KNOWN:
+            found = self._session.arrow(_ALL_IDS)
+            self._names = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        else:
+            self._names.update((offset, name) for offset, name in self._session.rows(_IDS_OF, {"offsets": unknown}))
+
+    def _plain(self, value: Any) -> Any:
+        match value:
+            case None | bool() | int() | str():
+                return value
+            case float():
+                return value if math.isfinite(value) else str(value)
+            case list() | tuple():
+                return [self._plain(part) for part in value]
+            case dict():
+                return self._object(value)
+            case Decimal():
+                return _number(value)
+            case _:
+                return _text(value)
+
+    def _object(self, value: dict[str, Any]) -> dict[str, Any]:
+        if _is_path(value):
+            return {
+                "nodes": [self._plain(node) for node in value[_NODES]],
+                "relations": [self._plain(relation) for relation in value[_RELATIONS]],
+            }
+        if _is_relation(value):
+            return {"_label": value[_LABEL], **self._ends(value), **self._properties(value)}
+        if _is_node(value):
+            properties = self._properties(value)
+            if value[_LABEL] == "Entity":
+                # Where a pattern leaves its labels open, the engine gives each node the columns of all tables.
+                properties = {name: properties[name] for name in NodeRow.__struct_fields__ if name in properties}
+            elif value[_LABEL] == "Elsewhere":
+                properties = {name: properties[name] for name in ("store", "id") if name in properties}
+            return {"_label": value[_LABEL], **properties}
+        return {str(name): self._plain(part) for name, part in value.items()}
+
+    def _ends(self, value: dict[str, Any]) -> dict[str, Any]:
+        source, target = _offset(value[_SOURCE]), _offset(value[_TARGET])
+        if value[_LABEL] == _LINK:
+            store, node_id = self._elsewhere.get(target, (None, None))
+            return {"_from": self._names.get(source), "_to": node_id, "_to_graph": store}
+        return {"_from": self._names.get(source), "_to": self._names.get(target)}
+
+    def _properties(self, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._plain(part) for name, part in value.items() if name not in INTERNAL}
+
+
+_INTERNAL_ID = {"offset", "table"}
+
+
+_LOOPS = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
+_RELATIONS_THERE = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
+MAX_HOPS = 30
+"""Relationships in a path without an upper bound, for the engines."""
+
+
+def _check_assumptions(session: Session, statement: Statement) -> None:
+    """Raise InvalidInput where the engine would answer wrongly because of what the store holds."""
+    message = ""
+    if NO_LOOPS in statement.assumptions and session.rows(_LOOPS)[0][0]:
+        message = (
+            "this store has relationships from a node to itself, and the engine follows each twice where a pattern has"
+            " no direction or may be of no length: write a direction, as in -[]->, and *1.. for *0..; or leave them"
+            " out, with WHERE a.id <> b.id"
+        )
+    elif FEW_RELATIONS in statement.assumptions and session.rows(_RELATIONS_THERE)[0][0] > MAX_HOPS:
+        message = (
+            f"the engine follows at most {MAX_HOPS} relationships in a path, which may be too few here: write an upper"
+            f" bound, such as -[*1..5]->"
+        )
+    if message:
+        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+
+
+@contextmanager
+def reading(session: Session, statement: Statement) -> Generator[Cursor]:
+    """The rows of a statement that may only read. Raises errors of `kgserve.platform.errors`, made for who wrote it.
+
+    A transaction that only reads takes as long as a point query. What has run in one is known to read.
+    """
+    if statement.assumptions:
+        _check_assumptions(session, statement)
+    known = session.again(statement)
+    if known is not None:
+        with known:
+            yield Cursor(session, statement, known)
+        return
+    session.run("BEGIN TRANSACTION READ ONLY")
+    with session.foreign(statement) as result:
+        cursor = Cursor(session, statement, result)
+        yield cursor
+    session.run("COMMIT")
+    if not any(element in kind for kind in cursor.types for element in _ELEMENTS):
+        session.remember(statement)
+
+
+@contextmanager
+def writing(session: Session, statement: Statement) -> Generator[Cursor]:
+    """The rows of a statement that may change the file of this session, which must be one that nobody serves."""
+    if statement.assumptions:
+        _check_assumptions(session, statement)
+    with session.foreign(statement) as result:
+        yield Cursor(session, statement, result, through_arrow=True)
+
+
+def _collect(value: Any, names: dict[int, str], offsets: set[int], elsewhere: set[int]) -> None:
+    if isinstance(value, list):
+        for part in value:
+            _collect(part, names, offsets, elsewhere)
+    elif isinstance(value, dict):
+        if _is_relation(value):
+            offsets.add(_offset(value[_SOURCE]))
+            (elsewhere if value[_LABEL] == _LINK else offsets).add(_offset(value[_TARGET]))
+        elif _is_node(value):
+            if value[_LABEL] == "Entity" and isinstance(value.get("id"), str):
+                names[_offset(value[_ID])] = value["id"]
+        else:
+            for part in value.values():
+                _collect(part, names, offsets, elsewhere)
+
+
+# What a caller puts together may have the same keys: `{_nodes: 1}` is a map like any other.
+
+
+def _is_path(value: dict[str, Any]) -> bool:
+    parts = value.get(_NODES), value.get(_RELATIONS)
+    return value.keys() == {_NODES, _RELATIONS} and all(
+        isinstance(part, list) and all(isinstance(each, dict) and _is_element(each) for each in part) for part in parts
+    )
+
+
+def _is_relation(value: dict[str, Any]) -> bool:
+    return _is_element(value) and _is_id(value.get(_SOURCE)) and _is_id(value.get(_TARGET))
+
+
+def _is_node(value: dict[str, Any]) -> bool:
+    return _is_element(value) and _SOURCE not in value
+
+
+def _is_element(value: dict[str, Any]) -> bool:
+    return isinstance(value.get(_LABEL), str) and _is_id(value.get(_ID))
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == _INTERNAL_ID and isinstance(value["offset"], int)
+
+
+def _offset(internal_id: dict[str, int]) -> int:
+    return internal_id["offset"]
+
+
+def _number(value: Decimal) -> int | str:
+    """Sums come as decimals; those that are whole and fit 64 bits are numbers, all others text, which is exact."""
+    whole = value.is_finite() and value.as_tuple().exponent == 0
+    return int(value) if whole and int(value) in _INT64 else str(value)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case datetime():
+            return format_time(microseconds(value.replace(tzinfo=None)))
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case UUID():
+            return str(value)
+        case _:
+            return str(value)

@@ -1,0 +1,228 @@
+"""What filters ask of the entities of an index, by label: columns for what all have, else the labels that have it.
+
+A filter becomes a mask over the labels, without a look at one entity after another. An entity takes 13 bytes, and more
+for what it has: 20 for its validity, 12 for its freshness, 17 as a memory, 4 a tag; and its id and 9 bytes once
+anybody has asked for a beginning of ids.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.projections.text import Facets, Filter, Marks
+
+_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
+_NO_LAYER = -1
+_NO_CHARACTER = b"\xff"  # in no text of UTF-8
+
+Mask = NDArray[np.bool_]
+Labels = NDArray[np.int32]
+Kind = TypeVar("Kind", bound=np.generic)
+
+
+class Column(Generic[Kind]):
+    """Numbers that are added at the end."""
+
+    def __init__(self, kind: type[Kind]) -> None:
+        self._room: NDArray[Kind] = np.empty(0, kind)
+        self._count = 0
+
+    @property
+    def values(self) -> NDArray[Kind]:
+        """All of them."""
+        return self._room[: self._count]
+
+    def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        """Add some."""
+        end = self._count + len(values)
+        if end > len(self._room):
+            room = np.empty(end + end // 4, self._room.dtype)
+            room[: self._count] = self.values
+            self._room = room
+        self._room[self._count : end] = values
+        self._count = end
+
+
+class Columns:
+    """Of which type an entity is, since which commit it holds, and its facets. Labels are given in order, from 0."""
+
+    def __init__(self) -> None:
+        self._live = Column(np.bool_)
+        self._since = Column(np.int64)
+        self._type = Column(np.int32)
+        self._codes: dict[str, int] = {}
+        # Few entities say when they are true, or until when fresh: their labels, and beside them the times.
+        self._with_validity, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
+        self._with_freshness, self._freshness_at = Column(np.int32), Column(np.int64)
+        self._memories = _Memories()
+        self._tagged: dict[str, array[int]] = {}
+        self._beginnings = _Beginnings()
+
+    @property
+    def live(self) -> Mask:
+        """Which labels are in use; not to be kept or changed."""
+        return self._live.values
+
+    @property
+    def since(self) -> NDArray[np.int64]:
+        """The commit since which each has had its text; not to be kept or changed."""
+        return self._since.values
+
+    @property
+    def types(self) -> list[str]:
+        """The type of each label."""
+        names = list(self._codes)
+        return [names[code] for code in self._type.values.tolist()]
+
+    def add(self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], facets: Mapping[int, Facets]) -> None:
+        """Say what the next labels have; ``facets`` by label."""
+        self._live.extend(np.ones(len(types), np.bool_))
+        self._since.extend(since)
+        self._type.extend([self._codes.setdefault(each, len(self._codes)) for each in types])
+        for label, found in facets.items():
+            self._mark(label, found)
+
+    def drop(self, label: int) -> None:
+        """Use a label no more."""
+        self._live.values[label] = False
+
+    def facets(self) -> dict[int, Facets]:
+        """The facets of the labels in use that have any; tags in order."""
+        tags: dict[int, list[str]] = {}
+        for tag in sorted(self._tagged):
+            for label in self._tagged[tag]:
+                tags.setdefault(label, []).append(tag)
+        bounds = zip(self._valid_from.values.tolist(), self._valid_to.values.tolist(), strict=True)
+        validity = dict(zip(self._with_validity.values.tolist(), bounds, strict=True))
+        freshness = dict(zip(self._with_freshness.values.tolist(), self._freshness_at.values.tolist(), strict=True))
+        marks = self._memories.marks()
+        return {
+            label: Facets(
+                tuple(tags.get(label, ())), freshness.get(label), *_bounds(validity.get(label)), marks.get(label)
+            )
+            for label in sorted(tags.keys() | validity.keys() | freshness.keys() | marks.keys())
+            if self.live[label]
+        }
+
+    def passing(self, only: Filter, ids: Sequence[str]) -> Mask:
+        """Which of the labels in use pass; ``ids`` by label. A mask of one's own."""
+        passing = self.live.copy()
+        if only.as_of is not None:
+            passing &= self.since <= only.as_of
+        if only.valid_at is not None:
+            late = (self._valid_from.values > only.valid_at) | (self._valid_to.values <= only.valid_at)
+            passing[self._with_validity.values[late]] = False
+        if only.fresh_at is not None:
+            passing[self._with_freshness.values[self._freshness_at.values <= only.fresh_at]] = False
+        if only.types is not None:
+            passing &= self._of_types(only.types)
+        if only.wants_memories:
+            passing &= only_at(self._memories.passing(only), len(passing))
+        for tag in only.tags:
+            passing &= only_at(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
+        if only.id_prefix:
+            passing &= only_at(self._beginnings.labels(only.id_prefix, ids), len(passing))
+        return passing
+
+    def _of_types(self, types: frozenset[str]) -> Mask:
+        chosen = [self._codes[each] for each in types if each in self._codes]
+        if len(chosen) == 1:
+            return self._type.values == chosen[0]
+        wanted = np.zeros(len(self._codes), np.bool_)
+        wanted[chosen] = True
+        return wanted[self._type.values]
+
+    def _mark(self, label: int, found: Facets) -> None:
+        if found.valid_from is not None or found.valid_to is not None:
+            self._with_validity.extend([label])
+            self._valid_from.extend([_EARLIEST if found.valid_from is None else found.valid_from])
+            self._valid_to.extend([_LATEST if found.valid_to is None else found.valid_to])
+        if found.freshness_at is not None:
+            self._with_freshness.extend([label])
+            self._freshness_at.extend([found.freshness_at])
+        if found.marks is not None:
+            self._memories.add(label, found.marks)
+        for tag in frozenset(found.tags):
+            self._tagged.setdefault(tag, array("i")).append(label)
+
+
+class _Memories:
+    """The labels of memories, and beside them what filters ask of these alone."""
+
+    def __init__(self) -> None:
+        self._labels, self._created = Column(np.int32), Column(np.int64)
+        self._layer, self._source = Column(np.int8), Column(np.int32)
+        self._codes: dict[str, int] = {}
+
+    def add(self, label: int, marks: Marks) -> None:
+        """Say what a label has; labels come in order."""
+        self._labels.extend([label])
+        self._created.extend([marks.created])
+        self._layer.extend([_NO_LAYER if marks.layer is None else marks.layer])
+        self._source.extend([self._codes.setdefault(marks.source, len(self._codes))])
+
+    def marks(self) -> dict[int, Marks]:
+        """What each label has."""
+        names = list(self._codes)
+        columns = (self._created, self._layer, self._source)
+        rows = zip(*(column.values.tolist() for column in columns), strict=True)
+        marks = (Marks(created, None if layer == _NO_LAYER else layer, names[code]) for created, layer, code in rows)
+        return dict(zip(self._labels.values.tolist(), marks, strict=True))
+
+    def passing(self, only: Filter) -> Labels:
+        """The labels that pass."""
+        passes = np.ones(len(self._labels.values), np.bool_)
+        if only.layers is not None:
+            passes &= np.isin(self._layer.values, sorted(only.layers))
+        if only.sources is not None:
+            passes &= np.isin(self._source.values, [self._codes[s] for s in only.sources if s in self._codes])
+        if only.created is not None:
+            created, (first, end) = self._created.values, only.created
+            passes &= (first <= created) & (created < end)
+        return self._labels.values[passes]
+
+
+class _Beginnings:
+    """The ids behind each other, as bytes: compared with a prefix a byte at a time, all at once."""
+
+    def __init__(self) -> None:
+        self._bytes = Column(np.uint8)
+        self._starts = Column(np.int64)
+
+    def labels(self, prefix: str, ids: Sequence[str]) -> NDArray[np.intp]:
+        """The labels of the ids that begin with a prefix; ``ids`` are those of the last time and perhaps more.
+
+        An id that is no longer there may still be found.
+        """
+        self._take_in(ids)
+        found = np.arange(len(self._starts.values))
+        for place, byte in enumerate(prefix.encode("utf-8", "surrogatepass")):
+            # An id that is shorter differs at its end, where there is no character; so nothing is read behind the last.
+            found = found[self._bytes.values[self._starts.values[found] + place] == byte]
+        return found
+
+    def _take_in(self, ids: Sequence[str]) -> None:
+        known = len(self._starts.values)
+        if known == len(ids):
+            return
+        encoded = [each.encode("utf-8", "surrogatepass") + _NO_CHARACTER for each in ids[known:]]
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        self._starts.extend(len(self._bytes.values) + np.cumsum(lengths) - lengths)
+        self._bytes.extend(np.frombuffer(b"".join(encoded), np.uint8))
+
+
+def only_at(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
+    """A mask over so many labels that lets some of them pass."""
+    mask = np.zeros(count, np.bool_)
+    mask[np.asarray(labels, np.intp)] = True
+    return mask
+
+
+def _bounds(found: tuple[int, int] | None) -> tuple[int | None, int | None]:
+    first, last = found or (_EARLIEST, _LATEST)
+    return None if first == _EARLIEST else first, None if last == _LATEST else last

@@ -1,0 +1,239 @@
+"""SQLite's file format, as far as it takes to read rows from a file that SQLite itself no longer reads.
+
+Pages are read one by one (https://www.sqlite.org/fileformat2.html), those that its log has as the log has them. What
+cannot be read is left out, and no error is raised for it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kgserve.projections.history.seal import PAGE_BYTES, frames
+
+TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02
+_FILE_HEADER = 100
+_DEEPEST = 32
+_INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8)
+_BIG_ENDIAN_MAGIC = 0x377F0683
+
+Values = tuple[Any, ...]
+
+
+class Cell(NamedTuple):
+    """An entry of a page: its row's number and values, and the page below it; 0 and () for what a kind has not."""
+
+    child: int
+    rowid: int
+    values: Values
+
+
+class Row(NamedTuple):
+    """A row of a table or an entry of an index, and the page that it is on."""
+
+    page: int
+    rowid: int
+    values: Values
+
+
+class Unread(NamedTuple):
+    """A page of a tree that could not be read, or is damaged: rows after ``after`` may have been on it or below it."""
+
+    page: int
+    after: int
+
+
+class DatabasePages:
+    """The pages of a file; ``damaged`` are not to be believed where they lead to others."""
+
+    def __init__(self, path: Path, damaged: frozenset[int]) -> None:
+        """Read a file and its log whole. Raises OSError."""
+        self._data = _mapped(path)
+        self._logged = _logged(path.with_name(f"{path.name}-wal"))
+        self.damaged = damaged - self._logged.keys()
+        self.count = max(-(-len(self._data) // PAGE_BYTES), max(self._logged, default=0))
+
+    def page(self, number: int) -> bytes:
+        """A page; empty where there is none."""
+        return self._logged.get(number) or self._data[(number - 1) * PAGE_BYTES : number * PAGE_BYTES]
+
+    def roots(self) -> dict[str, int]:
+        """The first pages of tables and indexes by their names, as far as page 1 tells."""
+        rows = self.tree(1, lambda _: None)
+        return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
+
+    def tree(self, root: int, unread: Callable[[Unread], object]) -> Iterator[Row]:
+        """All rows of a table or entries of an index in their order; pages that are damaged are reported, and read."""
+        yield from self._below(root, 0, set(), unread)
+
+    def leaves(self) -> Iterator[int]:
+        """The pages that hold rows of tables, but for those that are free."""
+        free = self._free()
+        for number in range(1, self.count + 1):
+            page = self.page(number)
+            if number not in free and len(page) == PAGE_BYTES and page[_start(number)] == TABLE_LEAF:
+                yield number
+
+    def cells(self, number: int) -> Iterator[Cell]:
+        """The entries of a page, those that can be read."""
+        page, start = self.page(number), _start(number)
+        if len(page) < PAGE_BYTES or page[start] not in {TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR}:
+            return
+        kind, count = page[start], int.from_bytes(page[start + 3 : start + 5])
+        at = start + (8 if kind in {TABLE_LEAF, INDEX_LEAF} else 12)
+        for place in range(at, min(at + 2 * count, PAGE_BYTES - 1), 2):
+            cell = self._cell(page, kind, int.from_bytes(page[place : place + 2]))
+            if cell is not None:
+                yield cell
+
+    def _below(self, number: int, after: int, path: set[int], unread: Callable[[Unread], object]) -> Iterator[Row]:
+        page, start = self.page(number), _start(number)
+        whole = len(page) == PAGE_BYTES and page[start] in {TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR}
+        if not whole or number in self.damaged:
+            unread(Unread(number, after))
+        if not whole or number in path or len(path) > _DEEPEST:
+            return
+        for cell in self.cells(number):
+            if cell.child:
+                yield from self._below(cell.child, after, {*path, number}, unread)
+            if page[start] != TABLE_INTERIOR:
+                yield Row(number, cell.rowid, cell.values)
+            after = cell.rowid or after
+        if page[start] in {TABLE_INTERIOR, INDEX_INTERIOR}:
+            last = int.from_bytes(page[start + 8 : start + 12])
+            yield from self._below(last, after, {*path, number}, unread)
+
+    def _cell(self, page: bytes, kind: int, at: int) -> Cell | None:
+        child = rowid = size = 0
+        try:
+            if kind in {TABLE_INTERIOR, INDEX_INTERIOR}:
+                child, at = int.from_bytes(page[at : at + 4]), at + 4
+            if kind != TABLE_INTERIOR:
+                size, at = _varint(page, at)
+            if kind in {TABLE_LEAF, TABLE_INTERIOR}:
+                rowid, at = _varint(page, at)
+            if kind == TABLE_INTERIOR:
+                return Cell(child, rowid, ())
+            return Cell(child, rowid, _record(self._payload(page, at, size, kind)))
+        except (IndexError, ValueError, struct.error):
+            return None
+
+    def _payload(self, page: bytes, at: int, size: int, kind: int) -> bytes:
+        """The bytes of an entry, what is on pages of its own included. Raises ValueError where some are missing."""
+        if size > len(self._data) + len(self._logged) * PAGE_BYTES:
+            raise ValueError(size)
+        most = PAGE_BYTES - 35 if kind == TABLE_LEAF else (PAGE_BYTES - 12) * 64 // 255 - 23
+        if size <= most:
+            return page[at : at + size]
+        least = (PAGE_BYTES - 12) * 32 // 255 - 23
+        local = least + (size - least) % (PAGE_BYTES - 4)
+        local = local if local <= most else least
+        parts, left = [page[at : at + local]], size - local
+        following = int.from_bytes(page[at + local : at + local + 4])
+        while left > 0:
+            more = self.page(following) if following else b""
+            if len(more) < PAGE_BYTES:
+                raise ValueError(following)
+            parts.append(more[4 : 4 + left])
+            left -= len(parts[-1])
+            following = int.from_bytes(more[:4])
+        return b"".join(parts)
+
+    def _free(self) -> set[int]:
+        """The pages that hold nothing, and may still look as if they did."""
+        free: set[int] = set()
+        trunk = int.from_bytes(self.page(1)[32:36])
+        while trunk and trunk not in free and len(page := self.page(trunk)) == PAGE_BYTES:
+            free.add(trunk)
+            count = min(int.from_bytes(page[4:8]), PAGE_BYTES // 4 - 2)
+            free.update(struct.unpack(f">{count}I", page[8 : 8 + 4 * count]))
+            trunk = int.from_bytes(page[:4])
+        return free
+
+
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+
+def _start(number: int) -> int:
+    return _FILE_HEADER if number == 1 else 0
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where what follows it begins. Raises IndexError."""
+    value = 0
+    for place in range(at, at + 8):
+        value = value << 7 | data[place] & 0x7F
+        if data[place] < 0x80:  # noqa: PLR2004 - the last byte has no mark
+            return value, place + 1
+    value = value << 8 | data[at + 8]
+    return (value - (1 << 64) if value >> 63 else value), at + 9
+
+
+def _record(payload: bytes) -> Values:
+    """The values of a row. Raises IndexError, ValueError and struct.error for what is none."""
+    header, at = _varint(payload, 0)
+    types: list[int] = []
+    while at < header:
+        kind, at = _varint(payload, at)
+        types.append(kind)
+    values: list[Any] = []
+    for kind in types:
+        value, at = _value(payload, at, kind)
+        values.append(value)
+    if at != len(payload):
+        raise ValueError(at)
+    return tuple(values)
+
+
+def _value(payload: bytes, at: int, kind: int) -> tuple[Any, int]:
+    if kind < len(_INTEGER_BYTES):
+        end = at + _INTEGER_BYTES[kind]
+        return (int.from_bytes(payload[at:end], signed=True) if kind else None), end
+    if kind == 7:  # noqa: PLR2004 - a float
+        return struct.unpack(">d", payload[at : at + 8])[0], at + 8
+    if kind in {8, 9}:
+        return kind - 8, at
+    end = at + (kind - 12) // 2
+    if kind < 12 or end > len(payload):  # noqa: PLR2004 - 10 and 11 are none
+        raise ValueError(kind)
+    return (payload[at:end] if kind % 2 == 0 else payload[at:end].decode()), end
+
+
+def _logged(log: Path) -> dict[int, bytes]:
+    """The pages that a log has, of whole commits."""
+    known: dict[int, bytes] = {}
+    coming: dict[int, bytes] = {}
+    try:
+        data = log.read_bytes()
+    except FileNotFoundError:
+        return known
+    order = ">" if int.from_bytes(data[:4]) == _BIG_ENDIAN_MAGIC else "<"
+    sums = _sums(data[:24], (0, 0), order)
+    at = 32
+    for page, commit, header in frames(log):
+        content = data[at + 24 : at + 24 + PAGE_BYTES]
+        at += 24 + PAGE_BYTES
+        if len(content) < PAGE_BYTES:
+            break
+        sums = _sums(header[:8] + content, sums, order)
+        if struct.pack(">2I", *sums) != header[16:24]:
+            break
+        coming[page] = content
+        if commit:
+            known |= coming
+            coming = {}
+    return known
+
+
+def _sums(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
+    one, two = sums
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        one = one + first + two & 0xFFFFFFFF
+        two = two + second + one & 0xFFFFFFFF
+    return one, two

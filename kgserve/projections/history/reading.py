@@ -1,0 +1,188 @@
+"""A history's file read beside its owner: what it says of the present, and the states of nodes that are over.
+
+The present is read for want of a journal, each row only if it is whole; states that are over in the order in which they
+ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kgserve.projections.history import packing
+from kgserve.projections.history.history import State, state
+from kgserve.projections.history.statements import EDGE_KEY, ENDED, LINK_KEY, NODE_KEY, SAME_EDGE, SAME_LINK, VERSION
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+
+_CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
+_NODE = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY} FROM node WHERE last IS NULL"  # noqa: S608 - constants
+_EDGE = f"SELECT CAST(row AS BLOB), hash, {EDGE_KEY} FROM edge WHERE last IS NULL"  # noqa: S608
+_LINK = f"SELECT CAST(row AS BLOB), hash, {LINK_KEY} FROM link WHERE last IS NULL"  # noqa: S608
+_HAS_LINKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
+
+
+class Present:
+    """The rows that hold as of ``sequence``, the last commit that a history has seen; ``time`` is in microseconds.
+
+    ``lost_nodes``, ``lost_edges`` and ``lost_links`` are the keys of rows that were met and did not fit their
+    checksums.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open it for reading alone. Raises sqlite3.Error, also when SQLite finds the file damaged: it reads all."""
+        self.lost_nodes: set[str] = set()
+        self.lost_edges: set[EdgeKey] = set()
+        self.lost_links: set[LinkKey] = set()
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            self._require_whole()
+            # One that was last written before there were links has no table of them.
+            [(self._has_links,)] = self._connection.execute(_HAS_LINKS)
+            self.sequence, self.time = self._connection.execute(_CURSOR).fetchone() or (0, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    def node(self, row: NodeRow) -> NodeRow | None:
+        """How a node stands now, None when it is gone; as it is given when that is not whole."""
+        found = self._connection.execute(f"{_NODE} AND id = ? ORDER BY first DESC", (row.id,)).fetchone()
+        return self._node(*found) or row if found else None
+
+    def edge(self, row: EdgeRow) -> EdgeRow | None:
+        """The same for an edge."""
+        source, target, relation_type = row.key
+        key = {"source": source, "target": target, "relation_type": relation_type}
+        found = self._connection.execute(f"{_EDGE} AND {SAME_EDGE} ORDER BY first DESC", key).fetchone()
+        return self._edge(*found) or row if found else None
+
+    def link(self, row: LinkRow) -> LinkRow | None:
+        """The same for a link."""
+        if not self._has_links:
+            return row
+        source, target, relation_type = row.edge.key
+        key = {"store": row.store, "source": source, "target": target, "relation_type": relation_type}
+        found = self._connection.execute(f"{_LINK} AND {SAME_LINK} ORDER BY first DESC", key).fetchone()
+        return self._link(*found) or row if found else None
+
+    def nodes_after(self, sequence: int) -> Iterator[NodeRow]:
+        """The nodes whose present state began after a commit."""
+        states = self._connection.execute(f"{_NODE} AND first > ?", (sequence,))
+        return (row for state in states if (row := self._node(*state)) is not None)
+
+    def edges_after(self, sequence: int) -> Iterator[EdgeRow]:
+        """The edges whose present state began after a commit."""
+        states = self._connection.execute(f"{_EDGE} AND first > ?", (sequence,))
+        return (row for state in states if (row := self._edge(*state)) is not None)
+
+    def links_after(self, sequence: int) -> Iterator[LinkRow]:
+        """The links whose present state began after a commit."""
+        states = self._connection.execute(f"{_LINK} AND first > ?", (sequence,)) if self._has_links else ()
+        return (row for state in states if (row := self._link(*state)) is not None)
+
+    def _node(self, content: bytes | None, checksum: int, *key: Any) -> NodeRow | None:
+        if (row := packing.node(content, checksum, *key)) is None:
+            self.lost_nodes.add(key[0])
+        return row
+
+    def _edge(self, content: bytes | None, checksum: int, *key: Any) -> EdgeRow | None:
+        if (row := packing.edge(content, checksum, *key)) is None:
+            self.lost_edges.add((key[0], key[1], key[2]))
+        return row
+
+    def _link(self, content: bytes | None, checksum: int, *key: Any) -> LinkRow | None:
+        if (row := packing.link(content, checksum, *key)) is None:
+            self.lost_links.add(LinkKey(key[4], (key[0], key[1], key[2])))
+        return row
+
+    def _require_whole(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise sqlite3.DatabaseError("the file is of another kind")
+        (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
+
+_SEEN = "SELECT sequence, oldest FROM cursor"
+_PATIENCE = 1.0  # seconds to wait for the owner, who writes
+MOST_BYTES = 16 << 20
+"""Rows that are read at once, about."""
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """How far somebody has read: past the state of this node that ended with this commit."""
+
+    last: int
+    id: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Some states that are over, up to a place; ``sequence`` is the last commit all of whose states have been read.
+
+    ``seen`` is the commit that the history itself has seen, ``oldest`` the first as of which it answers; there may be
+    ``more``.
+    """
+
+    states: list[State[NodeRow]]
+    place: Place
+    sequence: int
+    seen: int
+    oldest: int
+    more: bool
+
+
+def read_ended(path: Path, place: Place, limit: int) -> Ended | None:
+    """The next states that are over, at most ``limit`` and about 16 MiB; None while there is no history to be read.
+
+    Raises sqlite3.DatabaseError when the file is damaged or held by its owner for long.
+    """
+    # Its owner makes the index before the cursor, and then puts the row into that.
+    if not {"node", "node_by_end", "cursor"} <= _tables(path):
+        return None
+    with closing(_connect(path)) as connection:
+        connection.execute("BEGIN")
+        if (found := connection.execute(_SEEN).fetchone()) is None:
+            return None
+        seen, oldest = found
+        values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
+        states, more = _taken(connection.execute(ENDED, values), limit)
+    if not more:
+        place = max(place, Place(seen + 1))
+        return Ended(states, place, place.last - 1, seen, oldest, more)
+    # The commit of the last one may have ended more.
+    place = Place(states[-1].last or 0, states[-1].row.id)
+    return Ended(states, place, place.last - 1, seen, oldest, more)
+
+
+def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[State[NodeRow]], bool]:
+    """The first of some states, and whether there may be more."""
+    states: list[State[NodeRow]] = []
+    size = 0
+    for row in rows:
+        states.append(state(packing.node, *row))
+        size += len(states[-1].row.content)
+        if size >= MOST_BYTES:
+            return states, True
+    return states, len(states) == limit
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)
+
+
+def _tables(path: Path) -> set[str]:
+    # Without its owner the file may not be readable for who may only read, and it may just be about to be made.
+    try:
+        with closing(_connect(path)) as connection:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    except sqlite3.OperationalError:
+        return set()

@@ -1,0 +1,766 @@
+"""The keyword and the vector index of one open store, as it is and as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sqlite3
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
+from kgserve.embedding.embedder import Embedder
+from kgserve.platform.durable_files import write_whole
+from kgserve.platform.errors import Conflict, Unavailable
+from kgserve.platform.settings import Indexed
+from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.times import format_time
+from kgserve.projections.base import FollowedStore
+from kgserve.projections.conflict_index import Heads
+from kgserve.projections.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View, not_kept
+from kgserve.projections.history.history import State
+from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.history_follower import HistoryFollower
+from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
+from kgserve.projections.read_your_writes import reached
+from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.text import ANYTHING, Filter, Text, past_key
+from kgserve.projections.vector.index import VectorHit, VectorIndex
+from kgserve.projections.vector.past import PastVectors, forget
+from kgserve.storage.model.rows import NodeRow
+
+Found = TypeVar("Found")
+
+EMBED_AT_ONCE = 128
+NEAR = 16
+"""Indexes that are so many commits behind may catch up in a moment; with more, a wait is mostly for nothing."""
+STATES_AT_ONCE = 2_000
+TEXTS_AT_ONCE = 500
+SAVE_SECONDS = 300.0
+HISTORY_SECONDS = 10.0
+_WITH_CHECKSUM = re.compile(r"([0-9a-f]{16}) (.+)")
+_BARE = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
+"""What older files hold: the name alone. What begins as a checksum does is a damaged file."""
+
+
+OPENING_SECONDS = 2.0
+"""How long a write waits for the vector index to be opened."""
+
+
+class KeywordView(IndexView[KeywordIndex]):
+    """Words, of now or then."""
+
+    @property
+    def model(self) -> str:
+        """See `IndexView.model`."""
+        return "tantivy"
+
+    def search(
+        self,
+        text: str,
+        limit: int,
+        only: Filter = ANYTHING,
+        *,
+        reading: Reading = "plain",
+        other: Frequencies | None = None,
+    ) -> list[KeywordHit]:
+        """See `KeywordIndex.search`. Raises Unavailable until the index is open."""
+        return self._opened().search(text, limit, only, reading=reading, other=other)
+
+    def frequencies(self, text: str, reading: Reading) -> Frequencies:
+        """How often the terms of a text are in the index."""
+        index = self._opened()
+        return index.frequencies(index.terms(text, reading))
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `KeywordIndex.worths`. Raises Unavailable until the index is open."""
+        return self._opened().worths(query, texts)
+
+    def close(self) -> None:
+        """Release the index; every write has left it sealed."""
+        self._index = None
+
+    @contextlib.contextmanager
+    def _written_anew(self) -> Generator[KeywordIndex]:
+        """An empty index, which takes this one's place at the end; who searches goes on in the old one."""
+        aside = self._folder.with_name(f"{self._folder.name}.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        yield self._made(aside)
+        shutil.rmtree(self._folder)
+        aside.rename(self._folder)
+        self._index = self._made(self._folder)
+
+    def _made(self, folder: Path) -> KeywordIndex:
+        # Of one that was not finished.
+        shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
+        return KeywordIndex(folder, made_of=self._made_of())
+
+
+class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
+    """Keeps tantivy in step."""
+
+    name = folder = "keyword"
+    being_opened = "the keyword index is being opened"
+
+    def _open(self) -> int:
+        self._index = self._made(self._folder)
+        self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
+        return self._index.sequence
+
+    def close(self) -> None:
+        """Release the index; every write has left it sealed."""
+        if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
+            self._save(self.sequence)
+        super().close()
+
+    def _erase(self, erasure: Erasure) -> None:
+        """See `View.erase`: tantivy keeps what was removed until it merges, so all is written anew beside it."""
+        if not self._opened().holds(erasure.ids):
+            return
+        with self._written_anew() as anew, self.store.reading() as rows:
+            self.pending = rows.state.nodes
+            try:
+                anew.write(self._counted(self._texts_of(rows)), (), rows.at, bulk=True)
+            finally:
+                self.pending = 0
+            self._begun = rows.at
+        self._move(self._opened().sequence)
+
+    @property
+    def _saved(self) -> int:
+        return self._opened().sequence
+
+    def _save(self, sequence: int) -> None:
+        self._opened().seal(sequence)
+
+    def _clear(self) -> None:
+        self._opened().clear(self._made_of())
+
+    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+        self._opened().write(self._counted(texts), (), sequence, bulk=True)
+
+    def _follow(self, step: Step) -> None:
+        self.pending = len(step.put)
+        self._opened().write(self._counted(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBED_AT_ONCE)
+
+    def _counted(self, texts: Iterable[Text]) -> Iterator[Text]:
+        started = time.perf_counter()
+        for number, text in enumerate(texts, 1):
+            self._continue()
+            self.pending -= 1
+            yield text
+            if number % TEXTS_AT_ONCE == 0:
+                self._give_way(time.perf_counter() - started)
+                started = time.perf_counter()
+
+
+_MEANING: frozenset[Indexed] = frozenset({"words+meaning"})
+
+
+class VectorFollower(IndexFollower[VectorIndex]):
+    """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
+
+    name = folder = "vector"
+    needs = _MEANING
+    being_opened = "the vector index is being opened"
+    _cache: EmbeddingCache | None = None
+
+    def __init__(self, store: FollowedStore, embedder: Embedder) -> None:
+        super().__init__(store)
+        self._embedder = embedder
+        self._model_file = store.layout.views / "model"
+        self._saved_at = time.monotonic()
+
+    def search(self, vector: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
+        """See `VectorIndex.search`. Raises Unavailable until it is open, Conflict for another model's vectors."""
+        return self._opened().search(vector, limit, only)
+
+    def vectors_of(self, ids: list[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
+        """See `VectorIndex.vectors_of`."""
+        return self._opened().vectors_of(ids, as_of)
+
+    def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
+        """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
+        return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
+
+    def passing(self, only: Filter, most: int) -> list[str] | None:
+        """See `VectorIndex.passing`. Raises what `search` does."""
+        return self._opened().passing(only, most)
+
+    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """See `VectorIndex.near`. Raises what `search` does."""
+        return self._opened().near(ids, above, most)
+
+    def require(self) -> None:
+        """Raises what `search` would if it could not be answered now."""
+        self._opened()
+
+    @property
+    def degraded(self) -> bool:
+        """See `Embedder.degraded`."""
+        return self._embedder.degraded
+
+    @property
+    def is_loading(self) -> bool:
+        """See `Embedder.is_loading`."""
+        return self._embedder.is_loading
+
+    @property
+    def model(self) -> str:
+        """The model of the vectors."""
+        return self._remembered() or self._embedder.model_id
+
+    def change_model(self) -> None:
+        """Take the present model from now on: all vectors are made anew with the next step."""
+        remove_path(self._model_file)
+        self.refill_wanted = True
+
+    def close(self) -> None:
+        """Save the vectors, so that opening again reads instead of computing."""
+        if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
+            self._save(self.sequence)
+        self._index = None
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    def _erase(self, erasure: Erasure) -> None:
+        self._opened().remove(erasure.ids)
+        self._save(self.sequence)
+
+    def _open(self) -> int:
+        self.check_model()
+        # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
+        dimensions = self._embedder.dimensions
+        self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
+        made_of = self._made_of(self._embedder.model_id)
+        self._index = VectorIndex(self._folder, dimensions, made_of, between=self._continue)
+        self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
+        return self._index.sequence
+
+    @property
+    def _saved(self) -> int:
+        return self._opened().sequence
+
+    def _save(self, sequence: int) -> None:
+        self._opened().save(sequence)
+        self._saved_at = time.monotonic()
+
+    def _clear(self) -> None:
+        self._opened().clear(self._made_of(self._embedder.model_id))
+
+    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+        self._remember()
+        self._embed(text for text in texts if text.meaning)
+        self._save(sequence)
+
+    def _follow(self, step: Step) -> None:
+        self.check_model()
+        self._remember()
+        put = [text for text in step.put if text.meaning]
+        self.pending = len(put)
+        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
+        self._embed(iter(put))
+        self.pending = 0
+        if time.monotonic() - self._saved_at > SAVE_SECONDS:
+            self._save(step.sequence)
+
+    def _embed(self, texts: Iterator[Text]) -> None:
+        worked = 0.0
+        while some := list(islice(texts, EMBED_AT_ONCE)):
+            self._continue()
+            if worked:
+                self._give_way(worked)
+            started = time.perf_counter()
+            self._embed_some(some)
+            worked = time.perf_counter() - started
+
+    def _embed_some(self, texts: list[Text]) -> None:
+        if self._cache is None:
+            raise Unavailable("the embedding cache is closed")
+        vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
+        ids, types = [text.id for text in texts], [text.type for text in texts]
+        self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
+        self.pending = max(self.pending - len(texts), 0)
+
+    def check_model(self) -> None:
+        """Raise Conflict when the store's vectors are of another model than the server's."""
+        remembered = self._remembered()
+        if remembered is not None and remembered != self._embedder.model_id:
+            raise Conflict(
+                f"the vectors of store {self.store.name!r} are of model {remembered}, the server's is "
+                f"{self._embedder.model_id}; run `kgserve reindex {self.store.name}` to make them anew"
+            )
+
+    def _remembered(self) -> str | None:
+        return read_model(self._model_file)
+
+    def _remember(self) -> None:
+        if self._remembered() is None:
+            write_model(self._model_file, self._embedder.model_id)
+
+
+class PastFollower(IndexView[Index]):
+    """Takes in the states that are over, each time that the history has come further."""
+
+    def __init__(self, store: FollowedStore) -> None:
+        super().__init__(store)
+        self._history = store.layout.history
+        self._place = Place(0)
+        self._forgotten = 0
+        self._more = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the store keeps a history, and has it indexed."""
+        return self.is_kept and self.store.settings.history and self.store.description.history != "none"
+
+    @property
+    def woken_by(self) -> list[Callable[[], None]]:
+        """See `View.woken_by`."""
+        return self.store.after_history
+
+    def wait(self, sequence: int, seconds: float) -> bool:
+        """See `View.wait`. A history that could not be read the last time is read again."""
+        if self.sequence < sequence:
+            self.wake()
+        return super().wait(sequence, seconds)
+
+    def count(self) -> int:
+        """Texts in it. Raises Unavailable until it is open."""
+        return len(self._opened())
+
+    @abstractmethod
+    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+        """Take in texts, note the commit that it has come to, and forget what had ended by another."""
+
+    def _give_back(self) -> None:
+        """Have the files shrink, if little of what they hold is left after pruning."""
+
+    def _begin_at(self, sequence: int) -> None:
+        self._place, self._forgotten = Place(sequence + 1), 0
+        super()._begin_at(sequence)
+
+    def _out_of_reach(self) -> bool:
+        return self.sequence > (self.store.journal.last if self.is_wanted else 0)
+
+    def _refill(self) -> None:
+        # First, so that whoever has searched meanwhile sees that there was not everything.
+        self._begin_at(0)
+        self.refill_wanted, self._more = False, self.is_wanted
+        try:
+            self._clear()
+        except BaseException:
+            self.refill_wanted = True
+            raise
+
+    def _advance(self) -> None:
+        started = time.perf_counter()
+        found = read_ended(self._history, self._place, STATES_AT_ONCE) if self.is_wanted else None
+        self._more = found is not None and found.more
+        if found is None:
+            return
+        if found.states or self._forgotten < found.oldest:
+            texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
+            self._take(texts, found.sequence, found.oldest)
+        pruned, self._place, self._forgotten = self._forgotten < found.oldest, found.place, found.oldest
+        self._move(found.sequence)
+        if pruned and not found.more:
+            self._give_back()
+        self._give_way(time.perf_counter() - started)
+
+    def _is_behind(self) -> bool:
+        return self._more
+
+    def _merged(self, states: Iterable[State[NodeRow]]) -> list[Text]:
+        """The texts of states that are over, in the order of their ends; states in a row that say the same are one."""
+        found: dict[str, list[Text]] = {}
+        for state in states:
+            text = self._text(state.row, state.first, state.last)
+            before = found.setdefault(text.id, [])
+            if before and before[-1].until == text.since and before[-1].digest == text.digest:
+                text = msgspec.structs.replace(text, since=before.pop().since)
+            before.append(text)
+        return [text for texts in found.values() for text in texts]
+
+
+class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
+    """Words of the past, in a tantivy index as that of the present."""
+
+    name = "past keyword"
+    folder = "past-keyword"
+    being_opened = "the keyword index of the past is being opened"
+
+    def _open(self) -> int:
+        self._index = self._made(self._folder)
+        return self._index.sequence
+
+    def _made(self, folder: Path) -> KeywordIndex:
+        return KeywordIndex(folder, lambda key: past_key(key).id, self._made_of())
+
+    def _erase(self, erasure: Erasure) -> None:
+        """See `View.erase`. The history knows nothing of them any more."""
+        if self._opened().holds(erasure.ids):
+            self._write_anew()
+
+    def _give_back(self) -> None:
+        if self._opened().is_mostly_removed:
+            self._write_anew()
+
+    def _write_anew(self) -> None:
+        place = Place(0)
+        with self._written_anew() as anew:
+            while found := read_ended(self._history, place, STATES_AT_ONCE) if self.is_wanted else None:
+                self._continue()
+                texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
+                _put_past(anew, texts, found.sequence, found.oldest)
+                place = found.place
+                if not found.more:
+                    break
+        self._place = place
+        self._move(max(self._opened().sequence, 0))
+
+    def _clear(self) -> None:
+        self._index = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._open()
+
+    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+        _put_past(self._opened(), texts, sequence, ended)
+
+
+def _put_past(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: int) -> None:
+    put = [index.lengthened(text) for text in texts if text.has_words]
+    index.write(put, (), sequence, bulk=len(put) > EMBED_AT_ONCE, ended=ended)
+
+
+class PastVectorFollower(PastFollower[PastVectors]):
+    """Meanings of the past. Most of their vectors are in the cache, because they were of the present once."""
+
+    name = "past vector"
+    folder = "past-vector"
+    needs = _MEANING
+    being_opened = "the vectors of the past are being opened"
+    _cache: EmbeddingCache | None = None
+
+    def __init__(self, store: FollowedStore, embedder: Embedder, check_model: Callable[[], None]) -> None:
+        """Embed with ``embedder``; ``check_model`` raises when the store's vectors are of another model."""
+        super().__init__(store)
+        self._embedder = embedder
+        self._check_model = check_model
+
+    def search(self, vector: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
+        """See `PastVectors.search`. Raises Unavailable until it is open."""
+        return self._look(lambda index: index.search(vector, limit, only))
+
+    def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, NDArray[np.float32]]:
+        """See `PastVectors.vectors_of`."""
+        return self._look(lambda index: index.vectors_of(ids, as_of))
+
+    @property
+    def model(self) -> str:
+        """See `IndexView.model`."""
+        return self._embedder.model_id
+
+    def check_model(self) -> None:
+        """See `IndexView.check_model`."""
+        self._check_model()
+
+    def close(self) -> None:
+        """Release the files."""
+        for each in (self._index, self._cache):
+            if each is not None:
+                each.close()
+        self._index = self._cache = None
+
+    def step(self) -> bool:
+        """See `View.step`; a damaged file is made anew."""
+        try:
+            return super().step()
+        except sqlite3.DatabaseError:
+            self.refill_wanted = True
+            raise
+
+    def _open(self) -> int:
+        self.check_model()
+        self.close()
+        self._cache = EmbeddingCache(self.store.layout.embeddings)
+        made_of = self._made_of(self._embedder.model_id)
+        self._index = PastVectors(self._folder, self._embedder.dimensions, made_of)
+        return self._index.sequence
+
+    def _clear(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+        forget(self._folder)
+        self._open()
+
+    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+        self.check_model()
+        index, cache = self._opened(), self._cache
+        if cache is None:
+            raise Unavailable("the cache of embeddings is closed")
+        texts = [text for text in texts if text.meaning]
+        for first in range(0, len(texts), EMBED_AT_ONCE):
+            self._continue()
+            some = texts[first : first + EMBED_AT_ONCE]
+            meanings = sorted({text.meaning for text in some} - index.known(some))
+            vectors = embed_cached(self._embedder, cache, meanings)
+            index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
+        index.write((), {}, sequence, ended)
+
+    def _erase(self, erasure: Erasure) -> None:
+        self._opened().erase(erasure.ids)
+
+    def _look(self, question: Callable[[PastVectors], Found]) -> Found:
+        try:
+            return question(self._opened())
+        except sqlite3.DatabaseError as error:
+            self.refill_wanted = True
+            self.wake()
+            raise Unavailable("the vectors of the past are damaged and are being made anew", retry_after=2) from error
+
+
+SYNC_SECONDS = 1.0
+
+
+class Sync:
+    """Tells listeners that the indexes of the present have all rows that were written, at most once a second."""
+
+    def __init__(self, store: FollowedStore, views: Sequence[IndexView[Any]]) -> None:
+        self._store = store
+        self._views = views
+        # What was there when the store was opened is told by each index for itself.
+        self._told = store.rows_sequence
+        self._told_at = 0.0
+
+    def look(self) -> None:
+        """Tell it, if it has come to that."""
+        written, now = self._store.rows_sequence, time.monotonic()
+        if written <= self._told or now - self._told_at < SYNC_SECONDS:
+            return
+        kept = [view for view in self._views if view.is_kept]
+        if kept and all(view.reached >= written for view in kept):
+            self._told, self._told_at = written, now
+            self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
+
+
+class Indexes:
+    """The indexes of a store: of the present, and of what it no longer holds."""
+
+    def __init__(self, store: FollowedStore, queries: QueryVectors, patient: Embedder) -> None:
+        self.store = store
+        self.queries = queries
+        self.keyword = KeywordFollower(store)
+        self.vector = VectorFollower(store, patient)
+        self.recent = Recent()
+        self.heads = Heads(store, lambda texts: self.vector.embedded(texts, queries.embedder))
+        self.past_keyword = PastKeywordFollower(store)
+        self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
+        store.each_second.append(Sync(store, (self.keyword, self.vector)).look)
+        for view in self.views:
+            store.after_change.append(view.reconsider)
+
+    def states(self) -> list[IndexState]:
+        """How they stand; those of the past only while there is a history for them to follow."""
+        past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
+        return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
+
+    @property
+    def views(self) -> tuple[IndexView[Any], ...]:
+        """All of them."""
+        return self.keyword, self.vector, self.past_keyword, self.past_vector
+
+    @property
+    def has_meaning(self) -> bool:
+        """Whether the meaning of texts is indexed, and not words alone."""
+        return self.vector.is_kept
+
+    def require(self, *, meaning: bool = False) -> None:
+        """Raises Conflict where nothing is indexed, or not the ``meaning``."""
+        if not (self.vector if meaning else self.keyword).is_kept:
+            raise Conflict(not_kept(self.store))
+
+    @property
+    def degraded(self) -> bool:
+        """Whether meaning is indexed, but not understood for want of a model."""
+        return self.has_meaning and self.queries.embedder.degraded
+
+    @property
+    def understands(self) -> bool:
+        """Whether meaning is indexed and understood."""
+        return self.has_meaning and not self.queries.embedder.degraded
+
+    def _followers(self, *, words_alone: bool) -> tuple[IndexFollower[Any], ...]:
+        return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
+
+    def seen(self, *, words_alone: bool = False) -> int:
+        """The commit that both, or the keyword index alone, have seen."""
+        return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
+
+    def not_seen(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
+        """Return the error for a commit that they have not seen in time."""
+        seen = self.seen(words_alone=words_alone)
+        if not words_alone and self.has_meaning and (self.vector.is_loading or self.queries.embedder.is_loading):
+            message = f"the embedding model is loading; until then meaning is not indexed beyond sequence {seen}"
+            return Unavailable(f"{message}. Ask again shortly, or search by keyword", retry_after=2)
+        return Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
+
+    def wait(self, sequence: int, seconds: float, *, words_alone: bool = False) -> bool:
+        """Block until both, or the keyword index alone, have seen a commit; whether they have."""
+        deadline = time.monotonic() + seconds
+        followers = self._followers(words_alone=words_alone)
+        return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
+
+    def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
+        """As `wait`, where a request can be put off without holding its thread; ``why`` tells its waits apart."""
+        followers = self._followers(words_alone=words_alone)
+        return reached(followers, sequence, seconds, (why, self.store.name))
+
+    def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
+        """Give them a moment to see what the store holds now; none where they are far behind, or have failed."""
+        followers = self._followers(words_alone=words_alone)
+        present = self.store.state.sequence
+        near = present - self.seen(words_alone=words_alone) <= NEAR
+        if near and all(each.error is None and each.pending <= EMBED_AT_ONCE for each in followers):
+            self.reach(present, seconds, "present", words_alone=words_alone)
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
+        """The best entities for the words of a query, with BM25 scores, best first. Raises what `search` does."""
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `KeywordIndex.worths`. Raises what `search` does."""
+        return self.keyword.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
+        """The nearest entities, with cosine similarities, nearest first. Raises what `search` does."""
+        return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """The vectors of those entities that have one."""
+        return self.vector.vectors_of(ids)
+
+    def passing(self, only: Filter, most: int) -> list[str] | None:
+        """The ids of the entities that pass, by the index of vectors; None where more than so many do."""
+        return self.vector.passing(only, most)
+
+    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
+        """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`.
+
+        Who asks first opens the index, but waits for nothing that it has yet to take in.
+        """
+        self.vector.wait(0, OPENING_SECONDS)
+        self.vector.require()
+        return self.vector.embedded(texts, self.queries.embedder)
+
+    def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
+        """The nearest memories that the index knows, with cosine similarities. Raises what `search` does."""
+        return self.meaning(vector, limit, Filter(memories=True))
+
+
+class IndexesAsOf:
+    """The indexes of a store as of a commit, in the shape of `Indexes`.
+
+    A text leaves the present index when it ends, and comes to that of the past later. So the present is searched first,
+    and then the past once it has seen all that the present may have: a text may be met twice, and is never missed.
+    """
+
+    def __init__(self, indexes: Indexes, history: HistoryFollower, at: int) -> None:
+        self._indexes = indexes
+        self._history = history
+        self._at = at
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
+        """The best entities for the words of a query, with BM25 scores, best first.
+
+        Raises InvalidInput for a query that is none, Unavailable while an index is behind.
+        """
+        only = msgspec.structs.replace(only, as_of=self._at)
+        now, then = self._indexes.keyword, self._indexes.past_keyword
+        # Beforehand, too: the same words must weigh the same on the next page.
+        self._await(then, now.visible_up_to)
+        hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
+        with self._complete(now, then):
+            hits += then.search(query, limit, only.of_the_past, reading=reading, other=now.frequencies(query, reading))
+        return _best([(hit.id, hit.score) for hit in hits], limit)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `KeywordIndex.worths`; words are as rare as they are today."""
+        return self._indexes.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
+        """The nearest entities, with cosine similarities. Raises Unavailable while an index is behind."""
+        only = msgspec.structs.replace(only, as_of=self._at)
+        now, then = self._indexes.vector, self._indexes.past_vector
+        hits = now.search(vector, limit, only)
+        with self._complete(now, then):
+            hits += then.search(vector, limit, only.of_the_past)
+        return _best([(hit.id, hit.similarity) for hit in hits], limit)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """The vectors that those entities had. Raises Unavailable while an index is behind."""
+        now, then = self._indexes.vector, self._indexes.past_vector
+        found = now.vectors_of(ids, self._at)
+        with self._complete(now, then):
+            return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
+
+    @contextlib.contextmanager
+    def _complete(self, now: IndexFollower[Any], then: PastFollower[Any]) -> Generator[None]:
+        """Search the past inside, after the present. Raises Unavailable unless both had everything."""
+        _check(now, now.reached, self._at)
+        seen = now.visible_up_to
+        self._await(then, seen)
+        yield
+        _check(then, then.sequence, seen)
+
+    def _await(self, then: PastFollower[Any], sequence: int) -> None:
+        for view in (self._history, then):
+            view.wait(sequence, HISTORY_SECONDS)
+            _check(view, view.sequence, sequence)
+
+
+def _check(view: View, sequence: int, wanted: int) -> None:
+    if sequence < wanted:
+        seen = max(sequence, 0)
+        raise Unavailable(f"the {view.name} index has not seen sequence {wanted} yet, only {seen}", retry_after=2)
+
+
+def _best(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
+    # Equals stay as they came: a page further down, of longer lists, then goes on where the one before has ended.
+    found: dict[str, float] = {}
+    for node_id, score in sorted(scored, key=lambda hit: -hit[1]):
+        if len(found) == limit:
+            break
+        found.setdefault(node_id, score)
+    return found
+
+
+def read_model(path: Path) -> str | None:
+    """The model's name; None when the file is not there or damaged."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = path.read_text(encoding="utf-8").strip()
+        if found := _WITH_CHECKSUM.fullmatch(text):
+            return found[2] if found[1] == _checksum(found[2]) else None
+        return text if _BARE.fullmatch(text) else None
+    return None
+
+
+def write_model(path: Path, name: str) -> None:
+    """Replace the file in one step."""
+    write_whole(path, f"{_checksum(name)} {name}\n".encode())
+
+
+def _checksum(name: str) -> str:
+    return xxhash.xxh3_64_hexdigest(name.encode())

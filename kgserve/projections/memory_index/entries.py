@@ -1,0 +1,184 @@
+"""What the memory view keeps of one memory, and what it counts for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.platform.times import format_time
+from kgserve.projections.memory_index.decay import DAY, LEAST_KEY, HalfLives, Worth, effective, key, live, stated_at
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.soft_delete import stands
+
+TYPES, TAGS, SOURCES, LAYERS, DAYS = "type", "tag", "source", "layer", "day"
+TOTAL, BOUNDED, ENDED, ENTITIES, RELATIONS = "total", "bounded", "ended", "entity", "relation"
+_LASTING_EPOCH = 1 << 46
+
+
+class Entry(NamedTuple):
+    """One memory, in the order of the columns. Times are microseconds; a ``half`` of 0 never fades."""
+
+    id: str
+    type: str
+    created: int
+    updated: int
+    stated: float
+    stated_at: int
+    confidence: float
+    since: int
+    half: int
+    key: int
+    accessed: int
+    hash: bytes
+    print: bytes
+    layer: int | None
+    source: str
+    importance: float | None
+    ended: str
+    belongs_to: str
+    active: int
+    start: int | None
+    stop: int | None
+
+    def after(self, access: Access | None, half_lives: HalfLives) -> Entry:
+        """The same once it was last used like this, in a store whose memories fade like that."""
+        used = Worth(access.confidence, access.last) if access else None
+        worth, half = live(Worth(self.stated, self.stated_at), used), half_lives.of(self.type)
+        return self._replace(
+            confidence=worth.confidence,
+            since=worth.since,
+            half=half or 0,
+            key=key(worth, half),
+            accessed=access.last if access else 0,
+        )
+
+
+class LiveMemory(NamedTuple):
+    """What a memory is worth and where it belongs, all but its text. Times are microseconds.
+
+    ``confidence`` is what it was at ``since``, after its last use; a ``half`` of 0 never fades. ``is_active``: it has
+    not ended, and is no former version.
+    """
+
+    id: str
+    type: str
+    created: int
+    updated: int
+    confidence: float
+    since: int
+    half: int
+    access_count: int
+    accessed_at: int | None
+    layer: int | None
+    source: str
+    importance: float | None
+    ended: str
+    belongs_to: str
+    is_active: int
+    start: int | None
+    stop: int | None
+
+    def effective(self, now: int) -> float:
+        """Its confidence at a moment."""
+        return effective(Worth(self.confidence, self.since), now, self.half or None)
+
+    def holds_at(self, moment: int) -> bool:
+        """Whether it was true at a moment of the world."""
+        return (self.start is None or self.start <= moment) and (self.stop is None or moment < self.stop)
+
+    def after(self, access: Access | None) -> LiveMemory:
+        """The same after a use that is not in the view yet."""
+        if access is None:
+            return self
+        worth = live(Worth(self.confidence, self.since), Worth(access.confidence, access.last))
+        return self._replace(
+            confidence=worth.confidence, since=worth.since, access_count=access.count, accessed_at=access.last
+        )
+
+
+def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Entry:
+    """What is kept of a node that is a memory."""
+    extras = row.extras or NO_EXTRAS
+    stated, since = extras.confidence or 0.0, stated_at(row)
+    entry = Entry(
+        *(row.id, row.type, row.created_at, row.updated_at, stated, since, stated, since, 0, 0, 0),
+        text_hash(row.content),
+        fingerprint(row.content),
+        extras.layer,
+        extras.source,
+        extras.importance,
+        extras.ended,
+        extras.belongs_to,
+        int(stands(row)),
+        extras.valid_from,
+        extras.valid_to,
+    )
+    return entry.after(access, half_lives)
+
+
+class Books:
+    """By how much counts and sums change."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.terms: Counter[tuple[int, int]] = Counter()
+        self.sums: dict[tuple[int, int], float] = {}
+
+    def book(self, entry: Entry | None, tags: Iterable[str], by: int) -> None:
+        """Count a memory with its tags in (1), or out (-1)."""
+        if entry is None:
+            return
+        if entry.ended:
+            self.counts[ENDED, entry.ended] += by
+        if entry.active:
+            for place in _places(entry):
+                self.counts[place] += by
+            for tag in tags:
+                self.counts[TAGS, tag] += by
+            self._add(entry, by)
+
+    def _add(self, entry: Entry, by: int) -> None:
+        epoch, term = epoch_and_term(entry.half, entry.key, entry.confidence)
+        self.terms[entry.half, epoch] += by
+        self.sums[entry.half, epoch] = self.sums.get((entry.half, epoch), 0.0) + by * term
+
+
+def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
+    """The part that a confidence is summed up in, and what it adds there: 2 to the power of its half-lives in it."""
+    epoch, rest = divmod(key_, length_of_epoch(half))
+    if half == 0 or key_ == LEAST_KEY:
+        return epoch, min(max(confidence, 0.0), 1.0)
+    return epoch, 2.0 ** (rest / half)
+
+
+def length_of_epoch(half: int) -> int:
+    """How many keys of a half-life are counted and summed up together: those of as much time, or a 64th of 0 to 1."""
+    return half or _LASTING_EPOCH
+
+
+def worth_at(epoch: int, sum_: float, half: int, now: int) -> float:
+    """What the sum of an epoch comes to at a moment."""
+    return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
+
+
+def _places(entry: Entry) -> Iterable[tuple[str, str]]:
+    yield TOTAL, ""
+    if entry.start is not None or entry.stop is not None:
+        yield BOUNDED, ""
+    yield TYPES, entry.type
+    yield DAYS, day_of(entry.created // DAY)
+    if entry.source:
+        yield SOURCES, entry.source
+    if entry.layer is not None:
+        yield LAYERS, str(entry.layer)
+
+
+@lru_cache(maxsize=4096)
+def day_of(number: int) -> str:
+    """The date of a day since 1970, in UTC."""
+    return format_time(number * DAY)[:10]

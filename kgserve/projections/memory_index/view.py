@@ -1,0 +1,356 @@
+"""The memory view: brought up to date when somebody asks, and while nobody does.
+
+What a write has to know is answered from what the file has seen and, in memory, from the commits after that: a write
+waits for no following. So what the last commits have made of memories and names is in memory, too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain, islice, takewhile
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from kgserve.platform.sqlite_files import asked, remove_files
+from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.projections.memory_index.decay import HalfLives
+from kgserve.projections.memory_index.lookups import MOST_ALIKE, MOST_NAMED, Lookups
+from kgserve.projections.memory_index.memories import Memories
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.replay import all_accesses
+from kgserve.storage.journal.tail import Tail, next_change
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import Access, ChangeSet, NetChange
+from kgserve.storage.model.fields import Width
+from kgserve.storage.model.names import folded, names_of
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import RowsView
+
+MOST_ROWS = 10_000
+MOST_BYTES = 16 << 20
+"""So many rows, and bytes of text, wait for the file at most; else it has to be brought up to date first."""
+
+_Key = bytes | str
+
+
+class _Noted(NamedTuple):
+    """A commit, its size, and what it is found by."""
+
+    change: ChangeSet
+    rows: int
+    bytes: int
+    keys: list[tuple[_Key, str]]
+
+
+class Newest:
+    """Consecutive commits up to the last one. Any thread may ask; one adds.
+
+    ``since`` is the commit after which all are here.
+    """
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self._lock = threading.Lock()
+        self._noted: deque[_Noted] = deque()
+        self._rows = self._bytes = 0
+        # With the last commit that has said so.
+        self._by_key: dict[_Key, dict[str, int]] = {}
+        self._accesses: dict[str, tuple[Access | None, int]] = {}
+
+    def add(self, change: ChangeSet) -> None:
+        """Take in the next commit; one that is too large makes all be forgotten."""
+        rows = change.size + len(change.accessed)
+        size = sum(len(node.content) for node in (*change.nodes_created, *change.nodes_updated))
+        if self._rows + rows > MOST_ROWS or self._bytes + size > MOST_BYTES:
+            self.clear(change.sequence)
+            return
+        noted = _Noted(change, rows, size, [*_keys(change)])
+        with self._lock:
+            self._noted.append(noted)
+            self._count(noted, 1)
+            for key, node_id in noted.keys:
+                self._by_key.setdefault(key, {})[node_id] = change.sequence
+            # Nobody can have read what is new either.
+            for node_id in _unread(change):
+                self._accesses[node_id] = (None, change.sequence)
+            for access in change.accessed:
+                self._accesses[access.id] = (access, change.sequence)
+
+    def clear(self, since: int) -> None:
+        """Forget everything, and go on with the commit after this one."""
+        with self._lock:
+            self._noted.clear()
+            self._by_key.clear()
+            self._accesses.clear()
+            self._rows = self._bytes = 0
+            self.since = since
+
+    def forget(self, sequence: int) -> None:
+        """Forget the commits up to one."""
+        with self._lock:
+            while self._noted and self._noted[0].change.sequence <= sequence:
+                self._drop(self._noted.popleft())
+            self.since = max(self.since, sequence)
+
+    def having(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
+        """The nodes that have come to say or to be called so, the last first seen last, and ``since``."""
+        with self._lock:
+            return [*dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))], self.since
+
+    def called(self, folds: Iterable[str]) -> tuple[set[str], int]:
+        """Those of some folded names that nodes have come to have, and ``since``."""
+        with self._lock:
+            return {fold for fold in folds if fold in self._by_key}, self.since
+
+    def accesses(self, ids: Collection[str]) -> tuple[dict[str, Access | None], int]:
+        """What has come of reading some nodes, None where that is over, and ``since``."""
+        with self._lock:
+            return {each: self._accesses[each][0] for each in ids if each in self._accesses}, self.since
+
+    def after(self, sequence: int, last: int) -> list[ChangeSet]:
+        """The commits after one up to the ``last``, as far as they are here; none if they begin later."""
+        with self._lock:
+            if not self._noted or not self._noted[0].change.sequence <= sequence + 1:
+                return []
+            place = sequence + 1 - self._noted[0].change.sequence
+            found = (noted.change for noted in islice(self._noted, place, None))
+            return [*takewhile(lambda change: change.sequence <= last, found)]
+
+    # With the lock held
+
+    def _drop(self, noted: _Noted) -> None:
+        self._count(noted, -1)
+        sequence = noted.change.sequence
+        for key, node_id in noted.keys:
+            of_key = self._by_key.get(key, {})
+            if of_key.get(node_id) == sequence:
+                del of_key[node_id]
+            if not of_key:
+                self._by_key.pop(key, None)
+        for node_id in (*_unread(noted.change), *(access.id for access in noted.change.accessed)):
+            if self._accesses.get(node_id, (None, -1))[1] == sequence:
+                del self._accesses[node_id]
+
+    def _count(self, noted: _Noted, by: int) -> None:
+        self._rows += by * noted.rows
+        self._bytes += by * noted.bytes
+
+
+def keys_of(node: NodeRow) -> set[_Key]:
+    """What a node is found by: the hash and the print of a memory's text, and its folded names."""
+    keys: set[_Key] = {folded(name) for name in names_of(node)}
+    return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
+
+
+def _unread(change: ChangeSet) -> Iterator[str]:
+    yield from change.nodes_deleted
+    yield from (node.id for node in change.nodes_created)
+
+
+def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
+    for node in (*change.nodes_created, *change.nodes_updated):
+        yield from ((key, node.id) for key in keys_of(node))
+
+
+log = structlog.get_logger()
+
+_Found = TypeVar("_Found")
+
+COMMIT_SECONDS = 1.0
+COMMIT_CHANGES = 2_000
+"""So long, and so many commits of the store, the file takes in before it keeps them."""
+
+
+class MemoriesDamaged(sqlite3.DatabaseError):
+    """The view names a row that it should not."""
+
+
+class MemoriesView:
+    """The memories of a store as a follower of its journal; the file is opened when it is first asked.
+
+    A store in which nothing is a memory or has a name has no such file.
+    """
+
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView, half_lives: Callable[[], HalfLives]) -> None:
+        self._layout = layout
+        self._journal = journal
+        self._rows = rows
+        self._half_lives = half_lives
+        self._lock = threading.RLock()
+        self._tail = Tail(layout.journal)
+        self._memories: Memories | None = None
+        self._none: Memories | None = None
+        self.is_asked = False
+        self._newest = Newest(rows.state.sequence)
+        # What was committed to the file; read by `_beside`, which needs no more than its own lock.
+        self._committed, self._committed_at = -1, 0.0
+        self._reading = threading.Lock()
+        self._beside: Lookups | None = None
+
+    def ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
+        """What ``question`` finds among the memories as of the last commit, and in the rows as of that commit.
+
+        The file is made anew if it turns out to be damaged. Raises Unavailable.
+        """
+        # Before rows are looked at: what is not told of from now on is among them.
+        self.is_asked = True
+        told = "what is known of memories is being rebuilt"
+        with self._lock:
+            return asked(lambda: self._ask(question), self._renew, "memories_damaged", told, store=self._layout.name)
+
+    def accesses(self, ids: Collection[str]) -> dict[str, Access]:
+        """What has been journaled of reading some nodes. Raises Unavailable."""
+        newest, since = self._newest.accesses(ids)
+        rest = [node_id for node_id in ids if node_id not in newest]
+        known = self._look_up(lambda file: file.accesses(rest), since) if rest else {}
+        return known | {node_id: access for node_id, access in newest.items() if access is not None}
+
+    def alike(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
+        """The memories that may say the same; who asks looks at the rows. Raises Unavailable."""
+        newest, since = self._newest.having((hash_, print_))
+        known = self._look_up(lambda file: file.saying(hash_, print_, now), since)
+        if newest and len(known) >= MOST_ALIKE:
+            # Some of them may no longer be what they were, and have kept others out.
+            known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
+        return [*known, *newest]
+
+    def alike_all(self, keys: Collection[tuple[bytes, bytes]], now: int) -> dict[tuple[bytes, bytes], list[str]]:
+        """The same of many, by hash and print: most often nobody says any of them, which one question tells."""
+        newest: dict[tuple[bytes, bytes], list[str]] = {}
+        since = -1
+        for key in keys:
+            newest[key], since = self._newest.having(key)
+        said = self._look_up(lambda file: file.said(keys), since) if keys else set[bytes]()
+        return {
+            key: found if said.isdisjoint(key) else self.alike(key[0], key[1], now) for key, found in newest.items()
+        }
+
+    def named(self, name: str) -> list[str]:
+        """The nodes that may be called so; who asks looks at the rows. Raises Unavailable."""
+        newest, since = self._newest.having((folded(name),))
+        known = self._look_up(lambda file: [each.id for each in file.named(name)], since)
+        if newest and len(known) >= MOST_NAMED:
+            known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
+        return [*known, *newest]
+
+    def known_names(self, folds: Collection[str]) -> dict[str, list[str]]:
+        """The nodes that may be called so, by those of some folded names that any has. Raises Unavailable."""
+        newest, since = self._newest.called(folds)
+        known = self._look_up(lambda file: file.known_names(folds), since)
+        return {fold: self.named(fold) for fold in known | newest}
+
+    def committed(self, changes: Iterable[ChangeSet]) -> None:
+        """These commits have been made, after it was first asked. For the writing thread."""
+        for change in changes:
+            self._newest.add(change)
+
+    def tend(self) -> None:
+        """Follow, if anybody has ever asked and that is due. Raises sqlite3.Error."""
+        if self._memories is not None and time.monotonic() - self._committed_at >= COMMIT_SECONDS:
+            with self._lock, self._rows.reading() as rows:
+                self._commit(self._follow(rows))
+
+    def erase(self) -> None:
+        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
+        if not self._layout.memories.exists():
+            return
+        # Where nothing is a memory any more nobody opens the file: it is of no use, and goes.
+        with self._lock, self._rows.reading() as rows:
+            if rows.width is not Width.MEMORY:
+                self.close()
+                remove_files(self._layout.memories)
+                return
+        self.ask(lambda memories, _: self._written_anew(memories))
+
+    def _written_anew(self, memories: Memories) -> None:
+        self._commit(memories)
+        with self._reading:
+            memories.write_anew()
+
+    def close(self) -> None:
+        """Release the file."""
+        with self._lock, self._reading:
+            for each in (self._beside, self._memories, self._none):
+                if each is not None:
+                    each.close()
+            self._memories = self._none = self._beside = None
+            self._committed = -1
+
+    def _look_up(self, question: Callable[[Lookups], _Found], since: int) -> _Found:
+        """What a question finds in the file, which has seen the commit ``since``, and maybe later ones."""
+        with self._reading:
+            if self._beside is not None and self._committed >= since:
+                try:
+                    return question(self._beside)
+                except sqlite3.Error:
+                    log.exception("memories_damaged", store=self._layout.name)
+        return self.ask(lambda memories, _: question(memories))
+
+    def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
+        with self._rows.serving() as rows:
+            return question(self._follow(rows), rows)
+
+    def _follow(self, rows: Rows) -> Memories:
+        """The view, once it has seen the commit of some rows, and none after it."""
+        if rows.width is not Width.MEMORY:
+            return self._empty()
+        memories = self._opened()
+        seen = memories.sequence
+        if seen > rows.at or not self._journal.oldest - 1 <= seen:
+            return self._renew()
+        while seen < rows.at:
+            net = NetChange(self._newest.after(seen, rows.at))
+            if net.state is None:
+                net = next_change(self._tail, seen, rows.at)
+            if net.state is None:
+                return self._renew()
+            seen = net.state.sequence
+            memories.apply(net, seen, lambda node_id: chain(rows.outgoing(node_id), rows.incoming(node_id)))
+            if seen - self._committed > COMMIT_CHANGES:
+                self._commit(memories)
+        memories.halve(self._half_lives())
+        if self._committed < self._newest.since:
+            self._commit(memories)
+        return memories
+
+    def _commit(self, memories: Memories) -> None:
+        """Have the file keep what it has taken in, and others see it there."""
+        if memories.path is None:
+            return
+        self._committed_at = time.monotonic()
+        committed = memories.commit()
+        with self._reading:
+            if self._beside is None:
+                self._beside = Lookups.beside(memories.path)
+            self._committed = committed
+        self._newest.forget(committed)
+
+    def _opened(self) -> Memories:
+        if self._memories is None:
+            self._memories = Memories(self._layout.memories, self._half_lives())
+        return self._memories
+
+    def _empty(self) -> Memories:
+        if self._none is None:
+            self._none = Memories(None, self._half_lives())
+        return self._none
+
+    def _renew(self) -> Memories:
+        """Make the file anew from rows and accesses."""
+        self.close()
+        remove_files(self._layout.memories)
+        memories = self._memories = Memories(self._layout.memories, self._half_lives())
+        with self._rows.reading() as rows:
+            accesses = all_accesses(self._layout, self._journal, rows.at)
+            nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
+            found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
+            edges = chain.from_iterable(map(rows.rows_of, found))
+            memories.rebuild(nodes, edges, accesses, rows.at)
+        self._commit(memories)
+        return memories

@@ -1,0 +1,423 @@
+"""The vectors of texts that entities no longer have, found exactly: a flat file of them, and SQLite for whose they are.
+
+Each different text has one vector, whoever had it and how often. Vectors are written before SQLite commits what names
+them, so a kill leaves at most rows that nobody names; checksums of all that is named are compared at opening. What does
+not fit is replaced by nothing, for everything can be made again from the history and the cache of embeddings.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.sqlite_files import WrittenBesideReading, of_some, remove_path, write_anew
+from kgserve.projections.filter_columns import Column, Columns
+from kgserve.projections.text import Facets, Filter, Text
+from kgserve.projections.vector.index import VectorHit
+from kgserve.projections.vector.matrix import VectorFile, Vectors, products
+
+# A file of so many rows may keep as many that nobody names.
+SMALL = 1024
+_LOOKED_AT_ONCE = 4_096
+_IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
+_OF_IDS = "SELECT number FROM run WHERE id IN"
+_HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
+_FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
+
+_VERSION = 1
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS vector (place INTEGER PRIMARY KEY, text BLOB NOT NULL UNIQUE, hash INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS run (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    type TEXT NOT NULL, vector INTEGER NOT NULL, marks BLOB, hash INTEGER NOT NULL, UNIQUE (id, first)
+);
+CREATE INDEX IF NOT EXISTS run_by_vector ON run (vector);
+CREATE TABLE IF NOT EXISTS cursor (
+    one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, model TEXT NOT NULL,
+    dimensions INTEGER NOT NULL, file INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO cursor VALUES (1, 0, '', 0, 0);
+"""
+_FOREIGN = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
+_RUN = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
+_LAST_BEGUN = f"{_RUN} WHERE id = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
+
+Numbers = NDArray[np.int64]
+
+_encode = msgspec.msgpack.Encoder().encode
+_facets = msgpack_decoder(Facets).decode
+
+
+class PastVectors(WrittenBesideReading):
+    """Vectors of past texts. Any thread may search; one thread writes."""
+
+    def __init__(self, folder: Path, dimensions: int, model: str) -> None:
+        """Open what is there for the same model if it is whole, or begin with nothing, ``sequence`` 0."""
+        self._folder = folder
+        self._dimensions = dimensions
+        self._model = model
+        writer, self._held = self._opened()
+        super().__init__(writer, folder / "texts.sqlite")
+        self._ended = 0  # by which commit nothing is left that had ended
+        self._used: int = self._writer.execute("SELECT coalesce(max(place) + 1, 0) FROM vector").fetchone()[0]
+        self.sequence: int = self._writer.execute("SELECT sequence FROM cursor").fetchone()[0]
+
+    def __len__(self) -> int:
+        return len(self._held[0])
+
+    def known(self, texts: Sequence[Text]) -> set[str]:
+        """The meanings among those of some texts whose vectors are there."""
+        return {
+            meaning
+            for meaning in {text.meaning for text in texts}
+            if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(meaning),))
+        }
+
+    def write(self, texts: Sequence[Text], vectors: dict[str, Vectors], sequence: int, ended: int) -> None:
+        """Take in past texts with the vectors of their meanings; forget those that had ``ended`` by a commit.
+
+        All of it or nothing is done, and twice comes to the same. Raises OSError when there is no room.
+        """
+        is_any_over = ended > self._ended or any((text.until or 0) <= ended for text in texts)
+        with self._writing:
+            with self._writer as transaction:
+                added = self._add_vectors(transaction, vectors)
+                put = [past for text in texts if (past := _put_text(transaction, text)) is not None]
+                forgotten = _forget_ended(transaction, ended) if is_any_over else 0
+                values = (sequence, self._model, self._dimensions)
+                transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
+            self._used += added
+            held, file = self._held
+            if forgotten:
+                file = self._shrunk(file)
+                self._held = PastTexts(_read_texts(self._writer)), file
+            else:
+                for past in put:
+                    held.put(past)
+        self.sequence, self._ended = sequence, max(ended, self._ended)
+
+    def erase(self, ids: Iterable[str]) -> None:
+        """Leave nothing of the texts of some entities, nor of vectors that no other one has."""
+        with self._writing:
+            with self._writer as transaction:
+                transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in ids))
+                transaction.execute(_FORGET_UNUSED)
+            write_anew(self._writer)
+            self._held = PastTexts(_read_texts(self._writer)), self._held[1]
+            self._blank_unused(self._held[1])
+
+    def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
+        """The nearest of the texts that held as of ``only.as_of``, nearest first; of equals those that ended first.
+
+        Raises sqlite3.DatabaseError.
+        """
+        texts, file = self._held
+        numbers, rows = texts.passing(only)
+        if only.id_prefix:
+            named = np.isin(numbers, self._beginning_with(only.id_prefix))
+            numbers, rows = numbers[named], rows[named]
+        if only.ids is not None:
+            named = np.isin(numbers, self._of(only.ids))
+            numbers, rows = numbers[named], rows[named]
+        limit = min(limit, len(numbers))
+        if limit <= 0:
+            return []
+        scores = products(file.rows, rows, query)
+        least = np.partition(scores, -limit)[-limit]
+        best = np.flatnonzero(scores >= least)
+        best = best[np.lexsort((best, -scores[best]))][:limit]
+        chosen: list[int] = numbers[best].tolist()
+        ids = dict(self._read(_IDS, (json.dumps(chosen),)))
+        # Without an id: forgotten since it was looked for.
+        found = zip(chosen, scores[best].tolist(), strict=True)
+        return [VectorHit(ids[number], score) for number, score in found if number in ids]
+
+    def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, Vectors]:
+        """The vectors of those entities that had other texts as of a commit than now. Raises sqlite3.DatabaseError."""
+        texts, file = self._held
+        found = [row for node_id in ids for row in self._read(_HELD, (node_id, as_of, as_of))]
+        return {
+            node_id: file.rows[row].copy() for node_id, number in found if (row := texts.row_of(number)) is not None
+        }
+
+    def _of(self, ids: Collection[str]) -> Numbers:
+        with self._reading:
+            found = of_some(self._reader.execute, _OF_IDS, [*ids])
+            return np.array([number for (number,) in found], np.int64)
+
+    def _beginning_with(self, prefix: str) -> Numbers:
+        # Ids are ordered by their bytes, so those with the prefix come in a row.
+        with self._reading:
+            found = takewhile(lambda row: row[0].startswith(prefix), self._reader.execute(_FROM, (prefix,)))
+            return np.array([number for _, number in found], np.int64)
+
+    # Opening
+
+    def _opened(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+        if any(path.is_dir() or path.is_symlink() for path in self._folder.glob("*")):
+            remove_path(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return self._checked()
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:
+                raise
+        remove_path(self._folder)
+        self._folder.mkdir()
+        return self._checked()
+
+    def _checked(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+        """What is there. Raises sqlite3.DatabaseError when it is damaged, or of another model."""
+        connection = _connect(self._folder / "texts.sqlite")
+        try:
+            model, dimensions, number = connection.execute("SELECT model, dimensions, file FROM cursor").fetchone()
+            if model and (model, dimensions) != (self._model, self._dimensions):
+                raise sqlite3.DatabaseError("the vectors are of another model")
+            path = self._file(number)
+            for each in self._folder.glob("vectors-*"):
+                if each != path:
+                    remove_path(each)
+            file = VectorFile(path, self._dimensions)
+            _check_vectors(connection, file.rows)
+            return connection, (PastTexts(_read_texts(connection)), file)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"vectors-{number}"
+
+    # Writing, with the lock held
+
+    def _add_vectors(self, transaction: sqlite3.Connection, vectors: dict[str, Vectors]) -> int:
+        """Write those that are not there yet; how many those were."""
+        known = "SELECT 1 FROM vector WHERE text = ?"
+        new = {
+            key: vectors[text]
+            for text in vectors
+            if not transaction.execute(known, (key := _text_key(text),)).fetchone()
+        }
+        if new:
+            rows = np.stack([*new.values()]).astype("<f4")
+            self._held[1].write(self._used, rows)
+            values = [
+                (place, key, _vector_checksum(key, row))
+                for place, (key, row) in enumerate(zip(new, rows, strict=True), self._used)
+            ]
+            transaction.executemany("INSERT INTO vector VALUES (?, ?, ?)", values)
+        return len(new)
+
+    def _blank_unused(self, file: VectorFile) -> None:
+        used = np.fromiter((place for (place,) in self._writer.execute("SELECT place FROM vector")), np.int64)
+        for first in range(0, len(file.rows), _LOOKED_AT_ONCE):
+            places = np.setdiff1d(np.arange(first, min(first + _LOOKED_AT_ONCE, len(file.rows))), used)
+            for place in places[file.rows[places].any(axis=1)].tolist():
+                file.write(place, np.zeros((1, self._dimensions), np.float32))
+
+    def _shrunk(self, file: VectorFile) -> VectorFile:
+        """The file, or one without the rows that nobody names when those are more than half."""
+        places: list[int] = [place for (place,) in self._writer.execute("SELECT place FROM vector ORDER BY place")]
+        if self._used <= max(2 * len(places), len(places) + SMALL):
+            return file
+        number = int(self._writer.execute("SELECT file + 1 FROM cursor").fetchone()[0])
+        copied = file.copy(places, self._file(number))
+        moved = dict(zip(places, range(len(places)), strict=True))
+        with self._writer as transaction:
+            # No place is taken by what is yet to be moved: all move to the front, in their order.
+            transaction.executemany(
+                "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
+            )
+            runs = [msgspec.structs.replace(past, vector=moved[past.vector]) for past in _read_texts(transaction)]
+            transaction.executemany(_PUT, [_values(past) for past in runs])
+            transaction.execute("UPDATE cursor SET file = ?", (number,))
+        self._used = len(places)
+        remove_path(file.path)
+        return copied
+
+
+# In memory: when texts held, and what filters ask of them
+
+
+class PastText(msgspec.Struct, frozen=True):
+    """A row of the table: a text that an entity had from commit ``first`` to before ``last``, with its vector's row."""
+
+    number: int
+    id: str
+    first: int
+    last: int
+    type: str
+    vector: int
+    facets: Facets | None
+
+
+class PastTexts:
+    """Past texts by their place: until when each held, the row of its vector, and what filters ask of it.
+
+    They come in the order of their numbers. One thread puts them; any thread may ask.
+    """
+
+    def __init__(self, texts: Iterable[PastText] = ()) -> None:
+        self._lock = threading.Lock()
+        self._columns = Columns()
+        self._number, self._until, self._vector = Column(np.int64), Column(np.int64), Column(np.int64)
+        self._add(list(texts))
+
+    def __len__(self) -> int:
+        return len(self._number.values)
+
+    def put(self, text: PastText) -> None:
+        """Add a text, or say anew until when one with the same number held."""
+        with self._lock:
+            place = self._place(text.number)
+            if place is None:
+                self._add([text])
+            else:
+                self._until.values[place], self._vector.values[place] = text.last, text.vector
+
+    def passing(self, only: Filter) -> tuple[Numbers, Numbers]:
+        """The numbers of those that held as of ``only.as_of`` and pass, but for what their ids are; and their rows."""
+        at = only.as_of or 0
+        with self._lock:
+            passes = self._columns.passing(msgspec.structs.replace(only, id_prefix="", as_of=at), ())
+            passes &= self._until.values > at
+            return self._number.values[passes], self._vector.values[passes]
+
+    def row_of(self, number: int) -> int | None:
+        """The row of a text's vector; None for a text that is not there."""
+        with self._lock:
+            place = self._place(number)
+            return None if place is None else int(self._vector.values[place])
+
+    def _place(self, number: int) -> int | None:
+        numbers = self._number.values
+        place = int(np.searchsorted(numbers, number))
+        return place if place < len(numbers) and numbers[place] == number else None
+
+    def _add(self, texts: Sequence[PastText]) -> None:
+        facets = {place: text.facets for place, text in enumerate(texts, len(self)) if text.facets is not None}
+        self._columns.add([text.type for text in texts], [text.first for text in texts], facets)
+        self._number.extend([text.number for text in texts])
+        self._until.extend([text.last for text in texts])
+        self._vector.extend([text.vector for text in texts])
+
+
+# In SQLite: whose the vectors are
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open or make the file. Raises sqlite3.DatabaseError for a file that is none of ours."""
+    connection = sqlite3.connect(path, check_same_thread=False)
+    # What a flipped bit has made of a text is to be read, and then not to fit its checksum.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    try:
+        if connection.execute(_FOREIGN, (_VERSION,)).fetchone()[0]:
+            raise sqlite3.DatabaseError("the file is of another kind")
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
+    """Raise sqlite3.DatabaseError unless every vector that the file names is among some rows, as it was written."""
+    for place, key, checksum in connection.execute("SELECT place, text, hash FROM vector"):
+        if place >= len(rows) or _vector_checksum(key, rows[place]) != checksum:
+            raise sqlite3.DatabaseError("a vector does not fit its checksum")
+
+
+def _read_texts(connection: sqlite3.Connection) -> Iterator[PastText]:
+    """All texts in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
+    return (_past_text(row) for row in connection.execute(f"{_RUN} ORDER BY number"))
+
+
+def _past_text(row: tuple[Any, ...]) -> PastText:
+    *values, facets, checksum = row
+    if _text_checksum((*values, facets)) != checksum:
+        raise sqlite3.DatabaseError("a text does not fit its checksum")
+    number, node_id, first, last, type_, vector = values
+    return PastText(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
+
+
+def _values(past: PastText) -> tuple[Any, ...]:
+    """What `_PUT` stores of a text."""
+    facets = _packed(past.facets)
+    values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
+    return *values, _text_checksum(values)
+
+
+def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
+    """Add a past text, or lengthen the one before that said the same; None when it is there."""
+    key = _text_key(text.meaning)
+    place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
+    past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
+    begun = transaction.execute(_LAST_BEGUN, (past.id, past.first)).fetchone()
+    before = None if begun is None else _past_text(begun)
+    if before is not None and before.last >= past.last:
+        return None
+    if before is not None and before.last == past.first and _says_the_same(before, past):
+        past = msgspec.structs.replace(before, last=past.last)
+    elif before is not None and before.first == past.first:
+        past = msgspec.structs.replace(past, number=before.number)
+    else:
+        next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
+        past = msgspec.structs.replace(past, number=transaction.execute(next_number).fetchone()[0])
+    transaction.execute(_PUT, _values(past))
+    return past
+
+
+def _forget_ended(transaction: sqlite3.Connection, by: int) -> int:
+    """Forget what had ended by a commit, with vectors that nothing else has; how many texts. Looks at all there are."""
+    if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (by,)).rowcount:
+        transaction.execute(_FORGET_UNUSED)
+    return forgotten
+
+
+def _says_the_same(one: PastText, other: PastText) -> bool:
+    def said(past: PastText) -> tuple[Any, ...]:
+        return past.type, past.vector, _packed(past.facets)
+
+    return said(one) == said(other)
+
+
+def _packed(facets: Facets | None) -> bytes | None:
+    return None if facets is None else _encode(facets.packed)
+
+
+def _text_key(meaning: str) -> bytes:
+    """What names the vector of a text."""
+    return blake2b(meaning.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _text_checksum(values: tuple[Any, ...]) -> int:
+    return xxhash.xxh3_64_intdigest(_encode(values)) >> 1
+
+
+def _vector_checksum(key: bytes, row: Vectors) -> int:
+    """The checksum of a vector and what names it."""
+    # SQLite's integers are signed.
+    return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
+
+
+def forget(folder: Path) -> None:
+    """Remove a folder of past vectors."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The server: HTTP, MCP and the composition of a running process."""

@@ -1,0 +1,524 @@
+"""The application and the process around it: wiring, start, stop. Everything opened here is closed here."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import structlog
+import uvicorn
+from litestar import Litestar, asgi
+from litestar.datastructures import State
+from litestar.plugins.core import MsgspecDIPlugin
+from litestar.types import Receive, Scope, Send
+from msgspec import to_builtins
+from threadpoolctl import threadpool_limits
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.server import logger as uvicorn_log
+
+from kgserve import __version__
+from kgserve.admin.composition import open_all
+from kgserve.graph.handle import Graphs, Threads
+from kgserve.platform import log
+from kgserve.platform.access.audit import Audit
+from kgserve.platform.access.authentication import Authenticator, Keyring, check_may_start, exposure
+from kgserve.platform.errors import Conflict, InvalidInput, KgserveError
+from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.server_discovery import reachable
+from kgserve.platform.settings import MEBIBYTE, Settings
+from kgserve.projections.cypher_engine.engine.process import nursery
+from kgserve.server.http.connection import Connections, HttpConnection, Limits
+from kgserve.server.http.edge import Edge, Proxies, check_role
+from kgserve.server.http.problem import handle
+from kgserve.server.http.routes import HANDLERS, ROUTES
+from kgserve.server.http.service import Directory, Service, Shortcuts
+from kgserve.server.http.tls import Certificate
+from kgserve.server.mcp.endpoint import McpEndpoint
+from kgserve.server.proxy import Forwarder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from types import FrameType
+
+    from litestar.plugins import PluginProtocol
+
+    from kgserve.platform.settings import Settings
+    from kgserve.projections.cypher_engine.engine.process import Nursery
+
+logger = structlog.get_logger()
+
+MANY_FILES = 65_536
+SWITCH_SECONDS = 0.0005
+BACKLOG = 2048
+TENDING_SECONDS = 1.0
+"""So often the server looks whether it can still be found, and whether anybody uses it."""
+ENGINE_SECONDS = 5.0
+"""So long after its start it imports the engine unasked: one that has been stopped by then never pays for that."""
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.01
+
+
+class _Application(Litestar):
+    """Litestar without its support of pydantic's and attrs' types: importing these is an eighth of a start."""
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
+
+
+def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
+    """REST and MCP over the stores of a folder; its lifespan closes them.
+
+    Who shows ``token`` may do anything, as local clients that read server.json do.
+    """
+    pool = graphs.pool
+    authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
+    threads, forwarder = Threads(pool.settings), Forwarder(pool.placement)
+    endpoint = McpEndpoint(graphs, threads, forwarder)
+    for views in (graphs.indexer, graphs.historian):
+        if views is not None:
+            views.give_way(threads.callers.are_several)
+
+    @asgi("/mcp", copy_scope=True)
+    async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
+        await endpoint(scope, receive, send)
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncGenerator[None]:
+        try:
+            async with endpoint.running():
+                yield
+        finally:
+            await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
+            await forwarder.close()
+            log.flush()
+            for companion in pool.companions:
+                companion.halt()
+            await asyncio.to_thread(pool.close)
+            audit.close()
+
+    app = _Application(
+        route_handlers=[*ROUTES, mcp],
+        lifespan=[lifespan],
+        state=State({"service": Service(graphs, threads, forwarder), "mcp": endpoint}),
+        exception_handlers={Exception: handle},
+        guards=[check_role],
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=None,
+    )
+    shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
+    handler = app.asgi_handler
+    if pool.settings.cluster:
+        from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
+
+        handler = PassingOn(handler, forwarder)
+    edge = Edge(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
+    app.state["edge"] = edge
+    app.asgi_handler = edge
+    return app
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
+    log.configure(settings.log_format, settings.log_level)
+    nursery(settings.engine).log = (settings.log_format, settings.log_level)
+    _let_files_be_many()
+    try:
+        if not settings.cluster:  # whose keys are known once it was joined
+            check_may_start(settings, settings.data_dir)
+        with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
+            if settings.cluster:
+                # Other nodes send callers here from its first beat on: they wait, and are not refused.
+                listener.listen(BACKLOG)
+            _warn_if_open_to_others(settings)
+            _warn_of_excess(settings)
+            left_behind = _run(settings, lock, listener)
+    except KgserveError as error:
+        print(f"kgserve: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    if left_behind:
+        # Everything is closed but a thread within the embedding model, which an orderly end of the process would abort.
+        log.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not listening yet. Raises Conflict or InvalidInput with the reason."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise InvalidInput(f"{host} is not an address of this machine: {error.strerror}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno or 0).lower()
+        raise Conflict(f"cannot listen on {host}, port {port}: {reason}; choose another with --port") from None
+    return listener
+
+
+def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
+    """Serve; whether a thread is still at work in the end."""
+    certificate = Certificate.from_settings(settings)
+    host, port = listener.getsockname()[:2]
+    url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    token = secrets.token_urlsafe(32)
+
+    def publish() -> None:
+        lock.publish(url, token, certificate.pem if certificate else None)
+
+    def started() -> None:
+        publish()
+        # What is there now stays: it need not be looked through again.
+        gc.freeze()
+        gc.enable()
+        print("\n".join(_start_lines(settings, url)), flush=True)  # noqa: T201
+
+    # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
+    gc.set_threshold(100_000, 50, 100)
+    # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
+    threadpool_limits(1, user_api="blas")
+    with ExitStack() as stack:
+        opened = open_all(settings, stack, url=url, token=token)
+        if settings.cluster:
+            check_may_start(settings, settings.data_dir)
+        app = create_app(opened.graphs(), token)
+        server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
+        if certificate is not None:
+            server.on_hangup = partial(_renew, certificate, publish)
+        server.meanwhile = partial(_tend, server, lock, app.state["edge"], nursery(settings.engine), settings.idle_exit)
+        server.run(sockets=[listener])
+    return opened.indexer is not None and opened.indexer.left_behind
+
+
+def _start_lines(settings: Settings, url: str) -> list[str]:
+    """What standard output says of a server that listens: words, or a line of the log's JSON."""
+    if settings.log_format == "json":
+        return [log.json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
+    lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
+    if settings.explorer:
+        how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "`kgserve open` hands over a key"
+        lines.append(f"to look at it in a browser: {how}")
+    return lines
+
+
+async def _tend(server: Server, lock: DataFolderLock, edge: Edge, engines: Nursery, idle_exit: float) -> None:
+    """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
+    settled = asyncio.get_running_loop().time() + ENGINE_SECONDS
+    while not server.should_exit:
+        await asyncio.sleep(TENDING_SECONDS)
+        idle = edge.use.idle_seconds
+        with suppress(OSError):  # a full disk, or a folder that is gone: what matters says so itself
+            await asyncio.to_thread(lock.tend, in_use=idle < TENDING_SECONDS)
+            if asyncio.get_running_loop().time() >= settled:
+                await asyncio.to_thread(engines.prepare)
+        if 0 < idle_exit <= idle:
+            logger.warning(
+                "idle_exit", idle_seconds=round(idle), reason="nobody has used it; --idle-exit sets how long"
+            )
+            server.handle_exit(signal.SIGTERM, None)
+
+
+def _renew(certificate: Certificate, publish: Callable[[], None]) -> None:
+    """Show another certificate from now on; the one before stays in service when the files hold none."""
+    try:
+        certificate.reload()
+    except KgserveError as error:
+        logger.error("certificate_not_renewed", reason=str(error))
+    else:
+        publish()
+        logger.info("certificate_renewed")
+
+
+def _let_files_be_many() -> None:
+    """Connections and stores are files to the system, whose usual limit of 1,024 is a courtesy to old programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
+    """Connections get half of the grace time to finish; the other half is for closing the stores."""
+    connections = Connections(Limits.from_settings(settings), Proxies.parse(settings.trusted_proxies).include)
+    app.state["connections"] = connections
+    app.state["certificate"] = certificate
+    return uvicorn.Config(
+        app,
+        http=cast("type[HttpConnection]", partial(HttpConnection, open_connections=connections)),
+        ws="none",
+        timeout_keep_alive=cast("int", settings.keep_alive),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, int(settings.shutdown_grace / 2)),
+        ssl_context_factory=(lambda *_: certificate.context) if certificate else None,
+    )
+
+
+def _warn_if_open_to_others(settings: Settings) -> None:
+    way = exposure(settings)
+    if way is None or not Keyring(settings.data_dir).empty:
+        return
+    logger.warning("open_to_the_network", host=settings.host, reason=f"{way}; whoever reaches it may do anything")
+    if settings.log_format != "json":
+        print(  # noqa: T201
+            f"kgserve: WARNING: {way}; whoever reaches it may read, change and drop every store, for there is no key "
+            "and --insecure-no-auth says to ask for none",
+            file=sys.stderr,
+        )
+    Audit(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
+
+
+def _warn_of_excess(settings: Settings) -> None:
+    for each in excesses(settings, machine(settings.data_dir)):
+        logger.warning("limits_exceed_machine", **to_builtins(each))
+
+
+class Server(uvicorn.Server):
+    """uvicorn, told when it accepts connections, and with an end to its patience.
+
+    uvicorn raises the signal again once it has stopped, which would end the process before the lock is released;
+    this one returns instead.
+    """
+
+    def __init__(self, config: uvicorn.Config, grace: float, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._grace = grace
+        self._on_started = on_started
+        self.on_hangup: Callable[[], None] | None = None
+        self.meanwhile: Callable[[], Coroutine[None, None, None]] | None = None
+        self._tending: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, with handshakes that end; then says so."""
+        self._loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        self.servers = [await self._listen(listener) for listener in sockets or []]
+        self.started = True
+        self._on_started()
+        if self.meanwhile is not None:
+            self._tending = asyncio.create_task(self.meanwhile(), name="tending")
+
+    async def _listen(self, listener: socket.socket) -> asyncio.Server:
+        config = self.config
+        made = cast("partial[HttpConnection]", config.http_protocol_class)
+        patience = made.keywords["open_connections"].limits.head_timeout
+        protocol = partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        return await asyncio.get_running_loop().create_server(
+            protocol,
+            sock=listener,
+            backlog=BACKLOG,
+            ssl=config.ssl,
+            ssl_handshake_timeout=patience if config.ssl else None,
+            ssl_shutdown_timeout=patience if config.ssl else None,
+        )
+
+    async def main_loop(self) -> None:
+        """As uvicorn's, whose end does not wait for the next tick."""
+        ending = asyncio.create_task(self._ending.wait())
+        for tick in count():
+            if await self.on_tick(tick):
+                break
+            await asyncio.wait([ending], timeout=_TICK_SECONDS)
+        ending.cancel()
+
+    def stop(self) -> None:
+        """Begin to stop, at once; from any thread, and from what handles a signal."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._ending.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time.
+
+        uvicorn's takes a tenth of a second at least, and looks no more often than that whether everybody is gone.
+        """
+        if self._tending is not None:
+            self._tending.cancel()
+        state = cast("Litestar", self.config.app).state
+        state["service"].streams.stop()
+        state["mcp"].stop()
+        self._let_nobody_in(sockets or [])
+        try:
+            await asyncio.wait_for(self._wait_until_all_have_left(), self.config.timeout_graceful_shutdown)
+        except TimeoutError:
+            left = list(self.server_state.tasks)
+            uvicorn_log.error("Cancel %s running task(s), timeout graceful shutdown exceeded", len(left))
+            for task in left:
+                task.cancel()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    def _let_nobody_in(self, sockets: list[socket.socket]) -> None:
+        """Close what listens, and the connections on which nothing is asked."""
+        for listener in (*self.servers, *sockets):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
+    async def _wait_until_all_have_left(self) -> None:
+        present = self.server_state
+        await asyncio.sleep(_LOOK_SECONDS)
+        while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets tell nobody
+            await asyncio.sleep(_LOOK_SECONDS)
+        for server in self.servers:
+            await server.wait_closed()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Stops at SIGINT, SIGTERM and SIGHUP while inside; in other threads than the main one there is none to catch.
+
+        SIGHUP is the end of a terminal, and passes by who started under nohup; with TLS it means new certificates.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        if (renew := self.on_hangup) is not None:
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: renew())
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            terminals = [number for number in (1, 2) if os.isatty(number)]
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, partial(self._hang_up, terminals))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hang_up(self, terminals: list[int], sig: int, frame: FrameType | None) -> None:
+        # What is written to a terminal that is gone fails, and would fail the end of the process.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in terminals:
+            os.dup2(nowhere, number)
+        os.close(nowhere)
+        self.handle_exit(sig, frame)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to stop. When the grace time is over the process ends: what was answered is in the journals."""
+        if not self.should_exit:
+            last_call = threading.Timer(self._grace, _leave)
+            last_call.daemon = True
+            last_call.start()
+        super().handle_exit(sig, frame)
+        self.stop()
+
+
+def _leave() -> None:
+    logger.error("grace_time_over", reason="connections or stores did not close in time")
+    os._exit(1)
+
+
+STORE_MB = 80
+"""What an open store may keep in memory of commits that its files do not have yet: rows and memories."""
+_SEGMENTS = 2
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Bytes of memory that this process may take, and of the disk that the data folder is on; None where not known."""
+
+    memory: int | None
+    disk: int | None
+
+
+class Excess(msgspec.Struct, frozen=True):
+    """Something that the settings allow more of than there is, in MiB, and the settings that decide."""
+
+    what: str
+    settings: str
+    allowed_mb: int
+    machine_mb: int
+
+
+def machine(folder: Path, root: Path = Path("/")) -> Machine:
+    """What there is, as the files of a system below ``root`` say it: the least of its memory and its groups' limits."""
+    found = [*_installed(root), *_group_limits(root)]
+    disk: int | None = None
+    with suppress(OSError):
+        disk = shutil.disk_usage(folder).total
+    return Machine(min(found, default=None), disk)
+
+
+def excesses(settings: Settings, there: Machine) -> list[Excess]:
+    """The limits that alone allow more than a machine has."""
+    memory = [
+        ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
+        ("open stores", f"max_open_stores * {STORE_MB}", settings.max_open_stores * STORE_MB),
+        ("request bodies", "max_connections * max_body_mb", settings.max_connections * settings.max_body_mb),
+    ]
+    segments = _SEGMENTS * max(settings.journal_segment_mb, settings.compact_wal_mb)
+    store = settings.journal_retention_mb + segments + settings.history_mb
+    disk = [("a store", "journal_retention_mb + history_mb", store)]
+    return [*_beyond(memory, there.memory), *_beyond(disk, there.disk)]
+
+
+def _beyond(limits: list[tuple[str, str, int]], there: int | None) -> Iterator[Excess]:
+    if there is None:
+        return
+    for what, names, allowed in limits:
+        if allowed * MEBIBYTE > there:
+            yield Excess(what, names, allowed, there // MEBIBYTE)
+
+
+def _installed(root: Path) -> Iterator[int]:
+    with suppress(OSError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                yield int(line.split()[1]) << 10
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """The limits of this process's control group and of those above it, in either version."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            yield from _limits(root / "sys/fs/cgroup", path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _limits(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+
+
+def _limits(top: Path, path: str, name: str) -> Iterator[int]:
+    # Within a container the path may be that of the host, and the group's files are at the top.
+    inner = top / path.strip("/")
+    for folder in (inner, *inner.parents):
+        with suppress(OSError, ValueError):
+            yield int((folder / name).read_text())
+        if folder == top:
+            return

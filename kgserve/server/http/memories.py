@@ -1,0 +1,255 @@
+"""Memories as bare arrays: what recall finds, what stands above and below one, and the versions of an entity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from litestar import Request, Response, get, post
+
+from kgserve.api import examples, memory_examples
+from kgserve.api.memory_table import NOTHING_RECALLED
+from kgserve.api.operation import READ, Body, Operation, described
+from kgserve.graph import history
+from kgserve.graph.answers import EntityVersion
+from kgserve.graph.handle import Graph
+from kgserve.graph.queries import EntityHistoryQuery, EntityHistoryRequest
+from kgserve.memory import hierarchy, recall_stores
+from kgserve.memory.api import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
+from kgserve.memory.hierarchy_api import (
+    AncestorsRequest,
+    BelowQuery,
+    BelowRequest,
+    HierarchyQuery,
+    PlacedMemory,
+    PlacedPage,
+)
+from kgserve.memory.retain_api import AgentRecallQuery, AgentRecallRequest
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import InvalidInput, NoStore
+from kgserve.server.http.service import (
+    OF_DEFAULT,
+    Service,
+    answer,
+    graph_of,
+    is_yet_to_be_made,
+    json_of,
+    path_text,
+    query_of,
+    service_of,
+    store_of,
+)
+from kgserve.storage.model.attributes import Scalar
+
+_LINK = (("Link", "The next page, as `<…>; rel=next`, if there may be one"),)
+_LISTS = frozenset({"types", "tags", "also"})
+_SEARCH = Operation(
+    id="searchMemories",
+    role="read",
+    tag="memories",
+    summary="Find memories, as a bare array",
+    query=RecallQuery,
+    answer=Body(RecalledMemory, memory_examples.RECALLED.hits, many=True),
+    errors=(*READ, "conflict", "gone"),
+    headers=(
+        ("Kgserve-Withheld", "How many memories match and were left out, by why, as JSON"),
+        ("Kgserve-Degraded", "`true`: meaning is judged by words and letters alone"),
+        ("Kgserve-Index-Sequence", "The commit that the indexes have seen"),
+        ("Kgserve-Deleted-Entity", "The entity that was asked for, as JSON in ASCII, if it was deleted"),
+    ),
+    of_default=True,
+)
+_AGENTS = Operation(
+    id="recallMemories",
+    role="read",
+    tag="memories",
+    summary="Find memories as agents do, as a bare array",
+    query=AgentRecallQuery,
+    answer=_SEARCH.answer,
+    errors=_SEARCH.errors,
+    headers=_SEARCH.headers,
+    of_default=True,
+)
+_AGENTS_SEND = _AGENTS._replace(
+    id="recallMemoriesBy",
+    summary="The same by a body",
+    query=None,
+    request=Body(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
+    errors=(*_SEARCH.errors, "too_large", "unsupported"),
+)
+
+
+@get("/api/memories/search", opt=described(_SEARCH))
+async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories that fit a question, best and surest first: what POST answers with as `hits`.
+
+    `types`, `tags` and `also` may be repeated. What else POST says of the answer is in headers.
+    """
+    return await _array(request, _asked(request, RecallQuery))
+
+
+@get("/api/v1/recall", opt=described(_AGENTS))
+async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The ten memories that fit a question best, with what stands beside them, of at most 2,000 tokens.
+
+    `limit`, `expand` and `budget` say otherwise. `types`, `tags` and `also` may be repeated.
+    """
+    return await _array(request, _asked(request, AgentRecallQuery))
+
+
+@post("/api/v1/recall", status_code=200, opt=described(_AGENTS_SEND))
+async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """As GET answers, for questions that are too long for an address."""
+    service = service_of(request)
+    asked = await json_of(request.scope["headers"], request.receive, service, AgentRecallRequest)
+    return await _array(request, asked)
+
+
+async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Response[bytes]:
+    found = await _recalled(request, service_of(request), asked)
+    response = answer(msgspec.json.encode(found.hits))
+    response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
+    response.headers["kgserve-degraded"] = str(found.degraded).lower()
+    response.headers["kgserve-index-sequence"] = str(found.index_sequence)
+    if found.deleted_entity:
+        # A header holds ASCII alone, which msgspec does not keep to.
+        response.headers["kgserve-deleted-entity"] = json.dumps(msgspec.to_builtins(found.deleted_entity))
+    return response
+
+
+async def _recalled(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
+    graph = graph_of(request.scope, service)
+    try:
+        return await service.call(recall_stores.recall, graph, asked)
+    except NoStore as error:
+        if not is_yet_to_be_made(error, graph):
+            raise
+        return NOTHING_RECALLED
+
+
+def _asked(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
+    given = query_of(request.scope["query_string"], kind, repeated=_LISTS, passed=OF_DEFAULT)
+    values = msgspec.structs.asdict(given)
+    if isinstance(given, AgentRecallQuery):
+        values["query"] = _one_query(given.query, values.pop("same_query"))
+    if given.metadata is not None:
+        values["metadata"] = _metadata(given.metadata)
+    return RecallRequest(**values)
+
+
+def _one_query(query: str | None, same: str | None) -> str:
+    found = same if query is None else query
+    if found is None:
+        raise InvalidInput.at("q", "is required: what to look for")
+    if same is not None and same != found:
+        raise InvalidInput.at("query", "says something else than q; send one of them")
+    return found
+
+
+def _metadata(text: str) -> dict[str, Scalar]:
+    try:
+        return decode_json(text.encode(), dict[str, Scalar])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidInput.at("metadata", "is not a JSON object of texts, numbers, true, false and null") from error
+
+
+_HISTORY = Operation(
+    id="entityHistory",
+    role="read",
+    tag="history",
+    summary="The versions of an entity, oldest first, as a bare array",
+    query=EntityHistoryQuery,
+    answer=Body(EntityVersion, examples.ENTITY_HISTORY, many=True),
+    errors=(*READ, "conflict"),
+    of_default=True,
+    headers=_LINK,
+)
+
+
+@get("/api/v1/entities/{id:str}/history", opt=described(_HISTORY))
+async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """One entry per version: when it was true, as its writer said or else as it was recorded; null: it still is.
+
+    Those of a memory that was superseded are in the order in which they were true, the present one last; a correction
+    makes none. Of any other node each state that was recorded is a version.
+
+    The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
+    after the `sequence` of its last version, as the header `Link` says.
+    """
+    service = service_of(request)
+    wanted = query_of(request.scope["query_string"], EntityHistoryQuery, passed=OF_DEFAULT)
+    asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    store = store_of(request.scope, service)
+    found = await service.call(history.entity_history, service.graphs.graph(store), asked)
+    response = answer(await service.call(msgspec.json.encode, found.versions))
+    if found.next_after is not None:
+        there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
+        response.headers["link"] = f"<{there}&after_sequence={found.next_after}>; rel=next"
+    return response
+
+
+_PATH = "/api/v1/memories/{id:str}"
+_ERRORS = (*READ, "conflict", "gone", "too_large")
+
+
+def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: bool) -> Operation:
+    return Operation(
+        id=name,
+        role="read",
+        tag="memories",
+        summary=summary,
+        query=asked,
+        answer=Body(PlacedMemory, memory_examples.PLACED, many=True),
+        errors=_ERRORS,
+        of_default=True,
+        headers=_LINK if paged else (),
+    )
+
+
+_CHILDREN = _operation("childrenOfMemory", "What stands directly below a memory", BelowQuery, paged=True)
+_DESCENDANTS = _operation("descendantsOfMemory", "What stands below a memory, at any depth", BelowQuery, paged=True)
+_ANCESTORS = _operation("ancestorsOfMemory", "What a memory stands below, nearest first", HierarchyQuery, paged=False)
+
+
+@get(f"{_PATH}/children", opt=described(_CHILDREN))
+async def children(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories directly below one that are true now, or then with `as_of`, in the order of their ids."""
+    return await _page(request, "children", hierarchy.children)
+
+
+@get(f"{_PATH}/descendants", opt=described(_DESCENDANTS))
+async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories below one that are true now, or then with `as_of`, in the order of their ids, each with its depth.
+
+    A page ends at `limit`, or once it has looked at 20,000 memories: it may be short, or empty, with a `Link` to the
+    next one. With `as_of` there may be 10,000 of them at most.
+    """
+    return await _page(request, "descendants", hierarchy.descendants)
+
+
+@get(f"{_PATH}/ancestors", opt=described(_ANCESTORS))
+async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories above one that are true now, or then with `as_of`: its parent, the parent of that, up to 100."""
+    wanted, service = query_of(request.scope["query_string"], HierarchyQuery, passed=OF_DEFAULT), service_of(request)
+    asked = AncestorsRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    graph = service.graphs.graph(store_of(request.scope, service))
+    return answer(msgspec.json.encode(await service.call(hierarchy.ancestors, graph, asked)))
+
+
+async def _page(
+    request: Request[Any, Any, Any], name: str, ask: Callable[[Graph, BelowRequest], PlacedPage]
+) -> Response[bytes]:
+    wanted, service = query_of(request.scope["query_string"], BelowQuery, passed=OF_DEFAULT), service_of(request)
+    asked = BelowRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    store = store_of(request.scope, service)
+    found = await service.call(ask, service.graphs.graph(store), asked)
+    response = answer(msgspec.json.encode(found.memories))
+    if found.next is not None:
+        again = {"store": store} | msgspec.structs.asdict(wanted) | {"cursor": found.next}
+        parameters = urlencode({key: value for key, value in again.items() if value is not None})
+        there = f"/api/v1/memories/{quote(asked.memory_id, safe='')}/{name}?{parameters}"
+        response.headers["link"] = f"<{there}>; rel=next"
+    return response

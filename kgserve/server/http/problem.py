@@ -1,0 +1,220 @@
+"""Errors on their way out: one table from code to status and title, and the RFC 9457 bodies.
+
+`render` takes any exception. What kgserve did not raise on purpose, and what it raised as ``internal``, is answered
+with "internal error" and the request id alone; the traceback goes to the log under that id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from kgserve.graph.answers import Problem
+from kgserve.graph.compat.versioned_names import renamed
+from kgserve.platform.access.authentication import Hidden
+from kgserve.platform.errors import (
+    ConflictManual,
+    Gone,
+    Internal,
+    InvalidInput,
+    KgserveError,
+    Limited,
+    NotFound,
+    ServedElsewhere,
+    Unauthenticated,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar.types import HTTPScope
+
+log = structlog.get_logger()
+
+MEDIA_TYPE = "application/problem+json"
+CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
+REFUSED = "refused"
+"""The key of the scope's state under which an error's code is left for the count of refusals."""
+
+FORWARDS = "forwards"
+"""The key of the scope's state for that a request is passed on rather than sent elsewhere; then: to whom."""
+
+RENAMED = "renamed"
+"""The key of the scope's state for that fields of answers are to have the names of versioned writes."""
+
+
+class Kind(NamedTuple):
+    """What one error code looks like over HTTP."""
+
+    status: int
+    title: str
+
+
+KINDS: dict[str, Kind] = {
+    "invalid": Kind(400, "Invalid input"),
+    "kind_not_allowed": Kind(400, "Kind not taken by this store"),
+    "unauthenticated": Kind(401, "Not authenticated"),
+    "forbidden": Kind(403, "Not allowed"),
+    "not_found": Kind(404, "Not found"),
+    "elsewhere": Kind(307, "Served by another node"),
+    "method_not_allowed": Kind(405, "Method not allowed"),
+    "timeout": Kind(408, "Time limit reached"),
+    "conflict": Kind(409, "Conflict with the present state"),
+    "conflict_manual": Kind(409, "Written beside another head"),
+    "gone": Kind(410, "No longer there"),
+    "too_large": Kind(413, "Too large"),
+    "url_too_long": Kind(414, "Address too long"),
+    "unsupported": Kind(415, "Unsupported media type"),
+    "misdirected": Kind(421, "Not the host you asked for"),
+    "limited": Kind(429, "Too many requests"),
+    "head_too_large": Kind(431, "Head too large"),
+    "internal": Kind(500, "Internal error"),
+    "unavailable": Kind(503, "Not available at the moment"),
+    "storage_full": Kind(507, "Storage full"),
+}
+
+
+class MethodNotAllowed(KgserveError):
+    """The path exists, with other methods; ``allow`` is the header that names them."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class Misdirected(KgserveError):
+    """The Host header names a machine that this server does not answer for."""
+
+    code = "misdirected"
+
+
+class UrlTooLong(KgserveError):
+    """The address of the request is longer than a server takes."""
+
+    code = "url_too_long"
+
+    @classmethod
+    def over(cls, limit: int) -> Self:
+        """Over so many bytes."""
+        return cls(f"the address of the request is over {limit} bytes; send what is long in a body")
+
+
+class HeadTooLarge(KgserveError):
+    """The head of the request is larger than a server takes, or has too many lines."""
+
+    code = "head_too_large"
+
+    @classmethod
+    def over(cls, limit: int) -> Self:
+        """Over so many bytes, or lines."""
+        return cls(f"the head of the request is over {limit} bytes, or has too many lines; send fewer headers")
+
+
+class ClientLeft(Exception):
+    """The connection is gone; there is nobody to answer."""
+
+
+class Rendered(NamedTuple):
+    """A finished answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def render(error: Exception, request_id: str, target: str = "") -> Rendered:
+    """The answer for ``error`` to a request for a ``target``, path and query; logs it when it is a defect of ours."""
+    known = _translated(error)
+    kind = KINDS[known.code]
+    detail = str(known)
+    if isinstance(known, Internal):
+        log.error("internal_error", exc_info=error)
+        detail = "internal error; the server's log holds the details under this request id"
+    problem = Problem(
+        type=f"urn:kgserve:error:{known.code}",
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        instance=f"urn:kgserve:request:{request_id}",
+        errors=_places(known),
+        oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
+        node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
+    )
+    return Rendered(kind.status, _headers(known, target), msgspec.json.encode(problem))
+
+
+def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's exception handler for everything."""
+    if isinstance(error, ClientLeft):
+        return Response(b"", status_code=CLIENT_LEFT)
+    state = request.scope["state"]
+    state[REFUSED] = code_of(error)
+    if isinstance(error, Hidden):
+        state["request_context"].hidden = error.store
+    if isinstance(error, ServedElsewhere) and FORWARDS in state:
+        # Nothing of it is sent.
+        state[FORWARDS] = error
+        return Response(b"", status_code=KINDS[error.code].status)
+    status, headers, body = render(error, state["request_context"].request_id, target_of(request.scope))
+    if isinstance(error, ConflictManual) and RENAMED in state:
+        body = renamed(body)
+    return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether who asks would not go to another node: a page in a browser, whose key is for here, or who says so."""
+    return b"sec-fetch-mode" in headers or b"kgserve-no-redirect" in headers
+
+
+def target_of(scope: HTTPScope) -> str:
+    """Path and query of a request, as they were sent."""
+    path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def code_of(error: Exception) -> str:
+    """The stable code of an error."""
+    return _translated(error).code
+
+
+def _translated(error: Exception) -> KgserveError:
+    match error:
+        case KgserveError():
+            return error
+        case HTTPException(status_code=404):
+            return NotFound("there is nothing at this path; /docs lists every operation")
+        case HTTPException(status_code=405):
+            methods = {*dict(error.headers or {}).get("allow", "").split(", ")}
+            allow = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+            return MethodNotAllowed(f"this path takes {allow}", allow)
+        case HTTPException(status_code=400):
+            return InvalidInput(error.detail)
+        case _:
+            return Internal(f"{type(error).__name__}: {error}")
+
+
+def _places(error: KgserveError) -> list[dict[str, str]] | msgspec.UnsetType:
+    if isinstance(error, InvalidInput) and error.errors:
+        return [{"path": place.path, "message": place.message} for place in error.errors]
+    return msgspec.UNSET
+
+
+def _headers(error: KgserveError, target: str) -> dict[str, str]:
+    match error:
+        case ServedElsewhere():
+            return {"location": error.url.rstrip("/") + target, "kgserve-owner": error.node}
+        case Limited() | Unavailable():
+            return {"retry-after": str(error.retry_after)}
+        case Unauthenticated():
+            return {"www-authenticate": "Bearer"}
+        case MethodNotAllowed():
+            return {"allow": error.allow}
+        case _:
+            return {}

@@ -1,0 +1,212 @@
+"""Every handler of the REST interface."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from kgserve.admin import metrics as ops
+from kgserve.api import examples
+from kgserve.api.operation import ALWAYS, Body, Operation, described
+from kgserve.api.table import USE_CASES
+from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
+from kgserve.platform.errors import NotFound
+from kgserve.platform.times import format_time
+from kgserve.server.http import events, memories, openapi, transfer
+from kgserve.server.http.coding import etag_of
+from kgserve.server.http.service import Service, answer, caller_of, json_of, routes, service_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
+    from kgserve.platform.access.authentication import RequestContext
+    from kgserve.server.http.connection import Connections
+    from kgserve.server.http.tls import Certificate
+
+_PROMETHEUS = "text/plain"
+_OPENMETRICS = "application/openmetrics-text"
+_CHARSET = "; charset=utf-8"
+_METRICS = Operation(
+    id="metrics",
+    role="read",
+    tag="service",
+    summary="Numbers for Prometheus",
+    answer=Body(None, examples.METRICS, _PROMETHEUS),
+    others=(Body(None, examples.OPENMETRICS, _OPENMETRICS),),
+    errors=ALWAYS,
+)
+
+
+@get("/metrics", media_type=_PROMETHEUS, opt=described(_METRICS))
+async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """In Prometheus' text format, or in OpenMetrics' for who accepts that. No store is opened, and nothing waited for.
+
+    A key that holds for some stores is shown the numbers of those that are open; one that holds for all of them, those
+    of the server as well.
+    """
+    service = service_of(request)
+    moment = _moment(request, service)
+    # Not one of the threads for reads: when those are all busy is when somebody looks.
+    body, media_type = await asyncio.to_thread(
+        ops.metrics,
+        service.graphs,
+        caller_of(request),
+        moment,
+        request.headers.get("accept", ""),
+    )
+    # To what is text, Litestar adds the charset itself.
+    return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
+
+
+def _moment(request: Request[Any, Any, Any], service: Service) -> ops.Moment:
+    state = request.app.state
+    connections = cast("Connections | None", state.get("connections"))
+    certificate = cast("Certificate | None", state.get("certificate"))
+    ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
+    streams = service.streams
+    moment = ops.Moment(
+        state["edge"].running, streams.count, streams.most, certificate_ends=ends, places=service.places
+    )
+    if connections is None:  # the application without its server
+        return moment
+    return msgspec.structs.replace(moment, connections=len(connections), refused=connections.refused.counts())
+
+
+_FOLDER = files("kgserve.server.http") / "static" / "explorer"
+_PAGE = "index.html"
+_MEDIA = {
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
+    "json": "application/json",
+    "txt": "text/plain",
+}
+_HASHED = re.compile(r"\.[0-9a-f]{10}\.js")
+_POLICY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; "
+    "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
+_FOR_EVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+
+
+class File(NamedTuple):
+    """A file of the page, with the headers that it is answered with."""
+
+    body: bytes
+    media: str
+    headers: dict[str, str]
+
+    @classmethod
+    def read(cls, source: Traversable) -> File:
+        """A browser keeps a file whose name has its hash, and asks whether another one has changed."""
+        body = source.read_bytes()
+        cache = _FOR_EVER if _HASHED.search(source.name) else _ASK_AGAIN
+        headers = {**_POLICY, "etag": etag_of(body), "cache-control": cache}
+        return cls(body, _MEDIA[source.name.rpartition(".")[2]], headers)
+
+    def answer(self) -> Response[bytes]:
+        """The file; that a browser has it already, the edge tells it by the tag."""
+        return Response(self.body, headers=self.headers, media_type=self.media)
+
+
+def _below(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, File]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _below(entry, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}", File.read(entry)
+
+
+FILES = dict(_below(_FOLDER))
+"""By path below ``/explorer/``."""
+
+
+@get("/")
+async def page() -> Response[bytes]:
+    """The page."""
+    return FILES[_PAGE].answer()
+
+
+@get("/explorer/{name:path}")
+async def part(name: FromPath[str]) -> Response[bytes]:
+    """A script or style sheet of the page. Raises NotFound."""
+    found = FILES.get(name.removeprefix("/"))
+    if found is None:
+        raise NotFound("the explorer has no such file")
+    return found.answer()
+
+
+_BROWSER_KEY = Operation(
+    id="browserKey",
+    role="admin",
+    tag="service",
+    summary="Make a key for a page in a browser",
+    request=Body(BrowserKeyRequest, {"role": "read"}, optional=True),
+    answer=Body(BrowserKey, examples.BROWSER_KEY),
+    errors=(*ALWAYS, "too_large", "unsupported"),
+)
+
+
+@post("/api/browser-key", status_code=200, opt=described(_BROWSER_KEY))
+async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """It is for the stores of the key that asks, and ends after 12 hours, with that key, or with the server.
+
+    It is kept in memory alone. `kgserve open` hands it over behind the `#` of an address, which no server sees.
+    """
+    scope = request.scope
+    asked = await json_of(scope["headers"], request.receive, service_of(request), BrowserKeyRequest, optional=True)
+    caller, text = cast("RequestContext", scope["state"]["request_context"]).browser_key(asked.role)
+    made = BrowserKey(key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0))
+    return answer(msgspec.json.encode(made))
+
+
+HANDLERS: tuple[HTTPRouteHandler, ...] = (
+    *routes(USE_CASES),
+    memories.entity_history,
+    memories.search_memories,
+    memories.recall_memories,
+    memories.recall_memories_by,
+    memories.children,
+    memories.descendants,
+    memories.ancestors,
+    transfer.cypher,
+    transfer.import_store,
+    transfer.export_store,
+    events.store_events,
+    events.events,
+    metrics,
+    browser_key,
+    openapi.openapi,
+    openapi.openapi_30,
+    openapi.docs,
+    openapi.docs_style,
+    openapi.docs_script,
+    page,
+    part,
+)
+
+
+def _options(path: str) -> HTTPRouteHandler:
+    """OPTIONS of one path. Litestar's own names the methods of the first handler of a path only."""
+    methods = {method for handler in HANDLERS if path in handler.paths for method in handler.http_methods}
+    heads = {"HEAD"} if "GET" in methods else set[str]()
+    allow = ", ".join(sorted(methods | heads | {"OPTIONS"}))
+
+    async def options() -> Response[None]:
+        return Response(None, headers={"allow": allow})
+
+    return HTTPRouteHandler(path, http_method="OPTIONS", status_code=204)(options)
+
+
+# Those for OPTIONS come first: Litestar adds its own to a path that has none when another handler arrives.
+ROUTES = (*(_options(path) for path in sorted({path for handler in HANDLERS for path in handler.paths})), *HANDLERS)

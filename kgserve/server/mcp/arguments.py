@@ -1,0 +1,658 @@
+"""Arguments of a call, read into the Struct of its tool; what is likely meant by those that do not fit, and is said."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType, inspect
+
+from kgserve.graph.compat.versioned_api import Unread
+from kgserve.platform.codecs import convert, decode_json, kind_of, place_of
+from kgserve.platform.errors import FieldError, InvalidInput, KgserveError, NoStore
+from kgserve.platform.times import complete_time, has_form, has_zone, parse_time
+from kgserve.storage.model.fields import EDGE, NODE, TIME
+
+_SHORT = 64
+_NAMED = 10
+
+_GROUPS: tuple[tuple[str, ...], ...] = (
+    ("index", "store", "store_name", "graph_id"),
+    ("id", "lineage_id", "name", "node_id", "entity_id", "entity_name"),
+    ("type", "kind", "entity_type", "node_type"),
+    ("types", "kinds", "memory_types"),
+    ("after", "after_date"),
+    ("before", "before_date"),
+    ("relation_types", "edge_kinds"),
+    ("from", "source", "from_id", "source_id"),
+    ("to", "target", "to_id", "target_id"),
+    ("relation_type", "relation", "relationship", "relationship_type", "edge_type"),
+    ("attributes", "metadata", "properties"),
+    ("nodes", "entities"),
+    ("edges", "relations", "relationships"),
+    ("limit", "top_k", "k", "max_results", "num_results"),
+    ("depth", "max_depth", "hops"),
+    ("budget", "max_tokens", "token_budget"),
+    ("query", "q", "question", "search_query", "cypher", "statement"),
+    ("params", "parameters"),
+    ("conflict_policy", "policy"),
+    ("kind_whitelist", "allowed_kinds", "whitelist"),
+)
+_FURTHER: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("type", "kind", "label"), ("relation_type",)),
+    **dict.fromkeys(("relation_type", "relation", "relationship", "relationship_type", "edge_type"), ("kind",)),
+    **dict.fromkeys(
+        ("id", "name", "node_id", "lineage_id", "from_lineage", "start", "start_node", "from"),
+        ("start_id",),
+    ),
+    "entity_id": ("start_id", "entity", "entity_name"),
+    "limit": ("max_nodes", "max_rows"),
+    "entity": ("entity_name",),
+    "entity_name": ("entity",),
+}
+"""Names that stand for another where a tool has none of their own group."""
+_ONLY_REQUIRED = {"relation_type", "start_id"}
+"""Those of them that are meant only where nothing can be done without."""
+_STORES = {"name", "graph", "database", "project", "memory"}
+"""Names that may well mean a store, and too much else to be taken for one."""
+_STANDS_FOR = {name: [each for each in group if each != name] for group in _GROUPS for name in group}
+
+EXAMPLES: dict[str, object] = {
+    "index": "memory",
+    "id": "alice",
+    "lineage_id": "alice",
+    "start_id": "alice",
+    "from": "alice",
+    "to": "acme",
+    "type": "person",
+    "kind": "person",
+    "types": ["person"],
+    "relation_type": "WORKS_AT",
+    "relation_types": ["WORKS_AT"],
+    "tags": ["topic:login"],
+    "query": "who works at acme",
+    "content": "Alice works at Acme",
+    "attributes": {"status": "open"},
+    "metadata": {"status": "open"},
+    "params": {"id": "alice"},
+}
+
+
+def meant(name: str, fields: Collection[str], required: Collection[str]) -> str | None:
+    """The one of ``fields`` that a name which is none of them stands for, if it surely does."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:_SHORT]).lower().replace("-", "_").replace(" ", "_")
+    for each in (plain, *_STANDS_FOR.get(plain, ())):
+        for form in (each, f"{each}s", each.removesuffix("s")):
+            if form in fields:
+                return form
+    further = (each for each in _FURTHER.get(plain, ()) if each in required or each not in _ONLY_REQUIRED)
+    return next((each for each in further if each in fields), None)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of some names that is most like a name, if any is."""
+    by_plain = {each.lower(): each for each in names}
+    if name in _STORES and "index" in by_plain:
+        return "index"
+    found = get_close_matches(name[:_SHORT].lower(), by_plain, 1, cutoff=0.7)
+    begun = [each for each in by_plain if name and each.startswith(name.lower())]
+    return by_plain[(found or begun)[0]] if found or len(begun) == 1 else None
+
+
+def listed(name: str, names: Collection[str]) -> str:
+    """Names of which there may be many, the nearest to one first, as text."""
+    near = get_close_matches(name[:_SHORT], names, _NAMED, cutoff=0.4)
+    first = [*near, *(each for each in names if each not in near)][:_NAMED]
+    more = len(names) - len(first)
+    return ", ".join(map(shown, first)) + (f" and {more:,} more" if more > 0 else "")
+
+
+def shown(value: object) -> str:
+    """A value as JSON, not too long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
+
+
+MOMENTS = frozenset(
+    {
+        *("as_of", "valid_at", "after", "before", "after_date", "before_date", "created_at", "at"),
+        *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME),
+    }
+)
+"""The fields that are times, wherever they are."""
+
+_MOST_FAULTS = 20
+_MOST_SEEN = 200
+_MOST_NOTES = 10
+_OWN_FIELDS = ("attributes", "metadata")
+_WORDS = {"as_of": re.compile(r"\d+"), "valid_at": re.compile(r"now|any")}
+_BRACKETS = re.compile(r"[\[\]{}]")
+
+
+class _Enough(Exception):
+    """So many faults that one more says nothing."""
+
+
+class _Seen:
+    """Faults or notes: of those that differ in the place of an item alone, the first, with the number of others."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: dict[tuple[str, str], tuple[str, int]] = {}
+        self._count = 0
+
+    def add(self, path: str, message: str) -> None:
+        key = re.sub(r"\[\d+\]", "[]", path), message
+        first, count = self._found.get(key, (path, 0))
+        self._found[key] = first, count + 1
+        self._count += 1
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= _MOST_SEEN
+
+    def places(self) -> list[FieldError]:
+        return [
+            FieldError(path, message + (f" (and {count - 1:,} more like it)" if count > 1 else ""))
+            for (_, message), (path, count) in self._found.items()
+        ][: self._most]
+
+
+class Mending:
+    """One walk over the arguments of a call, beside the types that they should have.
+
+    What can mean one thing only is put right, of the rest every fault is named. Nothing here decides what is taken:
+    what comes of it is converted like any other arguments, so limits that have no words here hold, too. ``now`` is what
+    examples of times say, in seconds since 1970.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        self._moments = MOMENTS
+        self._faults = _Seen(_MOST_FAULTS)
+        self._notes = _Seen(_MOST_NOTES)
+        self._mends: dict[type, Callable[[Any, Any, str], Any]] = {
+            inspect.StructType: self._struct,
+            inspect.ListType: self._list,
+            inspect.DictType: self._dict,
+            inspect.StrType: self._text,
+            inspect.IntType: self._number,
+            inspect.FloatType: self._number,
+            inspect.BoolType: self._truth,
+            inspect.LiteralType: self._choice,
+        }
+
+    @property
+    def faults(self) -> tuple[FieldError, ...]:
+        """What is wrong with the arguments."""
+        return tuple(self._faults.places())
+
+    @property
+    def notes(self) -> list[str]:
+        """What was taken otherwise than it was sent."""
+        return [f"{place.path}: {place.message}" for place in self._notes.places()]
+
+    def mended(self, given: Mapping[str, Any], struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+        """The arguments as ``struct`` takes them, as far as they can be put right."""
+        self._moments = MOMENTS - _names_of_texts(struct)
+        try:
+            return self._struct(dict(given), kind_of(inspect.type_info(struct)), "")
+        except _Enough:
+            return given
+
+    def _fault(self, path: str, message: str) -> None:
+        self._faults.add(path, message)
+        if self._faults.is_full:
+            raise _Enough
+
+    def _wrong(self, value: object, wanted: str, path: str, example: object) -> None:
+        """Note that a value is not of the kind that is wanted."""
+        self._fault(path, f"expected {wanted}, got {_named(value)}; for example {json.dumps(example)}")
+
+    def _value(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        kind = kind_of(kind)
+        mend = self._mends.get(type(kind))
+        return value if mend is None else mend(value, kind, path)
+
+    def _struct(self, value: Any, kind: inspect.StructType, path: str) -> Any:
+        fields = {field.encode_name: field for field in kind.fields}
+        required = {name for name, field in fields.items() if field.required}
+        given = self._from_text(value, dict, path)
+        if isinstance(given, str) and required == {"query"}:
+            self._notes.add(path, "a text was taken as the query")
+            given = {"query": given}
+        if not isinstance(given, dict):
+            self._wrong(value, "an object", path, self._example("", kind))
+            return value
+        known = self._renamed(given, fields, required, path)
+        if required - known.keys() == {"id"} and isinstance(known.get("name"), str):
+            # A node may have a name beside its id; who gives that alone means both.
+            self._notes.add(_at(path, "name"), "taken as `id`")
+            known["id"] = known.pop("name")
+        for name in sorted(required - known.keys()):
+            example = self._example(name, fields[name].type)
+            self._fault(_at(path, name), f"is required; for example {json.dumps(example)}")
+        values = {
+            name: self._value(each, fields[name].type, _at(path, name))
+            for name, each in known.items()
+            if name in required or not self._is_left_out(each, fields[name].type, _at(path, name))
+        }
+        nulls = dict.fromkeys(name for name, each in known.items() if each is None and _knows_null(fields[name]))
+        return {name: each for name, each in values.items() if each is not UNSET} | nulls
+
+    def _is_left_out(self, value: Any, kind: inspect.Type, path: str) -> bool:
+        """Whether a value that need not be given says nothing: callers that must fill in every field send such."""
+        if value == "" and not _takes_empty_text(kind_of(kind)):
+            self._notes.add(path, "left out, for it is empty")
+            return True
+        return value is None
+
+    def _renamed(
+        self, given: dict[str, Any], fields: Mapping[str, inspect.Field], required: set[str], path: str
+    ) -> dict[str, Any]:
+        """What is given under names that the Struct has."""
+        known = {name: value for name, value in given.items() if name in fields}
+        for name in [name for name in given if name not in fields]:
+            right = meant(name, fields, required)
+            if right is None:
+                self._fault(_at(path, name), _unknown(name, given[name], fields, required - given.keys()))
+            elif right not in known:
+                self._notes.add(_at(path, name), f"taken as `{right}`")
+                known[right] = given[name]
+            elif known[right] != given[name]:
+                self._fault(_at(path, name), f"is another word for `{right}`, which says something else; leave it out")
+        return known
+
+    def _list(self, value: Any, kind: inspect.ListType, path: str) -> Any:
+        given = self._from_text(value, list, path)
+        item = kind_of(kind.item_type)
+        if not isinstance(given, list):
+            given = self._alone(given, item, path)
+        if given is None:
+            several = isinstance(value, str) and not _BRACKETS.search(value)
+            example = [each.strip() for each in value.split(",")] if several else self._example(path, kind)
+            self._wrong(value, "a list", path, example)
+            return value
+        self._check_length(len(given), kind, path, "items")
+        return [self._value(each, item, f"{path}[{number}]") for number, each in enumerate(given)]
+
+    def _alone(self, value: Any, item: inspect.Type, path: str) -> list[Any] | None:
+        """The list of one value that stands where a list should, if it surely is one item of it."""
+        match item:
+            case inspect.StrType():
+                fits = isinstance(value, str) and "," not in value and not _BRACKETS.search(value)
+            case inspect.StructType():
+                fits = isinstance(value, dict) or (isinstance(value, str) and value.lstrip().startswith("{"))
+            case _:
+                fits = False
+        if not fits:
+            return None
+        self._notes.add(path, "taken as a list of one")
+        return [value]
+
+    def _dict(self, value: Any, kind: inspect.DictType, path: str) -> Any:
+        given = self._from_text(value, dict, path)
+        if not isinstance(given, dict):
+            self._wrong(value, "an object", path, self._example(path, kind))
+        return given
+
+    def _from_text(self, value: Any, kind: type, path: str) -> Any:
+        """The list or object of which the value is the JSON text; the value itself if it is none."""
+        if not isinstance(value, str) or not value.lstrip().startswith("[" if kind is list else "{"):
+            return value
+        try:
+            found = decode_json(value)
+        except (msgspec.DecodeError, RecursionError):
+            return value
+        if not isinstance(found, kind):
+            return value
+        self._notes.add(path, f"read from JSON text; send {'a list' if kind is list else 'an object'} itself")
+        return found
+
+    def _text(self, value: Any, kind: inspect.StrType, path: str) -> Any:
+        if type(value) is int and _name_of(path) not in self._moments:
+            self._notes.add(path, f"the number was taken as the text {shown(str(value))}")
+            return str(value)
+        if not isinstance(value, str):
+            first = value[0] if isinstance(value, list) and len(value) == 1 else None
+            self._wrong(value, "text", path, first if isinstance(first, str) else self._example(path, kind))
+            return value
+        if _name_of(path) in self._moments:
+            return self._moment(value, path)
+        self._check_length(len(value), kind, path, "characters")
+        return value
+
+    def _moment(self, text: str, path: str) -> Any:
+        if is_moment(_name_of(path), text):
+            return text
+        if _name_of(path) == "as_of" and text.strip().lower() in {"now", "latest"}:
+            self._notes.add(path, "left out, which is now")
+            return UNSET
+        if whole := complete_time(text):
+            midnight = ", midnight in UTC" if len(text.strip()) == len("2025-07-15") else ""
+            zone = "" if midnight or has_zone(text) else ", in UTC, because it names no zone"
+            self._notes.add(path, f"{shown(text)} was taken as {whole}{midnight or zone}")
+            return whole
+        self._fault(path, f"{shown(text)} is no RFC 3339 time; for example {json.dumps(self._now)}, which is now")
+        return text
+
+    def _number(self, value: Any, kind: inspect.IntType | inspect.FloatType, path: str) -> Any:
+        found = _number_of(value, whole=isinstance(kind, inspect.IntType))
+        if found is None:
+            wanted = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+            self._wrong(value, wanted, path, self._example(path, kind))
+            return value
+        if type(value) is not type(found):
+            self._notes.add(path, f"{shown(value)} was taken as the number {found}")
+        self._check_range(found, kind, path)
+        return found
+
+    def _check_range(self, value: float, kind: inspect.IntType | inspect.FloatType, path: str) -> None:
+        if kind.ge is not None and value < kind.ge:
+            self._fault(path, f"must be at least {kind.ge}")
+        if kind.le is not None and value > kind.le:
+            self._fault(path, f"must be at most {kind.le}")
+
+    def _check_length(self, length: int, kind: inspect.StrType | inspect.ListType, path: str, what: str) -> None:
+        if kind.min_length is not None and length < kind.min_length:
+            self._fault(path, f"must not be empty, for example {json.dumps(self._example(path, kind))}")
+        if kind.max_length is not None and length > kind.max_length:
+            self._fault(path, f"has {length:,} {what}; at most {kind.max_length:,}")
+
+    def _truth(self, value: Any, _kind: inspect.BoolType, path: str) -> Any:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in {"true", "false"}:
+            self._notes.add(path, f"{shown(value)} was taken as {value.lower()}")
+            return value.lower() == "true"
+        self._wrong(value, "true or false", path, example=True)
+        return value
+
+    def _choice(self, value: Any, kind: inspect.LiteralType, path: str) -> Any:
+        if value in kind.values:
+            return value
+        choices = [each for each in kind.values if isinstance(each, str)]
+        if isinstance(value, str) and value.strip().lower() in choices:
+            self._notes.add(path, f"{shown(value)} was taken as {shown(value.strip().lower())}")
+            return value.strip().lower()
+        near = nearest(value, choices) if isinstance(value, str) else None
+        hint = f"; did you mean {shown(near)}?" if near else ""
+        self._fault(path, f"{shown(value)} is none of {', '.join(map(shown, kind.values))}{hint}")
+        return value
+
+    def _example(self, path: str, kind: inspect.Type) -> object:
+        """A value of a kind, as a field of that name has it."""
+        kind, name = kind_of(kind), _name_of(path)
+        match kind:
+            case inspect.StructType():
+                chosen = [field for field in kind.fields if field.required or field.encode_name in {"type", "kind"}]
+                made: object = {field.encode_name: self._example(field.encode_name, field.type) for field in chosen}
+            case inspect.ListType():
+                made = EXAMPLES.get(name) or [self._example(name.removesuffix("s"), kind.item_type)]
+            case inspect.LiteralType():
+                made = kind.values[0]
+            case inspect.IntType() | inspect.FloatType():
+                made = max(1, kind.ge or 1)
+            case inspect.DictType():
+                made = EXAMPLES.get(name, {})
+            case _:
+                made = self._now if name in MOMENTS else EXAMPLES.get(name, "text")
+        return made
+
+
+def _takes_empty_text(kind: inspect.Type) -> bool:
+    """Whether an empty text is a value of a kind, such as a content that is cleared."""
+    match kind:
+        case inspect.LiteralType():
+            return "" in kind.values
+        case inspect.UnionType():
+            return any(_takes_empty_text(kind_of(each)) for each in kind.types)
+        case inspect.StrType():
+            return not kind.min_length
+        case _:
+            return isinstance(kind, inspect.AnyType)
+
+
+def is_moment(name: str, text: str) -> bool:
+    """Whether a text is a moment as a field of times takes it; empty is none."""
+    if not text or (name in _WORDS and _WORDS[name].fullmatch(text)):
+        return True
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _unknown(name: str, value: object, fields: Mapping[str, object], missing: set[str]) -> str:
+    """What to say of a name that is none of a Struct's, of which some are ``missing``."""
+    own = next((each for each in _OWN_FIELDS if each in fields), None)
+    only = next(iter(missing)) if len(missing) == 1 and own is None else None
+    if near := nearest(name, fields) or only:
+        hint = f" (did you mean `{near}`?)"
+    else:
+        hint = f" (what is your own goes into `{own}`: {shown({name: value})})" if own else ""
+    return f"unknown field{hint}; there are {', '.join(fields)}"
+
+
+def _number_of(value: object, *, whole: bool) -> int | float | None:
+    """A finite number, or the one of which the value is the text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?\d{1,20}(\.\d{1,20})?\s*", value):
+        return None
+    if isinstance(value, int):
+        return value
+    found = float(value)
+    if not math.isfinite(found):
+        return None
+    if not whole:
+        return found
+    return int(found) if found.is_integer() and abs(found) < 1 << 53 else None
+
+
+def _named(value: object) -> str:
+    """What a value is, in a word or two, with the value where it is short."""
+    match value:
+        case None:
+            return "null"
+        case bool() | int() | float() | str():
+            return shown(value)
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _knows_null(field: inspect.Field) -> bool:
+    """Whether null says something else than leaving it out does."""
+    kind = field.type
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    has_default = field.default is not msgspec.NODEFAULT or field.default_factory is not msgspec.NODEFAULT
+    is_nullable = isinstance(kind, inspect.UnionType) and any(isinstance(each, inspect.NoneType) for each in kind.types)
+    return is_nullable and not (has_default or field.required)
+
+
+def _at(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _name_of(path: str) -> str:
+    """The name of the field at a path."""
+    return re.sub(r"\[\d+\]$", "", path).rpartition(".")[2]
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+Names = Callable[[], Sequence[str]]
+"""The stores that a caller sees; may block."""
+
+
+def store_named(values: Mapping[str, Any]) -> str | None:
+    """The store that arguments name, as far as can be said before they are read."""
+    names = (value for name, value in values.items() if meant(name, ("index",), ()))
+    return next((value for value in names if isinstance(value, str)), None)
+
+
+def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) -> str:
+    """The store that a call means. Raises InvalidInput when it says none and there is no default."""
+    store = index or default
+    if not store:
+        message = "say which store is meant: there is no default store on this connection; list_stores names them"
+        found = names()
+        message += f": {listed('', found)}" if found else ""
+        raise InvalidInput.at("index", message)
+    return store
+
+
+def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
+    """``values`` as ``into``; what was put right on the way is added to ``notes``.
+
+    Items of lists that ``into`` wants read ``apart`` are `Unread` where something is wrong with them. Raises
+    InvalidInput naming every fault of the rest. JSON knows neither NaN nor half characters.
+    """
+    try:
+        return _read(values, into, notes)
+    except InvalidInput:
+        apart: Mapping[str, type[msgspec.Struct]] = getattr(into, "apart", {})
+        lists = {name: value for name, value in (values or {}).items() if name in apart and isinstance(value, list)}
+        if not lists:
+            raise
+        read = _read({name: value for name, value in (values or {}).items() if name not in lists}, into, notes)
+    for name, items in lists.items():
+        setattr(read, name, [_item(item, apart[name], f"{name}[{place}]", notes) for place, item in enumerate(items)])
+    return read
+
+
+def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | Unread:
+    own: list[str] = []
+    try:
+        if not isinstance(item, Mapping):
+            return convert(item, kind)
+        read = _read(cast("Mapping[str, Any]", item), kind, own)
+    except msgspec.ValidationError as error:
+        return Unread(_invalid((place_of(error, kind),)))
+    except InvalidInput as error:
+        ref = cast("Mapping[str, Any]", item).get("ref")
+        return Unread(error, ref if isinstance(ref, str) else None)
+    notes += [f"{place}.{note}" for note in own]
+    return read
+
+
+def _read(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
+    given = {name: value for name, value in (values or {}).items() if value is not None}
+    if type(sequence := given.get("as_of")) is int:
+        # Answers give sequences as numbers, and so models send them.
+        given["as_of"] = str(sequence)
+    _check_json(given)
+    try:
+        read = convert(given, into)
+    except msgspec.ValidationError:
+        return _mended(given, into, notes)
+    except RecursionError:
+        raise _too_deep() from None
+    return _mended(given, into, notes) if _has_odd_moment(given, into) else read
+
+
+def _mended(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
+    mending = Mending(time.time())
+    try:
+        values = mending.mended(given, into)
+        if mending.faults:
+            raise _invalid(mending.faults)
+        _check_json(values)
+        read = convert(values, into)
+    except msgspec.ValidationError as error:
+        raise _invalid((place_of(error, into),)) from None
+    except RecursionError:
+        raise _too_deep() from None
+    notes += mending.notes
+    return read
+
+
+def _check_json(given: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for what JSON does not know."""
+    try:
+        json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("the arguments hold a surrogate without its other half") from None
+    except ValueError:
+        raise _invalid((FieldError(_not_finite(given, "") or "", "is not a finite number"),)) from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _invalid(faults: tuple[FieldError, ...]) -> InvalidInput:
+    first = faults[0]
+    return InvalidInput(f"{first.path}: {first.message}" if first.path else first.message, faults)
+
+
+def _too_deep() -> InvalidInput:
+    return InvalidInput("the arguments are nested too deeply")
+
+
+def _not_finite(value: object, path: str) -> str | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else path
+    if isinstance(value, dict):
+        places = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+    elif isinstance(value, list):
+        places = ((f"{path}[{number}]", item) for number, item in enumerate(value))
+    else:
+        return None
+    return next((found for place, item in places if (found := _not_finite(item, place))), None)
+
+
+def _has_odd_moment(given: Mapping[str, Any], into: type[msgspec.Struct]) -> bool:
+    """Whether what fits otherwise has a text in the place of a time, in an item of a list too, that is none yet."""
+    own, in_lists = _places_of_moments(into)
+    return _is_odd(given, own) or any(
+        _is_odd(item, moments) for name, moments in in_lists for item in given.get(name) or () if item
+    )
+
+
+def _is_odd(given: Mapping[str, Any], moments: frozenset[str]) -> bool:
+    if moments.isdisjoint(given):
+        return False
+    texts = ((name, given.get(name)) for name in moments)
+    return any(text and not has_form(text) and not is_moment(name, text) for name, text in texts)
+
+
+@cache
+def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[frozenset[str], list[tuple[str, frozenset[str]]]]:
+    """The fields of ``struct`` that are times, and by the names of its lists those of their items, if there are any."""
+    fields = {field.encode_name: kind_of(field.type) for field in kind_of(inspect.type_info(struct)).fields}
+    items = {name: kind_of(kind.item_type) for name, kind in fields.items() if isinstance(kind, inspect.ListType)}
+    in_lists = [
+        (name, moments)
+        for name, item in items.items()
+        if isinstance(item, inspect.StructType) and (moments := _moments_of(item))
+    ]
+    return _moments_of(kind_of(inspect.type_info(struct))), in_lists
+
+
+def _moments_of(kind: inspect.StructType) -> frozenset[str]:
+    texts = {field.encode_name for field in kind.fields if isinstance(kind_of(field.type), inspect.StrType)}
+    return MOMENTS & texts - _names_of_texts(kind.cls)
+
+
+def _names_of_texts(struct: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the fields of a request that share a name with times and hold other texts."""
+    return getattr(struct, "not_times", frozenset())
+
+
+def explained(error: KgserveError, names: Names = tuple) -> str:
+    """An error as text: the sentence, every place beyond the first that it names, the stores where one is not there."""
+    if isinstance(error, NoStore):
+        found = names()
+        return f"{error}; there are {listed(error.store, found)}" if found else f"{error}, nor any other"
+    places = error.errors[1:] if isinstance(error, InvalidInput) else ()
+    return "\n".join([str(error), *(f"{place.path}: {place.message}" for place in places)])

@@ -1,0 +1,197 @@
+"""The ASGI application at /mcp. It is there at once; the SDK is imported, in a thread, for the first request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Generator
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import structlog
+
+from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS, RequestContext
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import Unavailable
+from kgserve.platform.settings import MEBIBYTE
+
+if TYPE_CHECKING:
+    from kgserve.graph.handle import Graphs, Threads
+    from kgserve.server.mcp.server import Served
+    from kgserve.server.proxy import Forwarder
+
+log = structlog.get_logger()
+
+_LISTENS = (b"mcp-method", b"subscriptions/listen")
+_BAD_REQUEST, _TOO_LARGE = 400, 413
+_INVALID_REQUEST = -32600
+_FROM_PARSER = "Validation error: "
+_NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc": "2.0", a method, params and an id'
+
+
+class McpEndpoint:
+    """Serves requests while `running` runs; the first ones wait for the import."""
+
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+        self._load = partial(_load, graphs, threads, forwarder)
+        self._patience = graphs.settings.shutdown_grace / 4
+        self._wanted = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._served: asyncio.Future[Served] | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI entry, for the types of any framework.
+
+        Raises Unavailable when the server is stopping, and InvalidInput for tools or answers that there are not.
+        """
+        if self._served is None or self._stopping.is_set():
+            raise Unavailable("the server is stopping")
+        self._wanted.set()
+        served = await asyncio.shield(self._served)
+        # Blanks around a value are no part of it, and uvicorn's parser leaves those at the end; the SDK compares.
+        scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        scope["user"] = served.user_of(scope["state"]["request_context"].caller)
+        served.check(scope)
+        if scope["method"] != "GET" and _LISTENS not in scope["headers"]:
+            await self._handle(served, scope, receive, send)
+            return
+        listener = WhileValid(receive, scope["state"]["request_context"])
+        await self._handle(served, scope, listener, send)
+        if listener.is_over:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _handle(self, served: Served, scope: Any, receive: Any, send: Any) -> None:
+        with self._counted(waits=scope["method"] == "GET"):
+            await served.manager.handle_request(
+                scope, receive, PlainRefusals(send, served.manager.max_request_body_size)
+            )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Serves until the end of the block."""
+        self._served = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._run(self._served), name="mcp")
+        try:
+            yield
+        finally:
+            self.stop()
+            await asyncio.wait({task})
+
+    def stop(self) -> None:
+        """Take no more requests; end the streams of listeners now, and sessions once their calls are answered."""
+        self._stopping.set()
+        self._wanted.set()
+        if self._served is not None and self._served.done() and not self._served.exception():
+            self._served.result().notifications.close()
+
+    async def _run(self, ready: asyncio.Future[Served]) -> None:
+        await self._wanted.wait()
+        if self._stopping.is_set():
+            ready.set_exception(Unavailable("the server is stopping"))
+            ready.exception()
+            return
+        try:
+            served = await asyncio.to_thread(self._load)
+            async with served.running():
+                ready.set_result(served)
+                await self._stopping.wait()
+                if self._running:
+                    await asyncio.wait(self._running, timeout=self._patience)
+        except Exception as error:
+            log.exception("mcp_failed")
+            if not ready.done():
+                ready.set_exception(error)
+                ready.exception()
+
+    @contextlib.contextmanager
+    def _counted(self, *, waits: bool) -> Generator[None]:
+        """Counts requests that will be answered; those that wait for news need not be waited for."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        if not waits:
+            self._running.add(task)
+        try:
+            yield
+        finally:
+            self._running.discard(task)
+
+
+def _load(graphs: Graphs, threads: Threads, forwarder: Forwarder) -> Served:
+    return cast("type[Served]", import_module("kgserve.server.mcp.server").Served)(graphs, threads, forwarder)
+
+
+class WhileValid:
+    """Wraps ASGI's ``receive`` of a stream that waits for news: when its key has ended, as if its client had left."""
+
+    def __init__(self, receive: Any, context: RequestContext) -> None:
+        self._receive = receive
+        self._context = context
+        self.is_over = False
+
+    async def __call__(self) -> Any:
+        """As ASGI's."""
+        coming = asyncio.ensure_future(self._receive())
+        try:
+            while not (await asyncio.wait({coming}, timeout=ASKED_EVERY_SECONDS))[0]:
+                if not self._context.still_valid:
+                    self.is_over = True
+                    return {"type": "http.disconnect"}
+            return coming.result()
+        finally:
+            coming.cancel()
+
+
+class PlainRefusals:
+    """Wraps ASGI's ``send`` for the SDK, whose refusals of what is no request show the classes it failed to make of it.
+
+    A refusal's body is held back until it is whole, and then says it in our words.
+    """
+
+    def __init__(self, send: Any, largest: int) -> None:
+        """``largest``: bytes of the longest body."""
+        self._send = send
+        self._largest = largest
+        self._start: Any = None
+        self._body = b""
+
+    async def __call__(self, message: Any) -> None:
+        """As ASGI's."""
+        if message["type"] == "http.response.start" and int(message["status"]) in {_BAD_REQUEST, _TOO_LARGE}:
+            self._start = message
+        elif message["type"] == "http.response.body" and self._start is not None:
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._refuse(message)
+        else:
+            await self._send(message)
+
+    async def _refuse(self, message: Any) -> None:
+        too_large = int(self._start["status"]) == _TOO_LARGE
+        body = _over(self._largest) if too_large else _plain(self._body)
+        replaced = {b"content-length"} | ({b"content-type"} if too_large else set())
+        headers = [(name, value) for name, value in self._start["headers"] if name.lower() not in replaced]
+        headers += [(b"content-type", b"application/json")] if too_large else []
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({**self._start, "headers": headers})
+        await self._send({**message, "body": body})
+
+
+def _over(largest: int) -> bytes:
+    text = (
+        f"the message is over {largest // MEBIBYTE} MiB, the most that a call may have; make several calls of it, or "
+        "import it: `kgserve import`, or POST /api/memory/{store}/import"
+    )
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID_REQUEST, "message": text}})
+
+
+def _plain(body: bytes) -> bytes:
+    try:
+        answer = decode_json(body, dict[str, Any])
+        if not answer["error"]["message"].startswith(_FROM_PARSER):
+            return body
+        answer["error"]["message"] = _NO_MESSAGE
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+        return body
+    return msgspec.json.encode(answer)

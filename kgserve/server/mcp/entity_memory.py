@@ -1,0 +1,528 @@
+"""The ten tools of an entity memory: memories whose confidence fades, the entities that they are about, and relations.
+
+Arguments have the names and the defaults of the interface that they follow. Where a store's settings choose another
+default, that one holds for what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from kgserve.graph.requests import SearchMode
+from kgserve.memory import analytics, recall_stores, store_memory
+from kgserve.memory import entities as named
+from kgserve.memory.api import (
+    ConsolidateRequest,
+    ConsolidationReport,
+    DeleteMemoriesRequest,
+    Id,
+    Label,
+    MemoriesDeleted,
+    Memory,
+    Metadata,
+    RecallAnswer,
+    RecallRequest,
+    Share,
+    Similar,
+    StoredMemory,
+    StoreMemoryRequest,
+    Text,
+    Time,
+)
+from kgserve.memory.consolidation import use_cases
+from kgserve.memory.entities_api import (
+    CreateEntitiesRequest,
+    CreateRelationsRequest,
+    DeleteEntitiesRequest,
+    DeleteRelationsRequest,
+    EntitiesCreated,
+    EntitiesDeleted,
+    EntityGraph,
+    EntityGraphRequest,
+    EntityInput,
+    MemoryStats,
+    NamedEntity,
+    Relation,
+    RelationInput,
+    RelationKey,
+    RelationsCreated,
+    RelationsDeleted,
+)
+from kgserve.server.mcp.memory_tools import (
+    left_out,
+    listing,
+    naming_arguments,
+    recollection,
+    values_of,
+    without_meaning,
+)
+from kgserve.server.mcp.present import Reply, counted, present
+from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments
+from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.values import EXCERPT, LONG, MOST, first_fitting, lean, lines_within, shortened
+
+_ROOM = MOST - 2_000
+_MEMORIES_OF_A_NODE = 5
+
+
+def _by_default(default: float, **bounds: Any) -> Meta:
+    """Describe a default that a store may have chosen differently."""
+    return Meta(extra_json_schema={"default": default}, **bounds)
+
+
+_MinConfidence = Annotated[Share | UnsetType, _by_default(0.1, description="Leave out what is less sure")]
+_Limit = Annotated[Annotated[int, Meta(ge=1, le=100)] | UnsetType, _by_default(20, description="Most memories")]
+_Threshold = Annotated[Share | UnsetType, _by_default(0.85, description="Cosine from which memories are merged")]
+_Strength = Annotated[Share | UnsetType, _by_default(0.5, description="0 to 1")]
+_Confidence = Annotated[Share | UnsetType, _by_default(1.0, description="0 to 1")]
+_Labels = Annotated[list[Label], Meta(max_length=100)]
+
+
+class Given(Arguments, kw_only=True):
+    """Arguments of these tools; `index` is taken as by all others, and not shown."""
+
+    every_default: ClassVar[bool] = True
+    """These tools are known by their arguments and defaults, so each is said."""
+
+    index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
+
+
+class StoreMemory(Given, kw_only=True):
+    """A memory."""
+
+    content: Annotated[str, Meta(min_length=1, description="One thing to remember, as a sentence")]
+    memory_type: Annotated[
+        Label, Meta(description="observation, decision, learning, error, pattern, preference, fact or procedure")
+    ] = "observation"
+    tags: Annotated[_Labels, Meta(description="To find it by")] = field(default_factory=list)
+    confidence: Annotated[Share, Meta(description="How sure it is, 0 to 1")] = 1.0
+    source: Annotated[Text, Meta(description="Where it is from")] | UnsetType = UNSET
+    context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
+    metadata: Metadata = field(default_factory=dict)
+    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = field(
+        default_factory=list
+    )
+
+
+class RecallMemories(Given, kw_only=True):
+    """What to recall."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
+    search_mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
+    memory_types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
+    tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
+    min_confidence: _MinConfidence = UNSET
+    limit: _Limit = UNSET
+    entity_name: Annotated[Label, Meta(description="Only about this entity; in graph mode, from it")] | UnsetType = (
+        UNSET
+    )
+
+
+class MemoryOfName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An entity."""
+
+    name: Label
+    entity_type: Annotated[
+        Label, Meta(description="person, organization, project, concept, location, technology, event")
+    ]
+    description: str | UnsetType = UNSET
+    metadata: Metadata | UnsetType = UNSET
+
+
+class CreateEntities(Given, kw_only=True):
+    """Entities."""
+
+    entities: Annotated[list[MemoryOfName], Meta(min_length=1, max_length=1_000)]
+
+
+class RelationOfNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A relation."""
+
+    source: Annotated[Label, Meta(description="Name of an entity")]
+    target: Annotated[Label, Meta(description="Name of an entity")]
+    relation_type: Annotated[Label, Meta(description="In active voice, such as works_at")]
+    strength: _Strength = UNSET
+    confidence: _Confidence = UNSET
+    context: str | UnsetType = UNSET
+
+
+class CreateRelations(Given, kw_only=True):
+    """Relations."""
+
+    relations: Annotated[list[RelationOfNames], Meta(min_length=1, max_length=1_000)]
+
+
+class DeleteMemories(Given, kw_only=True):
+    """Which memories: those that all filters let pass."""
+
+    memory_ids: Annotated[list[Id], Meta(max_length=1_000)] | UnsetType = UNSET
+    before_date: Annotated[Time, Meta(description="Created before then, RFC 3339")] | UnsetType = UNSET
+    min_confidence_below: Annotated[Share, Meta(description="Whose confidence is below")] | UnsetType = UNSET
+    memory_types: Annotated[_Labels, Meta(description="Of any of these types")] | UnsetType = UNSET
+
+
+class DeleteEntities(Given, kw_only=True):
+    """Which entities."""
+
+    entity_names: Annotated[list[Label], Meta(min_length=1, max_length=1_000)]
+    cascade_memories: Annotated[bool, Meta(description="Also delete the memories about them")] = False
+
+
+class DeleteRelations(Given, kw_only=True):
+    """Which relations."""
+
+    relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=1_000)]
+
+
+class GetEntityGraph(Given, kw_only=True):
+    """Where to start, and how far to go."""
+
+    entity_name: Label
+    depth: Annotated[int, Meta(ge=1, le=10, description="Hops")] = 1
+    min_strength: Annotated[Share, Meta(description="Only relations at least this strong")] = 0.0
+    include_memories: bool = True
+
+
+class ConsolidateMemories(Given, kw_only=True):
+    """How to consolidate."""
+
+    similarity_threshold: _Threshold = UNSET
+    guard: Annotated[
+        bool | UnsetType,
+        _by_default(default=True, description="Keep apart what differs in numbers, names or negations"),
+    ] = UNSET
+    dry_run: Annotated[bool, Meta(description="Only say what would be merged")] = False
+
+
+class GetMemoryStats(Given, kw_only=True):
+    """Nothing."""
+
+
+def _sent(given: msgspec.Struct, **others: str) -> dict[str, Any]:
+    """What was given, by the names that a request has; ``others`` are those that differ."""
+    values = {others.get(name, name): value for name, value in msgspec.structs.asdict(given).items()}
+    return {name: value for name, value in values.items() if value is not UNSET and name != "index"}
+
+
+def _recalled(graph: Any, given: RecallMemories) -> RecallAnswer:
+    names = {"search_mode": "mode", "memory_types": "types", "entity_name": "entity"}
+    with naming_arguments({field: argument for argument, field in names.items()}):
+        return recall_stores.recall(graph, RecallRequest(**_sent(given, **names)))
+
+
+def _entities(graph: Any, given: CreateEntities) -> Any:
+    return named.create_entities(
+        graph, CreateEntitiesRequest(entities=[EntityInput(**_sent(each)) for each in given.entities])
+    )
+
+
+def _relations(graph: Any, given: CreateRelations) -> Any:
+    return named.create_relations(
+        graph, CreateRelationsRequest(relations=[RelationInput(**_sent(each)) for each in given.relations])
+    )
+
+
+def _graph_of(graph: Any, given: GetEntityGraph) -> EntityGraph:
+    asked = EntityGraphRequest(max_memories=_MEMORIES_OF_A_NODE, **_sent(given, entity_name="entity_id"))
+    return named.entity_graph(graph, asked)
+
+
+@present.register
+def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> Reply:
+    said = {
+        "created": f"Stored [{found.id}].",
+        "duplicate": f"Known already, as [{found.id}]; it counts as used.",
+        "merged": f"Merged into [{found.id}], which says the same.",
+    }[found.outcome]
+    lines = [said, _line(found), *map(_similar_line, found.similar)]
+    kept_apart = "what is similar was kept apart: is one of them no longer true, delete it with delete_memories"
+    hint = kept_apart if found.similar else ""
+    if not found.near_checked:
+        hint = "there was no vector to compare it by, so a memory that means the same may be there"
+    similar = [lean(each) for each in found.similar]
+    values = {**_values(found), "outcome": found.outcome, "similar": similar, "sequence": found.sequence}
+    return Reply("\n".join(lines), values, hint=hint)
+
+
+@present.register
+def _found(found: RecallAnswer, given: RecallMemories, _store: str) -> Reply:
+    hints = [f"{each}; a lower min_confidence shows what has faded" for each in left_out(found)]
+    told = [(_values(each), _line(each)) for each in found.hits]
+    return recollection(found, given.query, told, hints + without_meaning(found, given.search_mode))
+
+
+@present.register
+def _entities_made(found: EntitiesCreated, _given: CreateEntities, _store: str) -> Reply:
+    lines = [f"{each.outcome}: {each.name} ({each.entity_type}) [{each.id}]" for each in found.entities]
+    shown = first_fitting(({**_entity(each), "outcome": each.outcome} for each in found.entities), _ROOM)
+    return _listing(f"Entities: {found.created} created.", lines, {"entities": shown, "sequence": found.sequence})
+
+
+@present.register
+def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: str) -> Reply:
+    lines = [f"{each.outcome}: {_arrow(each)}" for each in found.relations]
+    shown = first_fitting(({**_relation(each), "outcome": each.outcome} for each in found.relations), _ROOM)
+    made = [shortened(each, EXCERPT) for each in found.entities_created]
+    hint = ""
+    if made:
+        hint = f"made as unknown, since nobody had said what they are: {', '.join(made[:20])}; create_entities says it"
+    values = {"relations": shown, "entities_created": first_fitting(made, LONG), "sequence": found.sequence}
+    return _listing(f"Relations: {found.created} created.", lines, values)._replace(hint=hint)
+
+
+@present.register
+def _memories_deleted(found: MemoriesDeleted, _given: DeleteMemories, _store: str) -> Reply:
+    more = "more of them fit than are deleted at once: call it again" if found.more else ""
+    missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
+    values = {"deleted": found.count, "ids": found.ids, "missing": first_fitting(found.missing, LONG)}
+    return Reply(f"Deleted {counted(found.count, 'memory', 'memories')}.{missing}", values, more)
+
+
+@present.register
+def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: str) -> Reply:
+    missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
+    text = (
+        f"Deleted {counted(found.count, 'entity', 'entities')} with {counted(found.relations_deleted, 'relation')} and "
+        f"{counted(found.memories_deleted, 'memory', 'memories')}.{missing}"
+    )
+    hint = ""
+    if found.memories_kept:
+        told = counted(found.memories_kept, "memory mentions", "memories mention")
+        text += f" {told} what was deleted and stay: {', '.join(f'[{each}]' for each in found.memory_ids)}."
+        hint = "delete_memories with these memory_ids deletes them"
+    values = {
+        "memories_kept": found.memories_kept,
+        "memory_ids": found.memory_ids,
+        "deleted": found.count,
+        "relations_deleted": found.relations_deleted,
+        "memories_deleted": found.memories_deleted,
+        "missing": first_fitting(found.missing, LONG),
+    }
+    return Reply(text, values, hint=hint)
+
+
+@present.register
+def _relations_deleted(found: RelationsDeleted, _given: DeleteRelations, _store: str) -> Reply:
+    missing = [f"{each.source} -[{each.relation_type}]-> {each.target}" for each in found.missing]
+    said = f" Not there: {', '.join(missing[:20])}." if missing else ""
+    values = {"deleted": found.deleted, "missing": first_fitting(missing, LONG)}
+    return Reply(f"Deleted {counted(found.deleted, 'relation')}.{said}", values)
+
+
+@present.register
+def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> Reply:
+    nodes = first_fitting(map(_node, found.nodes), _ROOM * 2 // 3)
+    edges = first_fitting(map(_relation, found.edges), _ROOM // 3)
+    lines = [f"{each.name} ({each.entity_type}){_about(each.memories or ())}" for each in found.nodes[: len(nodes)]]
+    lines = lines_within([*lines, *map(_arrow, found.edges[: len(edges)])], _ROOM)
+    cut = found.truncated or (len(nodes), len(edges)) < (len(found.nodes), len(found.edges))
+    more = "not all of it is shown: a smaller depth, or a higher min_strength" if cut else ""
+    counts = f"{counted(len(found.nodes), 'entity', 'entities')}, {counted(len(found.edges), 'relation')}"
+    head = f"{given.entity_name}: {counts}"
+    return Reply("\n".join([head, *lines]), {"nodes": nodes, "edges": edges}, more)
+
+
+@present.register
+def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _store: str) -> Reply:
+    would = "would be " if found.dry_run else ""
+    head = (
+        f"{counted(found.clusters_found, 'cluster')}: {counted(found.memories_deleted, 'memory', 'memories')} "
+        f"{would}merged into {found.clusters_found}."
+    )
+    lines = [f"[{each.primary}] ← {', '.join(f'[{one}]' for one in each.absorbed)}" for each in found.clusters]
+    lines += [f"kept apart ({each.differs}): {', '.join(each.ids)}" for each in found.kept_apart]
+    values = {
+        "dry_run": found.dry_run,
+        "clusters_found": found.clusters_found,
+        "memories_merged": found.memories_merged,
+        "memories_deleted": found.memories_deleted,
+        "near_checked": found.near_checked,
+        "clusters": first_fitting(map(msgspec.to_builtins, found.clusters), _ROOM // 2),
+        "kept_apart": first_fitting(map(msgspec.to_builtins, found.kept_apart), _ROOM // 4),
+    }
+    hints = [f"the run {found.run} can be undone"] if found.run else []
+    hints += (
+        [] if found.near_checked else ["only the wording was compared, not the meaning: no embedding model answers"]
+    )
+    return _listing(head, lines, values | ({"run": found.run} if found.run else {}))._replace(hint="; ".join(hints))
+
+
+@present.register
+def _stats(found: MemoryStats, _given: GetMemoryStats, _store: str) -> Reply:
+    values = msgspec.to_builtins(found)
+    return Reply("\n".join(f"{name}: {value}" for name, value in values.items() if value not in (None, {})), values)
+
+
+def _listing(head: str, lines: Sequence[str], values: dict[str, Any]) -> Reply:
+    text, more = listing(lines)
+    return Reply("\n".join(filter(None, (head, text))), values, more)
+
+
+_TOLD = (
+    *("id", "content", "memory_type", "tags", "confidence", "source", "context", "metadata", "entities"),
+    *("created_at", "score"),
+)
+"""What these tools tell of a memory, as far as it is neither empty nor usual."""
+
+
+def _values(memory: Memory) -> dict[str, Any]:
+    values = values_of(memory)
+    return {name: values[name] for name in _TOLD if name in values}
+
+
+def _line(memory: Memory) -> str:
+    names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
+    facts = f"{memory.memory_type}, confidence {memory.effective_confidence:.2f}"
+    return f"[{memory.id}] ({facts}) {shortened(memory.content, EXCERPT)}{names}"
+
+
+def _similar_line(similar: Similar) -> str:
+    return f"similar, {similar.similarity:.2f}, differs in {similar.differs}: [{similar.id}] {similar.content}"
+
+
+def _entity(entity: NamedEntity) -> dict[str, Any]:
+    values = {
+        "id": entity.id,
+        "name": entity.name,
+        "entity_type": entity.entity_type,
+        "description": shortened(entity.description, EXCERPT),
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def _node(entity: Any) -> dict[str, Any]:
+    own = [_values(each) for each in entity.memories or ()]
+    count = {"memory_count": entity.memory_count} if entity.memory_count else {}
+    return {**_entity(entity), "depth": entity.depth, **count, **({"memories": own} if own else {})}
+
+
+def _about(found: Sequence[Memory]) -> str:
+    return "".join(f"\n  {_line(each)}" for each in found)
+
+
+def _relation(relation: Relation) -> dict[str, Any]:
+    return {
+        "source": relation.source_name,
+        "target": relation.target_name,
+        "relation_type": relation.relation_type,
+        "strength": relation.strength,
+        "confidence": round(relation.effective_confidence, 3),
+    }
+
+
+def _arrow(relation: Relation) -> str:
+    return (
+        f"{relation.source_name} -[{relation.relation_type}]-> {relation.target_name} (strength {relation.strength:g})"
+    )
+
+
+_MAKER = "store_memory"
+_NO_STATS: dict[str, Any] = {
+    **dict.fromkeys(("total_memories", "total_entities", "total_relations", "low_confidence_count"), 0),
+    **dict.fromkeys(("average_confidence", "oldest_memory", "newest_memory")),
+    "memories_by_type": {},
+}
+
+ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "store_memory",
+        "Store a memory",
+        "When something will matter later, store it: one thing at a time, with whom or what it is about. Saying the "
+        "same again makes no second one; the answer tells what is similar.",
+        StoreMemory,
+        "storing",
+        lambda graph, given: store_memory.store_memory(graph, StoreMemoryRequest(**_sent(given))),
+        "writes",
+    ),
+    Tool(
+        "recall_memories",
+        "Recall memories",
+        "Before answering about the user, the project or earlier decisions, recall: the memories that fit a question, "
+        "best and surest first. Being recalled keeps a memory from fading.",
+        RecallMemories,
+        "recalling",
+        _recalled,
+        nothing={"memories": []},
+        maker=_MAKER,
+    ),
+    Tool(
+        "create_entities",
+        "Create entities",
+        "Name people, projects and things, so that memories can be about them. One of the same name and type is met.",
+        CreateEntities,
+        "creating entities",
+        _entities,
+        "writes",
+    ),
+    Tool(
+        "create_relations",
+        "Create relations",
+        "Relate entities by name, in active voice. Ends that are not there are made; stating one again updates it.",
+        CreateRelations,
+        "creating relations",
+        _relations,
+        "writes",
+    ),
+    Tool(
+        "delete_memories",
+        "Delete memories",
+        "Delete the memories that fit all filters given; at least one is needed. Entities stay.",
+        DeleteMemories,
+        "deleting memories",
+        lambda graph, given: store_memory.delete_memories(graph, DeleteMemoriesRequest(**_sent(given))),
+        "deletes",
+    ),
+    Tool(
+        "delete_entities",
+        "Delete entities",
+        "Delete entities and their relations; with cascade_memories the memories about them, too.",
+        DeleteEntities,
+        "deleting entities",
+        lambda graph, given: named.delete_entities(graph, DeleteEntitiesRequest(**_sent(given))),
+        "deletes",
+    ),
+    Tool(
+        "delete_relations",
+        "Delete relations",
+        "Delete relations between entities.",
+        DeleteRelations,
+        "deleting relations",
+        lambda graph, given: named.delete_relations(graph, DeleteRelationsRequest(**_sent(given))),
+        "deletes",
+    ),
+    Tool(
+        "get_entity_graph",
+        "Look around an entity",
+        "What an entity is related to, up to `depth` relations away in either direction, and the memories about each.",
+        GetEntityGraph,
+        "looking around",
+        _graph_of,
+        nothing={"nodes": [], "edges": []},
+        maker=_MAKER,
+    ),
+    Tool(
+        "consolidate_memories",
+        "Consolidate memories",
+        "Merge memories that say the same in other words. What differs in numbers, names or negations is kept apart "
+        "and told. With dry_run it only says what it would do.",
+        ConsolidateMemories,
+        "consolidating",
+        lambda graph, given: use_cases.consolidate(graph, ConsolidateRequest(**_sent(given))),
+        "overwrites",
+    ),
+    Tool(
+        "get_memory_stats",
+        "Count memories",
+        "How many memories, entities and relations there are, of which types, and how sure they are.",
+        GetMemoryStats,
+        "counting",
+        lambda graph, _given: analytics.overview(graph),
+        nothing=_NO_STATS,
+        maker=_MAKER,
+    ),
+)
+"""In the order of the interface that they follow."""

@@ -1,0 +1,191 @@
+"""The nine tools of the official MCP memory server, by their names, arguments and answers, over a store.
+
+Answers are JSON, as text and as values. An entity is a node, and its observations are the lines of the content: the
+other tools read and write the same. Two things are more than there: `read_graph` comes in pages, for answers have a
+size, and ``more`` says what was left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from kgserve.graph.compat import memory_server as entities
+from kgserve.graph.compat.entities_api import (
+    Added,
+    Created,
+    Deleted,
+    Entity,
+    KnowledgeGraph,
+    NewObservations,
+    OldObservations,
+    Related,
+    Relation,
+)
+from kgserve.server.mcp.present import Reply, present
+from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments
+from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.values import as_json
+
+
+class Given(Arguments, kw_only=True):
+    """Arguments as the official server's; `index` is taken as by all tools, and not shown, for it has none there."""
+
+    index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
+
+
+class CreateEntities(Given, kw_only=True):
+    """What to make."""
+
+    entities: list[Entity]
+
+
+class CreateRelations(Given, kw_only=True):
+    """What to make."""
+
+    relations: list[Relation]
+
+
+class AddObservations(Given, kw_only=True):
+    """What to add, and to which entity."""
+
+    observations: list[NewObservations]
+
+
+class DeleteEntities(Given, kw_only=True):
+    """What to delete."""
+
+    names: list[str] = field(name="entityNames")
+
+
+class DeleteObservations(Given, kw_only=True):
+    """What to take away, and from which entity."""
+
+    deletions: list[OldObservations]
+
+
+class DeleteRelations(Given, kw_only=True):
+    """What to delete."""
+
+    relations: list[Relation]
+
+
+class ReadGraph(Given, kw_only=True):
+    """Where to begin."""
+
+    not_times: ClassVar[frozenset[str]] = frozenset({"after"})
+    after: Annotated[str, Meta(description="Name to go on behind")] = ""
+
+
+class SearchNodes(Given, kw_only=True):
+    """What to look for."""
+
+    query: Annotated[str, Meta(max_length=10_000)]
+
+
+class OpenNodes(Given, kw_only=True):
+    """What to read."""
+
+    names: list[str]
+
+
+@present.register
+def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> Reply:
+    """What the official server answers with, and nothing beside it."""
+    match found:
+        case Created():
+            text = as_json(found.entities)
+        case Related():
+            text = as_json(found.relations)
+        case Added():
+            text = as_json(found.results)
+        case Deleted():
+            text = found.message
+        case KnowledgeGraph():
+            text = as_json(found)
+    return Reply(text, msgspec.to_builtins(found), alone=True)
+
+
+MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "create_entities",
+        "Create entities",
+        "Create entities with observations, one fact each. What exists stays as it is.",
+        CreateEntities,
+        "creating entities",
+        lambda graph, given: entities.create_entities(graph, given.entities),
+        "writes",
+    ),
+    Tool(
+        "create_relations",
+        "Create relations",
+        "Relate entities by name, in active voice.",
+        CreateRelations,
+        "creating relations",
+        lambda graph, given: entities.create_relations(graph, given.relations),
+        "writes",
+    ),
+    Tool(
+        "add_observations",
+        "Add observations",
+        "Add facts to entities that exist.",
+        AddObservations,
+        "adding observations",
+        lambda graph, given: entities.add_observations(graph, given.observations),
+        "writes",
+    ),
+    Tool(
+        "delete_entities",
+        "Delete entities",
+        "Delete entities and their relations.",
+        DeleteEntities,
+        "deleting entities",
+        lambda graph, given: entities.delete_entities(graph, given.names),
+        "deletes",
+    ),
+    Tool(
+        "delete_observations",
+        "Delete observations",
+        "Delete facts, in their exact words.",
+        DeleteObservations,
+        "deleting observations",
+        lambda graph, given: entities.delete_observations(graph, given.deletions),
+        "deletes",
+    ),
+    Tool(
+        "delete_relations",
+        "Delete relations",
+        "Delete relations.",
+        DeleteRelations,
+        "deleting relations",
+        lambda graph, given: entities.delete_relations(graph, given.relations),
+        "deletes",
+    ),
+    Tool(
+        "read_graph",
+        "Read the graph",
+        "Read the whole graph, a large one in pages.",
+        ReadGraph,
+        "reading the graph",
+        lambda graph, given: entities.read_graph(graph, given.after),
+    ),
+    Tool(
+        "search_nodes",
+        "Search entities",
+        "Find entities by name, type, words or else meaning, with their relations.",
+        SearchNodes,
+        "searching",
+        lambda graph, given: entities.search_nodes(graph, given.query),
+    ),
+    Tool(
+        "open_nodes",
+        "Open entities",
+        "Read entities by name, with their relations.",
+        OpenNodes,
+        "reading entities",
+        lambda graph, given: entities.open_nodes(graph, given.names),
+    ),
+)
+"""In the order of the official server's."""

@@ -1,0 +1,437 @@
+"""Stores and their entities as resources, each read in a bounded answer that says how to go on.
+
+A host puts a resource into a model's context as it is. So long contents, long attributes and many edges come in parts:
+what was left out is named in ``more``, with the URI that has it.
+
+``kgserve://stores`` is the list, ``kgserve://NAME`` a store, ``kgserve://NAME/ID`` an entity, and
+``kgserve://NAME/memory`` what a store remembers, in a page. Name and id are percent-encoded, so a question mark begins
+a query, which says from where on to read what is long. A store that is called ``stores`` is ``kgserve://%73tores``, and
+an entity ``memory`` is ``kgserve://NAME/%6Demory``: what is compared is the URI as sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+from mcp import MCPError, types
+
+from kgserve.admin import stores
+from kgserve.admin.api import StoreSummary
+from kgserve.graph import reading
+from kgserve.graph.answers import Edge, Node, NodeAnswer
+from kgserve.graph.compat.versioned_api import EdgeList
+from kgserve.graph.context import count_tokens
+from kgserve.graph.handle import Graph, Graphs, Threads, as_struct
+from kgserve.graph.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
+from kgserve.memory.api import Memory
+from kgserve.memory.presentation import now_in_microseconds, settings_of, shown
+from kgserve.memory.reflect_api import memory_line
+from kgserve.platform.access.authentication import Hidden
+from kgserve.platform.errors import InvalidInput, NotFound, ServedElsewhere
+from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
+from kgserve.server.mcp.calls import Context, as_protocol_errors, asked_elsewhere, visit_of
+from kgserve.server.mcp.store_tools import describe
+from kgserve.server.mcp.values import first_fitting
+from kgserve.server.proxy import Forwarder
+from kgserve.storage.model.filters import MemoryFilter
+from kgserve.storage.rows.snapshot import Rows
+
+SCHEME = "kgserve://"
+STORES = f"{SCHEME}stores"
+STORE_TEMPLATE = f"{SCHEME}{{store}}"
+MEMORY_TEMPLATE = f"{SCHEME}{{store}}/memory"
+ENTITY_TEMPLATE = f"{SCHEME}{{store}}/{{id}}"
+
+_MEMORY = "/memory"
+_PARTS = ("after", "content_offset", "attributes_offset", "outgoing_offset", "incoming_offset")
+_NUMBER = re.compile(r"[0-9]{1,12}")
+
+
+class Place(NamedTuple):
+    """What a URI names: without a store all of them, without a node the store, or what it remembers."""
+
+    store: str | None = None
+    node: str | None = None
+    remembered: bool = False
+
+    @property
+    def uri(self) -> str:
+        """The URI of it."""
+        if self.store is None:
+            return STORES
+        store = "%73tores" if self.store == "stores" else quote(self.store, safe="")
+        if self.node is None:
+            return f"{SCHEME}{store}{_MEMORY if self.remembered else ''}"
+        return f"{SCHEME}{store}/{'%6Demory' if self.node == 'memory' else quote(self.node, safe='')}"
+
+
+class Part(NamedTuple):
+    """Of a resource that is long, the part behind a place: one of its lists, or its content."""
+
+    name: str
+    value: str
+
+    @property
+    def offset(self) -> int:
+        """The place as a number. Raises InvalidInput."""
+        if not _NUMBER.fullmatch(self.value):
+            raise InvalidInput(f"{self.name}: expected a number from 0, such as {self.name}=1000")
+        return int(self.value)
+
+
+def place_of(uri: str) -> tuple[Place, Part | None]:
+    """What a URI names, and which part of it. Raises NotFound for a URI of others, InvalidInput for an unknown part."""
+    if not uri.startswith(SCHEME):
+        raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
+    address, _, query = uri.partition("?")
+    part = _part_of(query) if query else None
+    if address == STORES:
+        return Place(), part
+    if address.endswith(_MEMORY) and address.count("/") == SCHEME.count("/") + 1:
+        return Place(unquote(address.removeprefix(SCHEME).removesuffix(_MEMORY)), remembered=True), part
+    name, slash, node = address.removeprefix(SCHEME).partition("/")
+    return Place(unquote(name), unquote(node) if slash else None), part
+
+
+def _part_of(query: str) -> Part:
+    name, _, value = query.partition("=")
+    if name not in _PARTS or "&" in value:
+        raise InvalidInput(f"?{query[:80]}: a resource is read on with one of {', '.join(_PARTS)}")
+    return Part(name, unquote(value))
+
+
+T = TypeVar("T")
+
+JSON = "application/json"
+TEXT_TYPE = "text/plain"
+_REMEMBERED = "What is pinned, preferred, was decided last and is best known, in at most 1,500 tokens"
+PAGE = 100
+TEXT = 20_000
+"""Characters of a content, or of attributes as JSON, that are read at once."""
+EDGES = 20_000
+"""Bytes of edges in one direction that are read at once, as JSON."""
+_MOST_EDGES = 200
+RESOURCE_NOT_FOUND = -32002
+
+_TEMPLATES = types.ListResourceTemplatesResult(
+    resource_templates=[
+        types.ResourceTemplate(
+            name="store",
+            title="A store",
+            uri_template=STORE_TEMPLATE,
+            description="What a store holds: types with counts and examples, relation types with counts",
+            mime_type=JSON,
+        ),
+        types.ResourceTemplate(
+            name="memory",
+            title="What a store remembers",
+            uri_template=MEMORY_TEMPLATE,
+            description=_REMEMBERED,
+            mime_type=TEXT_TYPE,
+        ),
+        types.ResourceTemplate(
+            name="entity",
+            title="An entity",
+            uri_template=ENTITY_TEMPLATE,
+            description="One entity with its relations; the id is percent-encoded. What is long comes in parts: `more` "
+            "names the URIs of what was left out",
+            mime_type=JSON,
+        ),
+    ]
+)
+
+
+class More(msgspec.Struct):
+    """Something that was left out, and the URI to read it at."""
+
+    what: str
+    uri: str
+
+
+class EntityResource(msgspec.Struct, kw_only=True):
+    """An entity with the first of its edges."""
+
+    node: Node
+    content_length: int
+    outgoing: list[Edge]
+    incoming: list[Edge]
+    edges_truncated: bool
+    more: list[More]
+
+
+class TextPart(msgspec.Struct, kw_only=True):
+    """A part of an entity's content, or of its attributes as JSON."""
+
+    id: str
+    offset: int
+    text: str
+    length: int
+    more: list[More]
+
+
+class EdgesPart(msgspec.Struct, kw_only=True):
+    """Some of the edges of an entity in one direction, in their order."""
+
+    id: str
+    offset: int
+    edges: list[Edge]
+    more: list[More]
+
+
+class StoresPage(msgspec.Struct, kw_only=True):
+    """Some of the stores by name; ``count`` is that of all."""
+
+    stores: list[StoreSummary]
+    count: int
+    more: list[More]
+
+
+class Resources:
+    """The resources over some stores."""
+
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+        self._graphs = graphs
+        self._threads = threads
+        self._forwarder = forwarder
+
+    async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+        """The list of stores, then each store, by name. The cursor is the last name of the page before."""
+        after = unquote(params.cursor) if params and params.cursor else ""
+        graphs = self._graphs.seen_by(visit_of(context).caller)
+        names = await self._threads.read(graphs.pool.names)
+        later = [name for name in names if name > after]
+        page = [each for name in later[:PAGE] for each in (_store(name), _memory(name))]
+        cursor = quote(later[PAGE - 1]) if len(later) > PAGE else None
+        return types.ListResourcesResult(resources=page if after else [_LIST, *page], next_cursor=cursor)
+
+    async def templates(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListResourceTemplatesResult:
+        """What can be read beyond the list."""
+        return _TEMPLATES
+
+    async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        """One resource as JSON, or as text. Raises MCPError."""
+        found = await self._asked(context, params.uri, lambda graphs: _told(graphs, params.uri))
+        if isinstance(found, ServedElsewhere):
+            return await self._read_elsewhere(context, found, params.uri)
+        kind, text = found
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)]
+        )
+
+    async def _read_elsewhere(self, context: Context, served: ServedElsewhere, uri: str) -> types.ReadResourceResult:
+        caller, headers = visit_of(context).caller, context.request.headers if context.request else {}
+        with as_protocol_errors(uri=uri):
+            asked = ("resources/read", {"uri": uri})
+            try:
+                found = await asked_elsewhere(self._forwarder, served, caller, asked, headers)
+            except MCPError as error:
+                # The other node is asked by the newest protocol.
+                is_missing = error.code == types.INVALID_PARAMS and context.protocol_version < "2026"
+                code = RESOURCE_NOT_FOUND if is_missing else error.code
+                raise MCPError(code, error.message, error.data) from None
+            return types.ReadResourceResult.model_validate(found)
+
+    async def place(self, context: Context, uri: str) -> Place:
+        """What a URI names, for who subscribes to it: its store has to be there. Raises MCPError."""
+        return await self._asked(context, uri, lambda graphs: _there(graphs, place_of(uri)[0]))
+
+    async def _asked(self, context: Context, uri: str, question: Callable[[Graphs], T]) -> T:
+        visit = visit_of(context)
+        with as_protocol_errors(uri=uri):
+            try:
+                graphs = self._graphs.seen_by(visit.caller)
+                return await self._threads.read(lambda: question(graphs))
+            except (NotFound, InvalidInput) as error:
+                if isinstance(error, Hidden):
+                    visit.denied("404", act=context.method, store=error.store)
+                code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
+                raise MCPError(code, str(error), {"uri": uri}) from None
+
+
+def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
+    """What a resource says, and the type of that; or who does."""
+    try:
+        found = _found(graphs, uri)
+    except ServedElsewhere as elsewhere:
+        return elsewhere
+    return (TEXT_TYPE, found) if isinstance(found, str) else (JSON, msgspec.json.encode(found).decode())
+
+
+def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
+    place, part = place_of(uri)
+    match place, part:
+        case Place(str() as store, None, True), None:
+            return digest(graphs.graph(store))
+        case Place(None), (None | Part("after")):
+            return _stores(graphs, part.value if part else "")
+        case Place(str() as store, None), None:
+            return describe(graphs.graph(store))
+        case Place(str() as store, str()), None:
+            return _entity(graphs.graph(store), place)
+        case Place(str() as store, str()), Part("content_offset" | "attributes_offset"):
+            return _text_part(graphs.graph(store), place, part)
+        case Place(str() as store, str()), Part("outgoing_offset" | "incoming_offset"):
+            return _edges_part(graphs.graph(store), place, part)
+        case _:
+            raise InvalidInput(f"{place.uri} has no part {part.name if part else ''}")
+
+
+def _there(graphs: Graphs, place: Place) -> Place:
+    if place.store is not None:
+        graphs.pool.require(place.store)
+    return place
+
+
+def _stores(graphs: Graphs, after: str) -> StoresPage:
+    listed = stores.list_stores(graphs)
+    later = [each for each in listed.stores if each.name > after]
+    page = later[:PAGE]
+    more = [_more("the next stores", Place(), "after", page[-1].name)] if len(later) > PAGE else []
+    return StoresPage(stores=page, count=listed.count, more=more)
+
+
+def _entity(graph: Graph, place: Place) -> EntityResource:
+    whole = _node(graph, place)
+    outgoing, incoming = (_edges(graph, place, 0, outgoing=way) for way in (True, False))
+    content = whole.content[:TEXT]
+    attributes = msgspec.json.encode(whole.attributes)
+    fits = len(attributes) <= TEXT
+    more = [
+        *_rest(place, "content", len(content), len(whole.content)),
+        *([] if fits else [_more("the attributes, as text of JSON", place, "attributes_offset", 0)]),
+        *outgoing.more,
+        *incoming.more,
+    ]
+    return EntityResource(
+        node=msgspec.structs.replace(whole, content=content, attributes=whole.attributes if fits else {}),
+        content_length=len(whole.content),
+        outgoing=outgoing.edges,
+        incoming=incoming.edges,
+        edges_truncated=bool(outgoing.more or incoming.more),
+        more=more,
+    )
+
+
+def _text_part(graph: Graph, place: Place, part: Part) -> TextPart:
+    node, what = _node(graph, place), part.name.removesuffix("_offset")
+    whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
+    text = whole[part.offset : part.offset + TEXT]
+    more = _rest(place, what, part.offset + len(text), len(whole))
+    return TextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
+
+
+def _edges_part(graph: Graph, place: Place, part: Part) -> EdgesPart:
+    return _edges(graph, place, part.offset, outgoing=part.name == "outgoing_offset")
+
+
+def _node(graph: Graph, place: Place) -> Node:
+    return as_struct(reading.get_node(graph, NodeRequest(node_id=place.node or "")), NodeAnswer).node
+
+
+def _edges(graph: Graph, place: Place, offset: int, *, outgoing: bool) -> EdgesPart:
+    if offset > MAX_EDGES_OFFSET:
+        raise InvalidInput(f"at most {MAX_EDGES_OFFSET:,} edges are passed over; query_cypher finds those behind")
+    request = EdgesRequest(node_id=place.node or "", limit=_MOST_EDGES, offset=offset)
+    page = as_struct(reading.edges_of_node(graph, request, outgoing=outgoing), EdgeList)
+    edges = first_fitting(page.edges, EDGES) or page.edges[:1]
+    end = offset + len(edges)
+    way = "outgoing" if outgoing else "incoming"
+    is_last = page.next_offset is None and len(edges) == len(page.edges)
+    more = [] if is_last else [_more(f"the next {way} relations", place, f"{way}_offset", end)]
+    return EdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
+
+
+def _rest(place: Place, what: str, end: int, length: int) -> list[More]:
+    if end >= length:
+        return []
+    return [_more(f"{what} from character {end:,} of {length:,}", place, f"{what}_offset", end)]
+
+
+def _more(what: str, place: Place, part: str, value: str | int) -> More:
+    return More(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
+
+
+_LIST = types.Resource(
+    name="stores", title="All stores", uri=STORES, description="Names, counts and sizes of all stores", mime_type=JSON
+)
+
+
+def _memory(name: str) -> types.Resource:
+    place = Place(name, remembered=True)
+    return types.Resource(name=f"{name} memory", uri=place.uri, description=_REMEMBERED, mime_type=TEXT_TYPE)
+
+
+def _store(name: str) -> types.Resource:
+    return types.Resource(name=name, uri=Place(name).uri, description=f"What the store {name} holds", mime_type=JSON)
+
+
+MOST_TOKENS = 1_500
+_CHARACTERS = 300
+"""Of one memory; the whole is read by its id."""
+_START = MemoryPlace()
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Some memories, under what they are called."""
+
+    title: str
+    memories: Sequence[Memory]
+
+
+def digest(graph: Graph) -> str:
+    """At most 1,500 tokens of text; it counts as no use of them. Raises NoStore.
+
+    First what is pinned, preferences, the newest decisions, and then what has faded least. Each comes from an index of
+    the memory view, so that it costs the same in a store of any size.
+    """
+    now = now_in_microseconds()
+    with graph.lease() as store:
+        wanted = MemoryFilter(now, min_confidence=settings_of(store).min_confidence)
+        # What waits to be journaled is not in the view.
+        store.accesses.settle()
+
+        def look(memories: Memories, rows: Rows) -> list[Section]:
+            told = set[str]()
+            sections: list[Section] = []
+            for title, ids in _chosen(memories, wanted):
+                new = [each for each in ids if each not in told]
+                told.update(new)
+                found = rows.nodes(new)
+                there = [found[each] for each in new if each in found]
+                sections.append(Section(title, shown(store, rows, there, now)))
+            return sections
+
+        sections = store.memories.ask(look)
+    return text_of(graph.name, sections, now / 1_000_000)
+
+
+def _chosen(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
+    def listed(sort: Sort, limit: int, *types: str) -> list[str]:
+        return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _START, limit).ids
+
+    yield "Pinned", memories.pinned(wanted.now, 20)
+    yield "Preferences", listed("created", 10, "preference")
+    yield "Newest decisions", listed("created", 10, "decision")
+    yield "Also known", listed("confidence", 40)
+
+
+def text_of(store: str, sections: Iterable[Section], now: float, most: int = MOST_TOKENS) -> str:
+    """The sections as text that is within a number of tokens; ``now`` is in seconds since 1970."""
+    lines = [f'What the store "{store}" remembers. recall finds more, get_memory shows one whole.']
+    spent = count_tokens(lines[0]) + 1
+    for section in sections:
+        head = [f"\n{section.title}:"]
+        for memory in section.memories:
+            line = f"- {memory_line(memory, now, _CHARACTERS)}"
+            cost = sum(count_tokens(each) + 1 for each in (*head, line))
+            if spent + cost > most:
+                return "\n".join(lines)
+            lines += [*head, line]
+            spent += cost
+            head = []
+    return "\n".join(lines) if len(lines) > 1 else f'The store "{store}" remembers nothing yet; retain adds to it.'

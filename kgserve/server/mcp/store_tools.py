@@ -1,0 +1,360 @@
+"""The tools of stores as wholes: which there are, what one holds, its settings, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kgserve.admin import stores
+from kgserve.admin.api import (
+    DropAnswer,
+    LinkManifest,
+    StoreChoices,
+    StoreList,
+    StoreSettingsAnswer,
+    StoreSettingsRequest,
+    StoreSummary,
+)
+from kgserve.graph import reading
+from kgserve.graph.cross_store_links import store_links
+from kgserve.graph.handle import Graph
+from kgserve.graph.queries import DropQuery, NodesQuery, TagsQuery
+from kgserve.platform.errors import InvalidInput
+from kgserve.server.mcp.present import Reply, counted, joined, present, quoted
+from kgserve.server.mcp.schemas import Arguments, as_request, with_fields_of
+from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.values import (
+    LEFT_OUT,
+    MOST,
+    TEASER,
+    as_json,
+    brief_attributes,
+    brief_tags,
+    first_fitting,
+    lines_within,
+    shortened,
+)
+from kgserve.storage.model.fields import MAX_ID_BYTES
+from kgserve.storage.model.kinds import TagFreq
+from kgserve.storage.model.store_settings import MAX_NAME_BYTES, ConflictPolicy
+
+_TYPES_WITH_EXAMPLES = 20
+_EXAMPLES = 3
+_EXAMPLES_SHOWN = 2
+_TAGS_SHOWN = 20
+_ROOM = MOST - 1_000
+
+
+class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A page of the stores, by name."""
+
+    offset: Annotated[int, Meta(ge=0, le=10_000, description="Stores to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class DescribeStore(Arguments, kw_only=True):
+    """The store to describe."""
+
+    tags_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags that begin so, up to 100")] = ""
+
+
+@with_fields_of(StoreSettingsRequest, "name", "history", "memory")
+class ConfigureStore(Arguments, kw_only=True):
+    """The store, and what is to change of its settings."""
+
+    conflict_policy: (
+        Annotated[ConflictPolicy, Meta(description="Of a write based on a former version: it wins, or both are kept")]
+        | UnsetType
+    ) = UNSET
+    # Neither is unset: what is empty clears.
+    description: (
+        Annotated[str, Meta(max_length=MAX_NAME_BYTES, description="For people; left out: kept; empty: cleared")] | None
+    ) = None
+    create: Annotated[bool, Meta(description="Make a store with these settings; one that is there keeps its own")] = (
+        False
+    )
+
+
+class Configured(msgspec.Struct, kw_only=True):
+    """The settings of a store; ``kept``: it was to be made and was there."""
+
+    settings: StoreSettingsAnswer
+    created: bool
+    kept: bool
+
+
+class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The store to drop for good; no default counts here."""
+
+    index: Annotated[str, Meta(description="Name of the store")]
+    confirm: Annotated[str, Meta(description="The name of the store again")] = ""
+
+
+class Example(msgspec.Struct, kw_only=True):
+    """A node to learn from how ids and contents look here."""
+
+    id: str
+    content: str
+
+
+class TypeDescription(msgspec.Struct, kw_only=True):
+    """A type of node."""
+
+    type: str
+    count: int
+    examples: list[Example]
+
+
+class Description(msgspec.Struct, kw_only=True):
+    """What a store holds."""
+
+    name: str
+    nodes: int
+    edges: int
+    sequence: Annotated[int, Meta(description="The number of its last commit")]
+    types: Annotated[list[TypeDescription], Meta(description="The most frequent first, at most 100")]
+    relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, at most 100")]
+    tags: Annotated[list[TagFreq], Meta(description="The most frequent first, at most 100")]
+    indexes_behind: Annotated[int, Meta(description="Commits that search has not seen yet")]
+    conflict_policy: ConflictPolicy
+    description: str
+    kind_whitelist: Annotated[list[str], Meta(description="Types that may be written; none: all")]
+    indexed_attributes: Annotated[list[str], Meta(description="Attributes that search finds nodes by; *: all")]
+    metadata: dict[str, Any]
+    links: Annotated[LinkManifest, Meta(description="Stores that relations lead into, and come from")]
+
+
+def _list_stores(graph: Graph, given: ListStores) -> StoreList:
+    listed = stores.list_stores(graph.graphs)
+    page = listed.stores[given.offset : given.offset + given.limit]
+    return StoreList(stores=page, count=listed.count)
+
+
+def _describe(graph: Graph, given: DescribeStore) -> Description | StoreList:
+    return describe(graph, given.tags_prefix) if graph.name else stores.list_stores(graph.graphs)
+
+
+def describe(graph: Graph, tags_prefix: str = "") -> Description:
+    """What a store holds, from counts that are kept and pages of the catalog. Raises NotFound."""
+    held, settings = stores.stats(graph), stores.store_settings(graph)
+    types = [
+        TypeDescription(
+            type=type_,
+            count=count,
+            examples=_examples(graph, type_) if place < _TYPES_WITH_EXAMPLES else [],
+        )
+        for place, (type_, count) in enumerate(held.types.items())
+    ]
+    return Description(
+        name=held.name,
+        nodes=held.nodes,
+        edges=held.edges,
+        sequence=held.sequence,
+        types=types,
+        relation_types=held.relation_types,
+        tags=reading.list_tags(graph, TagsQuery(prefix=tags_prefix)).tags,
+        indexes_behind=max((index.lag for index in held.indexes if index.name in ("keyword", "vector")), default=0),
+        conflict_policy=settings.conflict_policy,
+        description=settings.name,
+        kind_whitelist=settings.kind_whitelist,
+        indexed_attributes=settings.indexed_attributes,
+        metadata=settings.metadata,
+        links=store_links(graph),
+    )
+
+
+def _examples(graph: Graph, type_: str) -> list[Example]:
+    page = reading.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES))
+    return [Example(id=node.id, content=shortened(node.content or "", TEASER)) for node in page.nodes]
+
+
+def _configure(graph: Graph, given: ConfigureStore) -> Configured:
+    asked = as_request(StoreSettingsRequest, given)
+    asked.name = given.description
+    if not given.create:
+        return Configured(settings=stores.update_store(graph, asked), created=False, kept=False)
+    created = stores.create_store(graph, asked).created
+    return Configured(settings=stores.store_settings(graph), created=created, kept=not created)
+
+
+def _drop_store(graph: Graph, given: DropStore) -> DropAnswer:
+    if given.confirm != given.index:
+        raise InvalidInput.at("confirm", "must repeat the name of the store; nothing was dropped")
+    return stores.drop_store(graph.graphs.graph(given.index), as_request(DropQuery, given))
+
+
+@present.register
+def _dropped_reply(found: DropAnswer, _given: DropStore, _store: str) -> Reply:
+    left = f" {counted(found.inbound, 'relation')} of other stores still lead there." if found.inbound else ""
+    text = f'Dropped the store "{found.dropped}" and everything in it.{left}'
+    return Reply(text, msgspec.to_builtins(found))
+
+
+@present.register
+def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> Reply:
+    offset = given.offset if isinstance(given, ListStores) else 0
+    fitting = first_fitting(map(_store_values, found.stores), _ROOM)
+    lines = lines_within(map(_store_line, fitting), _ROOM)
+    named = fitting[: len(lines)]
+    shown = offset + len(lines)
+    more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
+    hint = "" if found.count else "there are no stores yet; inject_knowledge_graph makes one"
+    text = "\n".join([counted(found.count, "store"), *lines])
+    return Reply(text, {"stores": named, "count": found.count}, more, hint)
+
+
+def _store_line(each: dict[str, Any]) -> str:
+    links = f", {each['links']['outbound']:,} links out, {each['links']['inbound']:,} in" if "links" in each else ""
+    counts = f"  {each['name']}: {counted(each['nodes'], 'node')}, {counted(each['edges'], 'edge')}{links}"
+    return ", ".join([counts, *_settings_said(each)])
+
+
+def _store_values(each: StoreSummary) -> dict[str, Any]:
+    links = {"links": msgspec.to_builtins(each.links)} if each.links else {}
+    chosen = _settings_values(each.settings, _ROOM // 40) if each.settings else {}
+    return {"name": each.name, "nodes": each.nodes, "edges": each.edges} | links | chosen
+
+
+def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, room: int) -> dict[str, Any]:
+    """The settings of a store, but for empty ones. Lists and metadata of more than ``room`` characters are cut."""
+    about = chosen.description if isinstance(chosen, Description) else chosen.name
+    metadata = LEFT_OUT if chosen.metadata is UNSET else brief_attributes(chosen.metadata, room)
+    found = {
+        "description": about,
+        "kind_whitelist": brief_tags(chosen.kind_whitelist, room),
+        "indexed_attributes": brief_tags(chosen.indexed_attributes, room),
+        "metadata": metadata,
+    }
+    return {"conflict_policy": chosen.conflict_policy} | {name: value for name, value in found.items() if value}
+
+
+def _settings_said(values: dict[str, Any]) -> Iterator[str]:
+    if "conflict_policy" in values:
+        yield f"conflict policy {values['conflict_policy']}"
+    if "kind_whitelist" in values:
+        yield f"only these types may be written: {', '.join(values['kind_whitelist'])}"
+    if "indexed_attributes" in values:
+        yield f"search finds by the attributes {', '.join(values['indexed_attributes'])}"
+    if "description" in values:
+        yield f"description {quoted(values['description'])}"
+    if "metadata" in values:
+        yield f"metadata {as_json(values['metadata'])}"
+
+
+@present.register
+def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> Reply:
+    values = _settings_values(found.settings, _ROOM // 3)
+    hint = "the store was there and keeps its settings; without create they are changed" if found.kept else ""
+    done = f'{"Made" if found.created else "Settings of"} "{store}"'
+    text = f"{done}: {', '.join(_settings_said(values))}. Sequence {found.settings.sequence}."
+    return Reply(text, {"name": store, "created": found.created, **values}, hint=hint)
+
+
+@present.register
+def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> Reply:
+    tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_TAGS_SHOWN]
+    types = first_fitting((_type_values(each) for each in found.types), _ROOM * 2 // 5)
+    relations = dict(first_fitting(found.relation_types.items(), _ROOM // 7))
+    shown_tags = first_fitting(((each.tag, each.count) for each in tags), _ROOM // 7)
+    chosen = _settings_values(found, _ROOM // 12)
+    lines = [f'Store "{found.name}": {counted(found.nodes, "node")}, {counted(found.edges, "edge")}']
+    lines += [f"  {each}" for each in _settings_said(chosen)]
+    lines += ["Types:", *map(_type_line, types)] if types else []
+    lines += ["Relation types:", *(f"  {name}: {count:,}" for name, count in relations.items())] if relations else []
+    lines += ["Tags:", *(f"  {tag}: {count:,}" for tag, count in shown_tags)] if shown_tags else []
+    values: dict[str, Any] = {
+        "name": found.name,
+        "nodes": found.nodes,
+        "edges": found.edges,
+        "types": types,
+        "relation_types": relations,
+    }
+    values |= {"tags": dict(shown_tags)} if shown_tags else {}
+    values |= chosen
+    if linked := _linked(found.links):
+        values["links"] = linked
+        sides = {"outbound": "Relations into other stores", "inbound": "Relations out of other stores into this one"}
+        lines += [
+            f"{sides[side]}: {', '.join(f'{to} ({n:,})' for to, n in each.items())}" for side, each in linked.items()
+        ]
+    hints: list[str] = []
+    if found.indexes_behind:
+        hints.append(f"search has yet to see the last {counted(found.indexes_behind, 'commit')}")
+    left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
+    more = "less frequent ones are left out: tags_prefix asks for tags that begin so" if left else ""
+    return Reply(joined(lines), values, more, "; ".join(hints))
+
+
+def _linked(links: LinkManifest) -> dict[str, dict[str, int]]:
+    """The stores on each side, with how many links there are, as far as they fit."""
+    sides = {"outbound": links.outbound, "inbound": links.inbound}
+    named = {side: ((each.graph_id, each.edge_count) for each in found) for side, found in sides.items() if found}
+    return {side: dict(first_fitting(each, _ROOM // 20)) for side, each in named.items()}
+
+
+def _type_values(each: TypeDescription) -> dict[str, Any]:
+    examples = [
+        {"id": one.id} | ({"content": one.content} if one.content else {}) for one in each.examples[:_EXAMPLES_SHOWN]
+    ]
+    return {"type": each.type, "count": each.count} | ({"examples": examples} if examples else {})
+
+
+def _type_line(each: dict[str, Any]) -> str:
+    examples = ", ".join(
+        quoted(one["id"]) + (f" {quoted(one['content'])}" if "content" in one else "")
+        for one in each.get("examples", ())
+    )
+    return f"  {each['type']}: {each['count']:,}" + (f", such as {examples}" if examples else "")
+
+
+_DESCRIBED: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
+
+STORE_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "describe_store",
+        "Describe a store",
+        "Before writing to a graph, to use the same words: what a store holds, types with examples, relation types and "
+        "tags (by `tags_prefix`) with counts. Without a store: the stores there are.",
+        DescribeStore,
+        "describing the store",
+        _describe,
+        without_store=True,
+        nothing=_DESCRIBED,
+    ),
+    Tool(
+        "list_stores",
+        "List the stores",
+        "When it is not clear which store is meant: all stores, with their counts.",
+        ListStores,
+        "listing the stores",
+        _list_stores,
+        without_store=True,
+    ),
+    Tool(
+        "configure_store",
+        "Make a store, or change its settings",
+        "When the user asks for a store of its own, or for other settings: a description, the conflict policy, the "
+        "types that may be written, metadata. What is left out stays. describe_store shows them.",
+        ConfigureStore,
+        "changing the settings",
+        _configure,
+        "writes",
+        administers=True,
+        makes_with="create",
+    ),
+    Tool(
+        "drop_store",
+        "Drop a store",
+        "Remove a store with everything in it, for good. `confirm` must repeat its name. Only when the user has asked "
+        "for just this.",
+        DropStore,
+        "dropping the store",
+        _drop_store,
+        "deletes",
+        administers=True,
+        without_store=True,
+    ),
+)

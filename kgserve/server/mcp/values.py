@@ -1,0 +1,203 @@
+"""Answers as values: what an agent pays for and what it may ask for, and how much of it fits.
+
+Of each item an agent gets what it can use at once. Times, versions, sequences, partial scores, empty and usual values
+are left out unless it asks for ``detail``; the text of an answer shows the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from kgserve.graph import answers
+
+MOST = 25_000
+"""Characters of an answer, as text and as JSON."""
+
+TEASER = 60
+"""Characters of a content in a walk."""
+
+EXCERPT = 200
+"""Characters of the content of a hit."""
+
+LEFT_OUT: dict[str, Any] = {"…": "left out for its size"}
+"""In the place of attributes, or of metadata, that are too large."""
+
+LONG = 1_000
+"""Characters of a content, or of attributes as JSON, in a list with details."""
+
+_SUMMARY = 500
+_TAGS = 1_000
+_ATTRIBUTES = 500
+_VALUE = 500
+_CHANGES = 5_000
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON."""
+    return encode(value).decode()
+
+
+_UNASKED: dict[type[msgspec.Struct], tuple[str, ...]] = {
+    **dict.fromkeys(
+        (answers.Node, answers.ReachedNode, answers.ListedNode),
+        ("version", "sequence", "created_at", "updated_at", "created_by", "freshness_at", "depth"),
+    ),
+    answers.Edge: ("id", "version", "sequence", "created_by"),
+    **dict.fromkeys(
+        (answers.SearchHit, answers.BatchHit), ("keyword_score", "semantic_score", "queries_matched", "hops", "why")
+    ),
+    answers.NodeState: ("from_sequence", "to_sequence"),
+}
+"""What is left out unless it is asked for."""
+
+_OUTLINE = ("summary", "tags", "attributes")
+"""What a walk leaves out besides: it shows what hangs together, and get_entity shows one whole."""
+
+_STAMPS = ("created_at", "updated_at")
+_USUAL_WEIGHT = 1.0
+
+
+def item(thing: Any, *, detail: bool, content: int = TEASER) -> dict[str, Any]:
+    """A node, an edge, a hit or a state as an agent gets it in a list; of contents at most ``content`` characters."""
+    brief = _BRIEF[type(thing)](thing, LONG if detail else content)
+    return msgspec.to_builtins(brief) if detail and not is_missing(thing) else lean(brief)
+
+
+def is_missing(thing: object) -> bool:
+    """Whether something is a node of a walk that a link leads to and that is not there."""
+    return isinstance(thing, answers.ReachedNode) and bool(thing.missing)
+
+
+def items(things: Iterable[Any], room: int, *, detail: bool, content: int = TEASER) -> list[dict[str, Any]]:
+    """The first of some things, each as `item`, that take at most ``room`` characters of JSON."""
+    return first_fitting((item(each, detail=detail, content=content) for each in things), room)
+
+
+def outline(node: answers.ReachedNode) -> dict[str, Any]:
+    """A node of a walk, by id, type and the beginning of its content."""
+    return {name: value for name, value in lean(_brief_node(node, TEASER)).items() if name not in _OUTLINE}
+
+
+def lean(thing: Any) -> Any:
+    """A thing without what is not asked for, and without what is empty or usual."""
+    if isinstance(thing, list):
+        return [lean(each) for each in thing]
+    if isinstance(thing, answers.FieldChange):
+        return msgspec.to_builtins(thing)
+    if not isinstance(thing, msgspec.Struct):
+        return thing
+    values = msgspec.structs.asdict(thing)
+    names = zip(thing.__struct_fields__, thing.__struct_encode_fields__, strict=True)
+    unasked = _UNASKED.get(type(thing), ())
+    found = {wire: lean(values[name]) for name, wire in names if name not in unasked}
+    if isinstance(thing, answers.Edge):
+        found["attributes"] = own_attributes(thing)
+        if thing.weight == _USUAL_WEIGHT:
+            del found["weight"]
+    if isinstance(thing, answers.SearchHit | answers.BatchHit):
+        found["score"] = round(thing.score, 2)
+    return {name: value for name, value in found.items() if not _is_nothing(value) or _is_former(name, value)}
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or value is UNSET or value is False or value in ("", [], {})
+
+
+def _is_former(name: str, value: object) -> bool:
+    """Whether a field says that a version is not the present one, which is not usual."""
+    return name == "is_current" and value is False
+
+
+def own_attributes(edge: answers.Edge) -> dict[str, Any]:
+    """The attributes of an edge but for the times that each has."""
+    return {name: value for name, value in edge.attributes.items() if name not in _STAMPS}
+
+
+def fits(value: object, room: int) -> bool:
+    """Whether ``value`` takes at most ``room`` characters of JSON; characters outside ASCII count as their bytes."""
+    return len(encode(value)) <= room
+
+
+def first_fitting(things: Iterable[T], room: int) -> list[T]:
+    """The longest beginning of some things that takes at most ``room`` characters of JSON."""
+    return _beginning(things, room, lambda thing: len(encode(thing)))
+
+
+def lines_within(lines: Iterable[str], room: int) -> list[str]:
+    """The longest beginning of ``lines`` that takes at most ``room`` characters with their line ends."""
+    return _beginning(lines, room, len)
+
+
+def _beginning(things: Iterable[T], room: int, size: Callable[[T], int]) -> list[T]:
+    kept: list[T] = []
+    for thing in things:
+        room -= size(thing) + 1
+        if room < 0:
+            break
+        kept.append(thing)
+    return kept
+
+
+def brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
+    """The attributes, or a word in their place when they take more than ``room`` characters."""
+    return attributes if not attributes or fits(attributes, room) else LEFT_OUT
+
+
+def brief_tags(tags: list[str], room: int) -> list[str]:
+    """The tags, or the first ones and a sign when they take more than ``room`` characters."""
+    kept = first_fitting(tags, room)
+    return tags if len(kept) == len(tags) else [*kept, "…"]
+
+
+def shortened(text: str, most: int, mark: str = "…") -> str:
+    """``text`` if it has at most ``most`` characters, else its beginning and ``mark``."""
+    return text if len(text) <= most else text[: most - len(mark)] + mark
+
+
+def _brief_node(node: answers.Node | answers.ListedNode, content: int) -> answers.Node | answers.ListedNode:
+    return replace(
+        node,
+        content=node.content and shortened(node.content, content),
+        attributes=node.attributes and brief_attributes(node.attributes, max(content, _ATTRIBUTES)),
+        summary=node.summary and shortened(node.summary, _SUMMARY),
+        tags=node.tags and brief_tags(node.tags, _TAGS),
+    )
+
+
+def _brief_edge(edge: answers.Edge, content: int) -> answers.Edge:
+    return replace(edge, attributes=brief_attributes(edge.attributes, max(content, _ATTRIBUTES)))
+
+
+def _brief_hit(hit: answers.SearchHit | answers.BatchHit, content: int) -> answers.SearchHit | answers.BatchHit:
+    return replace(hit, node=_brief_node(hit.node, content))
+
+
+def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
+    changes = [replace(each, before=_brief_value(each.before), after=_brief_value(each.after)) for each in state.diff]
+    kept = first_fitting(changes, _CHANGES)
+    if len(kept) < len(changes):
+        kept.append(answers.FieldChange(path="…", before=None, after=f"{len(changes) - len(kept):,} more changes"))
+    return replace(state, node=_brief_node(state.node, content), diff=kept)
+
+
+def _brief_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return shortened(value, _VALUE)
+    return value if fits(value, 2 * _VALUE) else "… left out for its size"
+
+
+_BRIEF: dict[type[Any], Callable[[Any, int], Any]] = {
+    **dict.fromkeys((answers.Node, answers.ReachedNode, answers.ListedNode), _brief_node),
+    **dict.fromkeys((answers.SearchHit, answers.BatchHit), _brief_hit),
+    answers.Edge: _brief_edge,
+    answers.NodeState: _brief_state,
+}

@@ -1,0 +1,1 @@
+"""Storage: the journal, current rows and the layout of a data folder."""

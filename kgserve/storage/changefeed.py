@@ -1,0 +1,403 @@
+"""What tells listeners of a store's writes: after the commit, in order, from the journal.
+
+A feed belongs to a store's name, not to the open store: it outlives eviction, so that no listener holds a store open.
+It knows the newest sequence and whom to wake. Listeners pull, each at its own speed: the newest commits from memory,
+where they are kept while anybody listens, and older ones from the journal's files. So a slow listener costs no memory,
+and there is no moment between catching up and being live.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from kgserve.platform.errors import NoStore
+from kgserve.storage.journal.tail import Tail, oldest_sequence
+from kgserve.storage.layout import Layout, closed_state
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.events import Event, EventKind, Position, Selection, expand
+
+Wake = Callable[[], None]
+
+PAGE_COMMITS = 1_000
+_KEPT_MARKERS = 64
+RING_EVENTS = 4_096
+RING_BYTES = 4 << 20
+_QUICK_EVENTS = 32
+_QUICK_BYTES = 64 << 10
+
+
+class PageLimits(msgspec.Struct, frozen=True):
+    """How much a page may hold: events, bytes of JSON, and events ``scanned``, for a strict selection takes few."""
+
+    events: int = 1_000
+    bytes: int = 256 << 10
+    scanned: int = 10_000
+
+
+_USUAL = PageLimits()
+
+
+@contextmanager
+def _gone_as_not_found(store: str) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise NoStore(store) from None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event and its data as JSON."""
+
+    event: Event
+    data: bytes
+
+
+class Commit:
+    """A change set as events. JSON is made once, for the first listener that wants it."""
+
+    def __init__(self, store: str, change: ChangeSet) -> None:
+        self.sequence = change.sequence
+        self.events = expand(store, change)
+        self.bytes = sum(event.cost for event in self.events)
+        self._data: list[bytes | None] = [None] * len(self.events)
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is encoded, or small enough for that to be done where nothing may block."""
+        return (len(self.events) <= _QUICK_EVENTS and self.bytes <= _QUICK_BYTES) or None not in self._data
+
+    def entry(self, index: int) -> Entry:
+        """One event with its data."""
+        data = self._data[index]
+        if data is None:
+            data = self._data[index] = self.events[index].json()
+        return Entry(self.events[index], data)
+
+
+class Ring:
+    """Consecutive commits, the oldest of which are forgotten. Not for several threads at once."""
+
+    def __init__(self, most: int = RING_EVENTS) -> None:
+        """Keep at most so many commits, so many events, and 4 MiB."""
+        self._most = most
+        self._commits: deque[Commit] = deque()
+        self._events = self._bytes = 0
+
+    def append(self, commit: Commit) -> None:
+        """Add the next commit; one that does not follow on makes all others be forgotten."""
+        if self._commits and commit.sequence != self._commits[-1].sequence + 1:
+            self.clear()
+        self._commits.append(commit)
+        self._count(commit, 1)
+        while len(self._commits) > self._most or self._events > self._most or self._bytes > RING_BYTES:
+            self._count(self._commits.popleft(), -1)
+
+    def since(self, position: Position, most: int) -> list[Commit] | None:
+        """At most so many commits from a position on; None when it does not reach back that far."""
+        held = len(self._commits)
+        if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
+            return None
+        start = position.sequence - self._commits[0].sequence
+        return [self._commits[at] for at in range(start, min(held, start + most))]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._commits.clear()
+        self._events = self._bytes = 0
+
+    def _count(self, commit: Commit, sign: int) -> None:
+        self._events += sign * len(commit.events)
+        self._bytes += sign * commit.bytes
+
+
+class Feed:
+    """The events of one store. All of it may be used by any thread."""
+
+    def __init__(self, layout: Layout, kept: int = RING_EVENTS) -> None:
+        """Keep the newest ``kept`` events in memory while somebody listens; those before come from the files."""
+        self.store = layout.name
+        self.layout = layout
+        self.closed = False
+        self.dropped = False
+        self.recorded = 0
+        self._lock = threading.RLock()
+        self._latest: int | None = None
+        self._wakes: dict[int, Wake] = {}
+        self._ring = Ring(kept)
+        self._markers: deque[tuple[int, Event]] = deque(maxlen=_KEPT_MARKERS)
+        self._numbers = count(1)
+
+    @property
+    def latest(self) -> int:
+        """The newest sequence. Raises NotFound when the store is gone."""
+        with self._lock:
+            if self._latest is None:
+                # Nobody has the store open: who opens it says so (`opened`), and waits for this lock before any write.
+                with _gone_as_not_found(self.store):
+                    self._latest = closed_state(self.layout).sequence
+            return self._latest
+
+    @property
+    def oldest(self) -> int:
+        """The first sequence that the journal still holds. Raises NotFound when the store is gone."""
+        with _gone_as_not_found(self.store):
+            return oldest_sequence(self.layout.journal)
+
+    def publish_marker(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
+        """Tell those who listen now of something that no journal holds, such as ``index_ready``; any thread."""
+        with self._lock:
+            if not self._wakes:
+                return
+            event = Event(kind, self.store, self.latest, -1, time.time_ns() // 1000, dict(fields))
+            self._markers.append((next(self._numbers), event))
+        self.wake()
+
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        """Have ``wake`` called, by any thread, when there is news; what ends it. It must neither block nor raise."""
+        with self._lock:
+            number = next(self._numbers)
+            self._wakes[number] = wake
+        return lambda: self._unlisten(number)
+
+    def recent(self, position: Position, most: int = PAGE_COMMITS) -> list[Commit] | None:
+        """Commits from memory; none when there is no newer one, None when they are to be read from the files."""
+        with self._lock:
+            if position.sequence > self.latest:
+                return []
+            return self._ring.since(position, most)
+
+    def markers(self, after: int) -> list[tuple[int, Event]]:
+        """The markers with a number above ``after``."""
+        return [each for each in tuple(self._markers) if each[0] > after]
+
+    def number(self) -> int:
+        """A number above those of all markers so far."""
+        with self._lock:
+            return next(self._numbers)
+
+    # For the store and the pool
+
+    def opened(self, latest: int) -> None:
+        """The store is open, at this sequence."""
+        self.record((), latest)
+        self.wake()
+
+    def record(self, changes: Iterable[ChangeSet], latest: int) -> None:
+        """Take in what the journal has and readers see; `wake` is to follow once the callers have been answered."""
+        commits = [Commit(self.store, change) for change in changes] if self._wakes else []
+        with self._lock:
+            self._latest = latest
+            for commit in commits:
+                self._ring.append(commit)
+                self.recorded += len(commit.events)
+
+    def wake(self) -> None:
+        """Wake everybody who listens."""
+        with self._lock:
+            wakes = list(self._wakes.values())
+        for wake in wakes:
+            wake()
+
+    def forget(self) -> None:
+        """Keep no commit in memory: who is behind reads what the journal still has."""
+        with self._lock:
+            self._ring.clear()
+
+    def close(self, *, dropped: bool = False) -> None:
+        """The pool closes, or the store is gone: listeners take what there is and end."""
+        self.dropped = dropped
+        self.closed = True
+        self.wake()
+
+    def _unlisten(self, number: int) -> None:
+        with self._lock:
+            self._wakes.pop(number, None)
+            if not self._wakes:
+                self._ring.clear()
+                self._markers.clear()
+
+
+class Reader:
+    """One listener's way through a feed. For one thread at a time."""
+
+    def __init__(self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _USUAL) -> None:
+        """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
+        self._limits = limits
+        self.feed = feed
+        self._unlisten = feed.listen(wake)
+        try:
+            self._marked = feed.number()
+            latest = feed.latest  # also when it is not asked for: from here on it is known, and nothing blocks for it
+            self.position = position or Position.after(latest)
+        except BaseException:
+            self._unlisten()
+            raise
+        self._tail = Tail(feed.layout.journal)
+        self._consumed: int | None = None
+
+    @property
+    def behind(self) -> int:
+        """Events that wait for it, once it has caught up for the first time; before that, 0."""
+        return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
+
+    def take(self, selection: Selection, *, may_block: bool = True) -> list[Entry] | None:
+        """The next page of events, with ``position`` moved behind it. An empty page moves on too, unless all is read.
+
+        None when it would have to block and may not. Raises Gone when the journal begins later by now,
+        FileNotFoundError when the store is gone, JournalDamaged.
+        """
+        recorded = self.feed.recorded
+        commits = self.feed.recent(self.position)
+        if commits == []:
+            self._consumed = recorded
+            return self._take_markers(selection)
+        if may_block:
+            return self._fill(commits if commits is not None else self._from_files(), selection)
+        quick = next((at for at, each in enumerate(commits or ()) if not each.quick), len(commits or ()))
+        return self._fill((commits or [])[:quick], selection) if quick else None
+
+    def caught_up(self) -> bool:
+        """Whether there is nothing more to take at this moment."""
+        return self.position.sequence > self.feed.latest
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._unlisten()
+
+    def _from_files(self) -> Iterator[Commit]:
+        for change in self._tail.read(self.position.sequence, self.feed.latest):
+            yield Commit(self.feed.store, change)
+
+    def _fill(self, commits: Iterable[Commit], selection: Selection) -> list[Entry]:
+        page: list[Entry] = []
+        limits = self._limits
+        size = scanned = 0
+        for commit in commits:
+            for index in range(self.position.index, len(commit.events)):
+                if len(page) >= limits.events or size >= limits.bytes:
+                    return page
+                if selection.takes(commit.events[index]):
+                    page.append(commit.entry(index))
+                    size += len(page[-1].data)
+                self.position = Position(commit.sequence, index + 1)
+            self.position = Position.after(commit.sequence)
+            scanned += len(commit.events) + 1
+            if self._consumed is not None:
+                self._consumed += len(commit.events)
+            if scanned >= limits.scanned:
+                break
+        return page
+
+    def _take_markers(self, selection: Selection) -> list[Entry]:
+        found = self.feed.markers(self._marked)
+        if found:
+            self._marked = found[-1][0]
+        return [Entry(event, event.json()) for _, event in found if selection.takes(event)]
+
+
+T = TypeVar("T")
+NamedWake: TypeAlias = Callable[[str], None]
+
+
+class Feeds:
+    """One feed per store that was open or listened to."""
+
+    def __init__(self, layout: Callable[[str], Layout]) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._feeds: dict[str, Feed] = {}
+        self._wakes: dict[int, Wake] = {}
+        self._named_wakes: dict[int, NamedWake] = {}
+        self._numbers = count()
+        self._arrivals: dict[str, int] = {}
+        self.turn = 0
+
+    def of(self, store: str) -> Feed:
+        """The feed of a store, which need not be open."""
+        with self._lock:
+            feed = self._feeds.get(store)
+            if feed is None:
+                feed = self._feeds[store] = Feed(self._layout(store))
+            return feed
+
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        """Have ``wake`` called when a store was made, changed or dropped and ``turn`` has moved on; what ends it."""
+        return self._listen(self._wakes, wake)
+
+    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+        """As `listen`, with the name of the store that was made, changed or dropped."""
+        return self._listen(self._named_wakes, wake)
+
+    def created(self, store: str) -> None:
+        """A store was made."""
+        self._announce(store)
+
+    def arrived(self, store: str, sequence: int) -> None:
+        """A store is open, at a sequence, and served here from now on if it was not before."""
+        with self._lock:
+            if store in self._arrivals:
+                return
+            self._arrivals[store] = sequence
+        self._announce(store)
+
+    def arrival(self, store: str) -> int | None:
+        """The sequence since which a cluster's store is served here; None for one that is not, or is being opened."""
+        with self._lock:
+            return self._arrivals.get(store)
+
+    def changed(self, store: str) -> None:
+        """The settings of a store were changed; its own feed says how."""
+        self._announce(store)
+
+    def dropped(self, store: str) -> None:
+        """A store's files are gone; its listeners end."""
+        self._end(store, dropped=True)
+        self._announce(store)
+
+    def moved(self, store: str) -> None:
+        """A store is another server's now; its listeners end, to go on there."""
+        self._end(store)
+
+    def _end(self, store: str, *, dropped: bool = False) -> None:
+        with self._lock:
+            self._arrivals.pop(store, None)
+            feed = self._feeds.pop(store, None)
+        if feed is not None:
+            feed.close(dropped=dropped)
+
+    def close(self) -> None:
+        """End all listeners."""
+        with self._lock:
+            feeds = list(self._feeds.values())
+        for feed in feeds:
+            feed.close()
+        self._announce()
+
+    def _listen(self, wakes: dict[int, T], wake: T) -> Callable[[], None]:
+        with self._lock:
+            number = next(self._numbers)
+            wakes[number] = wake
+
+        def unlisten() -> None:
+            with self._lock:
+                wakes.pop(number, None)
+
+        return unlisten
+
+    def _announce(self, store: str | None = None) -> None:
+        with self._lock:
+            self.turn += 1
+            wakes, named = list(self._wakes.values()), list(self._named_wakes.values())
+        for wake in wakes:
+            wake()
+        if store is not None:
+            for wake in named:
+                wake(store)

@@ -1,0 +1,316 @@
+"""Folding: a snapshot and the change sets after it make a newer set of rows, with no engine involved."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, Self, TypeVar
+
+import msgspec
+import xxhash
+from msgspec.structs import astuple
+
+from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.lazy_pyarrow import pa
+from kgserve.storage.journal.snapshot import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    EDGES,
+    NODES,
+    parquet_writer,
+    read_rows,
+    schema_of,
+    verify,
+    width_of_rows,
+)
+from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
+from kgserve.storage.model.digest import rows_digest
+from kgserve.storage.model.fields import EDGE, NODE, Width
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values, width_of
+
+MEMORY_BYTES = 128 << 20
+"""What the change sets that are folded in memory may have in rows; there they take two to three times as much."""
+_ROW_BYTES = 200
+"""What a row takes beside its texts."""
+Row = TypeVar("Row", NodeRow, EdgeRow)
+PARTS = 256
+"""Files, all of which are open while they are merged; 100 GB of rows make parts of 400 MB."""
+_LENGTH_BYTES = 4
+_BUFFERED_BYTES = 64 << 20
+_READ_BYTES = 1 << 16
+
+_encode = msgspec.msgpack.Encoder().encode
+# Columns whose values are worth looking up: of texts that are all different it takes longer than writing them.
+_REPEATED = ["type", "relation_type", "created_by"]
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """The state of the rows written; ``expected`` is what the journal says: the same, unless rows were wrong."""
+
+    state: StoreState
+    expected: StoreState
+
+    @property
+    def rebased(self) -> bool:
+        """Whether rows and journal do not come to the same digest."""
+        return self.state != self.expected
+
+
+def fold(
+    base: Path | None,
+    changes: Iterable[ChangeSet],
+    target: Path,
+    *,
+    drop_loose: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Folded:
+    """Write nodes.parquet and edges.parquet of the state that ``changes`` lead to from snapshot ``base``.
+
+    Change sets beyond ``memory_bytes`` are sorted out on disk, in the target's folder. The rows are the truth: every
+    frame and every snapshot has its checksum. That they do not come to the digest in the last change set means that a
+    write was planned on a row that the engine had wrong; the state then has the digest of the rows. ``drop_loose``
+    leaves edges out whose nodes are gone, at the price of holding all ids.
+    """
+    coming = iter(changes)
+    first, size = deque[ChangeSet](), 0
+    for change in coming:
+        first.append(change)
+        size += _size(change)
+        if size > memory_bytes:
+            return _fold_on_disk(base, _drained(first, coming), target, drop_loose=drop_loose)
+    return _fold_in_memory(base, NetChange(first), target, drop_loose=drop_loose)
+
+
+def write_rows(
+    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: Width
+) -> Folded:
+    """Write the same two files of all rows of a store, some at a time; ``width`` is that of the widest."""
+    found = ([*map(astuple, rows)] for rows in nodes)
+    written = _write(target / NODES, found, iter(()), width=width)
+    found = ([*map(astuple, rows)] for rows in edges)
+    return _folded(expected, written, _write(target / EDGES, found, iter(()), width=width))
+
+
+def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
+    expected = net.state or (verify(base).state if base is not None else StoreState())
+    width = max(net.width, width_of_rows(base))
+    nodes = _merge(base, NODES, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
+    fresh_nodes = (astuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
+    written = _write(target / NODES, nodes, fresh_nodes, width=width)
+    kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
+    fresh = (astuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
+    return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, width=width))
+
+
+def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool) -> Folded:
+    expected = StoreState()
+    width = width_of_rows(base)
+    with ExitStack() as stack:
+        nodes = stack.enter_context(_Spill(target / "nodes.spill", NodeRow))
+        edges = stack.enter_context(_Spill(target / "edges.spill", EdgeRow))
+        if base is not None:
+            for name, spill, key_fields in ((NODES, nodes, 1), (EDGES, edges, 3)):
+                for rows in read_rows(base / name):
+                    spill.put_tuples(rows, key_fields)
+        for change in changes:
+            width = max(width, _spill(change, nodes, edges))
+            expected = change.state
+        written = _write(target / NODES, (), map(astuple, nodes.rows()), width=width)
+        left = map(astuple, edges.rows())
+        return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
+
+
+def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> Width:
+    """Take a change set in, in the order in which its parts hold; the width of its widest row."""
+    for key in change.edges_deleted:
+        edges.remove(key)
+    for node_id in change.nodes_deleted:
+        nodes.remove(node_id)
+    width = Width.PLAIN
+    for node in (*change.nodes_created, *change.nodes_updated):
+        nodes.put(node)
+        width = max(width, width_of(node.extras))
+    for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
+        edges.put(edge)
+        width = max(width, width_of(edge.extras))
+    return width
+
+
+def _drained(first: deque[ChangeSet], rest: Iterator[ChangeSet]) -> Generator[ChangeSet]:
+    """All of them, letting go of each."""
+    while first:
+        yield first.popleft()
+    yield from rest
+
+
+def _size(change: ChangeSet) -> int:
+    nodes = sum(len(row.content) + len(row.attributes) for row in (*change.nodes_created, *change.nodes_updated))
+    edges = (*change.edges_created, *change.edges_updated, *change.edges_touched)
+    return nodes + sum(len(row.attributes) for row in edges) + _ROW_BYTES * change.size
+
+
+def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
+    """From the digests and counts of what was written."""
+    digest = (nodes[0] + edges[0]) % (1 << 128)
+    return Folded(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
+
+
+def _write_edges(
+    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, width: Width
+) -> tuple[int, int]:
+    """The edges; if loose ones are dropped, only those whose both ends are among the nodes already written."""
+    if drop_loose:
+        ids = {row[0] for rows in read_rows(target / NODES) for row in rows}
+        kept = ([row for row in rows if row[0] in ids and row[1] in ids] for rows in kept)
+        fresh = (row for row in fresh if row[0] in ids and row[1] in ids)
+    return _write(target / EDGES, kept, fresh, width=width)
+
+
+def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int) -> Iterator[list[RowTuple]]:
+    if base is None:
+        return
+    for rows in read_rows(base / name):
+        if not replaced:
+            yield rows
+        elif width == 1:
+            yield [row for row in rows if row[0] not in replaced]
+        else:
+            yield [row for row in rows if row[:width] not in replaced]
+
+
+def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: Width) -> tuple[int, int]:
+    """Rows to a file with the columns of a width; their digest and count."""
+    digest = count = 0
+    schema = schema_of(path.name, width)
+    values = _values_of(path.name, width)
+    with parquet_writer(path, schema, _REPEATED) as writer:
+        for rows in _batches(kept, fresh):
+            columns = zip(*map(values, rows), strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            digest += rows_digest(rows)
+            count += len(rows)
+    return digest % (1 << 128), count
+
+
+def _values_of(name: str, width: Width) -> Callable[[RowTuple], RowTuple]:
+    """What makes the values of the columns of one of the two files from a row."""
+    fields, values = (NODE, node_values) if name == NODES else (EDGE, edge_values)
+    wanted = itemgetter(slice(len(fields.columns(width))))
+    return wanted if width is Width.PLAIN else lambda row: wanted(values(row))
+
+
+def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:
+    for rows in kept:
+        if rows:
+            yield rows
+    rows, size = list[RowTuple](), 0
+    for row in fresh:
+        rows.append(row)
+        size += sum(len(value) for value in row if isinstance(value, str))
+        if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+class _Spill(Generic[Row]):
+    """Rows put and keys removed, on disk, for what is too much for memory; its folder goes when it is closed.
+
+    Every row goes to one of many files by its key, in the order of the journal. What is said last of a key is then
+    known from one file alone, and that fits into memory. The rows that are left are merged in the order of their
+    sequences: the engine finds rows by sequence faster when they lie in about that order.
+    """
+
+    def __init__(self, folder: Path, kind: type[Row]) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._decode = msgpack_decoder(kind | bytes).decode
+        self._decode_key = msgpack_decoder(str | EdgeKey).decode
+        self._buffers = [bytearray() for _ in range(PARTS)]
+        self._buffered = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def put(self, row: Row) -> None:
+        """The row of its key from now on."""
+        self._write(_key(row), _encode(row))
+
+    def put_tuples(self, rows: Iterable[RowTuple], width: int) -> None:
+        """The same with rows as tuples, whose first ``width`` fields are the key."""
+        for row in rows:
+            self._write(row[0] if width == 1 else row[:width], _encode(row))
+
+    def remove(self, key: str | EdgeKey) -> None:
+        """No row has this key from now on."""
+        self._write(key, _encode(_encode(key)))
+
+    def rows(self) -> Iterator[Row]:
+        """The rows that are left, by sequence. Only once, and nothing may be added afterwards."""
+        self._flush()
+        for part in range(PARTS):
+            self._settle(self._path(part))
+        return heapq.merge(*(self._read(self._path(part)) for part in range(PARTS)), key=_sequence)
+
+    def _write(self, key: str | EdgeKey, record: bytes) -> None:
+        buffer = self._buffers[xxhash.xxh3_64_intdigest(_encode(key)) % PARTS]
+        buffer += len(record).to_bytes(_LENGTH_BYTES)
+        buffer += record
+        self._buffered += _LENGTH_BYTES + len(record)
+        if self._buffered >= _BUFFERED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        for part, buffer in enumerate(self._buffers):
+            with self._path(part).open("ab") as file:
+                file.write(buffer)
+            buffer.clear()
+        self._buffered = 0
+
+    def _settle(self, path: Path) -> None:
+        """Replace a part by the rows that are left of it, in the order of their sequences."""
+        left: dict[Any, Row] = {}
+        records = 0
+        for record in self._read(path):
+            records += 1
+            if isinstance(record, bytes):
+                left.pop(self._decode_key(record), None)
+            else:
+                left[_key(record)] = record
+        rows = sorted(left.values(), key=_sequence)
+        if len(rows) < records or any(one is not other for one, other in zip(rows, left.values(), strict=True)):
+            with path.open("wb") as file:
+                for row in rows:
+                    encoded = _encode(row)
+                    file.write(len(encoded).to_bytes(_LENGTH_BYTES) + encoded)
+
+    def _read(self, path: Path) -> Iterator[Any]:
+        with path.open("rb", buffering=_READ_BYTES) as file:
+            while record := _next(file):
+                yield self._decode(record)
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{part:03d}"
+
+
+def _next(file: BinaryIO) -> bytes:
+    return file.read(int.from_bytes(file.read(_LENGTH_BYTES)))
+
+
+def _key(row: NodeRow | EdgeRow) -> str | EdgeKey:
+    return row.id if isinstance(row, NodeRow) else row.key
+
+
+def _sequence(row: NodeRow | EdgeRow) -> int:
+    return row.sequence

@@ -1,0 +1,569 @@
+"""The journal of one store: consecutive frames in segment files, the truth that everything else is derived from.
+
+A frame is what one group of writes appends, in one piece: a header (magic, payload length, first sequence, number of
+change sets, time of the last in microseconds, checksum) and a payload (a MessagePack array of `ChangeSet`). The
+checksum, XXH3 of 64 bits, covers header and payload. A packed frame has another magic, and its payload compressed: so
+it is on the disk, and so it is counted and summed. A frame follows another only after that one reached the disk, so a
+bad frame with a good one behind it is damage, and a bad one with nothing good behind it is a write that a crash cut
+short. At the end, what looks for damage in segments, and keeps what comes before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+import xxhash
+
+from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.durable_files import named, storage_error, storing, sync_file, sync_folder, write_all
+from kgserve.platform.errors import Internal, JournalDamaged, Unavailable
+from kgserve.storage.journal import snapshot
+from kgserve.storage.model.change import ChangeSet
+
+MAGIC, PACKED = b"KGF1", b"KGF2"
+_EITHER = b"KGF"
+MANY = 250
+"""Rows from which on packing a frame is looked at: few large ones would wait for it longer than for their planning."""
+_SAMPLE = 1 << 15
+_WORTH = 2.5
+"""A frame is packed if its beginning becomes so many times shorter: rows that are much alike, as imports write them.
+What is less alike takes three times as long to compress, and more of it is left."""
+_LEVEL = 1
+_HEADER = struct.Struct("<4sIQIq")
+_CHECKSUM = struct.Struct("<Q")
+HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgpack_decoder(list[ChangeSet]).decode
+
+
+class FrameError(Exception):
+    """The bytes at an offset are no whole frame; ``reason`` says how."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"{reason} at offset {offset}")
+        self.offset = offset
+        self.reason = reason
+
+
+class OutOfOrder(FrameError):
+    """A whole frame, and not the one that was ``due``: no crash leaves that."""
+
+    def __init__(self, offset: int, first: int, due: int) -> None:
+        super().__init__(offset, f"sequence {first} where {due} was due")
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One frame as read: where it starts and ends in its file, and what it holds, as it is there.
+
+    Looking through a journal wants no more than that it is whole; so who wants what is in it unpacks it.
+    """
+
+    offset: int
+    end: int
+    first: int
+    count: int
+    stored: bytes
+    packed: bool
+
+    @property
+    def payload(self) -> bytes:
+        """Its change sets as MessagePack; found anew each time."""
+        return zlib.decompress(self.stored) if self.packed else self.stored
+
+    @property
+    def last(self) -> int:
+        """Sequence of its last change set."""
+        return self.first + self.count - 1
+
+    def changes(self) -> list[ChangeSet]:
+        """The change sets, in order."""
+        return _decode(self.payload)
+
+
+def encode_frame(changes: list[ChangeSet]) -> bytes:
+    """The bytes of one frame. The change sets must be consecutive."""
+    return _framed(MAGIC, _encode(changes), changes)
+
+
+class Encoded(NamedTuple):
+    """The bytes of a frame, and how many packing has spared; 0 for one that is not packed."""
+
+    data: bytes
+    spared: int
+
+
+def encode_packed(changes: list[ChangeSet]) -> Encoded:
+    """As `encode_frame`, packed where that is worth its time."""
+    payload = _encode(changes)
+    if sum(change.size for change in changes) < MANY or not _is_worth_packing(payload):
+        return Encoded(_framed(MAGIC, payload, changes), 0)
+    packed = zlib.compress(payload, _LEVEL)
+    return Encoded(_framed(PACKED, packed, changes), len(payload) - len(packed))
+
+
+def frame_bytes(frame: Frame) -> bytes:
+    """The bytes of a frame that was read, as of one that is not packed."""
+    return _framed(MAGIC, frame.payload, frame.changes())
+
+
+def _is_worth_packing(payload: bytes) -> bool:
+    sample = payload[:_SAMPLE]
+    return _WORTH * len(zlib.compress(sample, _LEVEL)) < len(sample)
+
+
+def _framed(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> bytes:
+    header = _HEADER.pack(magic, len(payload), changes[0].sequence, len(changes), changes[-1].time)
+    return header + _CHECKSUM.pack(_checksum(header, payload)) + payload
+
+
+def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
+    """The frame at ``offset`` of a file whose bytes count up to ``end``. Raises FrameError."""
+    if end - offset < HEADER_BYTES:
+        raise FrameError(offset, "a cut-off header")
+    file.seek(offset)
+    header = file.read(_HEADER.size)
+    checksum: int = _CHECKSUM.unpack(file.read(_CHECKSUM.size))[0]
+    magic, length, first, count, _time = _HEADER.unpack(header)
+    if magic not in (MAGIC, PACKED):
+        raise FrameError(offset, "no frame")
+    if end - offset - HEADER_BYTES < length:
+        raise FrameError(offset, "a frame longer than the file")
+    payload = file.read(length)
+    if _checksum(header, payload) != checksum:
+        raise FrameError(offset, "a frame whose checksum does not fit")
+    return Frame(offset, offset + HEADER_BYTES + length, first, count, payload, magic == PACKED)
+
+
+def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[Frame]:
+    """The frames from ``offset`` on, of which the first begins with the sequence that is ``due``, if that is known.
+
+    Raises FrameError at the first that is not whole, OutOfOrder at one that does not follow on.
+    """
+    while offset < end:
+        frame = read_frame(file, offset, end)
+        if due is not None and frame.first != due:
+            raise OutOfOrder(offset, frame.first, due)
+        yield frame
+        due, offset = frame.last + 1, frame.end
+
+
+def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
+    """Offset of the first frame from ``offset`` on that goes up to ``sequence`` at least; or ``end``.
+
+    Only headers before it are looked at. Raises FrameError.
+    """
+    with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
+        while end - offset >= HEADER_BYTES:
+            magic, length, first, count, _time = _HEADER.unpack_from(data, offset)
+            if magic not in (MAGIC, PACKED):
+                raise FrameError(offset, "no frame")
+            if first + count > sequence:
+                return offset
+            offset += HEADER_BYTES + length
+    return end
+
+
+def find_frame(file: BinaryIO, offset: int, end: int) -> int | None:
+    """Offset of the first whole frame that starts after ``offset``, if there is one."""
+    while (offset := _find_magic(file, offset + 1, end)) >= 0:
+        try:
+            read_frame(file, offset, end)
+        except FrameError:
+            continue
+        return offset
+    return None
+
+
+def _find_magic(file: BinaryIO, offset: int, end: int, block: int = 1 << 20) -> int:
+    while offset < end:
+        file.seek(offset)
+        found = file.read(min(block, end - offset)).find(_EITHER)
+        if found >= 0:
+            return offset + found
+        offset += block - len(_EITHER) + 1
+    return -1
+
+
+def _checksum(header: bytes, payload: bytes) -> int:
+    hasher = xxhash.xxh3_64(header)
+    hasher.update(payload)
+    return hasher.intdigest()
+
+
+SUFFIX = ".log"
+DAMAGED_SUFFIX = ".damaged"
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One file of the journal: the first sequence that it holds, and its size in bytes."""
+
+    first: int
+    path: Path
+    size: int
+
+
+class JournalEnd(msgspec.Struct, frozen=True):
+    """Where a journal ended when it was closed: first sequence of its last segment, that file's size, last sequence."""
+
+    segment: int
+    size: int
+    sequence: int
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Somebody who was told of commits once they were durable, and the last sequence that they know of."""
+
+    name: str
+    sequence: int
+
+
+def segment_path(folder: Path, first: int) -> Path:
+    """Name of the segment that starts with a sequence."""
+    return folder / f"{first:020d}{SUFFIX}"
+
+
+def list_segments(folder: Path) -> list[Segment]:
+    """The segments of a folder, oldest first. Raises JournalDamaged where one is no file."""
+    found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal()]
+    for path in found:
+        if path.is_symlink() or path.is_dir():
+            raise JournalDamaged(f"{named(path)}: it is no file; put the file back, from a backup for one")
+    return sorted((Segment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
+
+
+def read_segment(segment: Segment, expected: int | None) -> Iterator[Frame]:
+    """The frames of one segment. Raises FrameError at the first that is not whole or does not follow on."""
+    with segment.path.open("rb") as file:
+        yield from read_frames(file, 0, segment.size, expected)
+
+
+def whole_part(segment: Segment, expected: int | None) -> tuple[Frame | None, FrameError | None]:
+    """The last frame of a segment before its first fault, and the fault, if there are any."""
+    last: Frame | None = None
+    try:
+        for frame in read_segment(segment, expected):
+            last = frame
+    except FrameError as error:
+        return last, error
+    return last, None
+
+
+def _whole_sequences(segment: Segment) -> tuple[int, int, FrameError | None]:
+    """The last sequence before the first fault, the offset where that ends, and the fault."""
+    frame, fault = whole_part(segment, segment.first)
+    return (segment.first - 1, 0, fault) if frame is None else (frame.last, frame.end, fault)
+
+
+class Journal:
+    """Appends by one writer; reads by any thread, up to what is durable."""
+
+    def __init__(self, folder: Path, segments: list[Segment], last: int, segment_bytes: int) -> None:
+        """Use `Journal.open`."""
+        self.folder = folder
+        self.last = last
+        self._segment_bytes = segment_bytes
+        self._segments = segments
+        self._lock = threading.Lock()
+        self._broken: str | None = None
+        # Called before a frame is packed, which programs from before cannot read; while there is none, none is.
+        self.before_packing: Callable[[], None] | None = None
+        self._packed: list[tuple[int, int]] = []
+        self._descriptor = os.open(segments[-1].path, os.O_WRONLY | os.O_APPEND)
+
+    @classmethod
+    def create(cls, folder: Path, segment_bytes: int, first: int = 1) -> Journal:
+        """A new, empty journal."""
+        folder.mkdir(parents=True, exist_ok=True)
+        segment = _new_segment(folder, first)
+        return cls(folder, [segment], first - 1, segment_bytes)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        segment_bytes: int,
+        after: int,
+        trusted: JournalEnd | None = None,
+        seen: Iterable[Seen] = (),
+    ) -> Journal:
+        """Open a journal of which the frames after sequence ``after`` are needed.
+
+        They are verified, and a tail that a crash cut short is removed, unless ``trusted`` (from a clean close) fits.
+        Raises JournalDamaged when a frame that was once durable is not whole, or is gone: ``seen``, which is looked at
+        only then, knows of more commits.
+        """
+        segments = list_segments(folder) if folder.is_dir() else []
+        if not segments:
+            raise JournalDamaged(f"{named(folder)}: no segment of it is left; run `kgserve doctor --salvage`")
+        newest = segments[-1]
+        if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
+            return cls(folder, segments, trusted.sequence, segment_bytes)
+        closed = Seen("the mark of its clean close", trusted.sequence if trusted is not None else 0)
+        last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
+        # A process that was killed has left what it wrote to the system: views are about to believe it.
+        sync_file(newest.path)
+        sync_folder(folder)
+        if last < after:
+            # The journal lost what a snapshot has: it goes on behind the snapshot, in a segment of its own.
+            _new_segment(folder, after + 1)
+            last = after
+        return cls(folder, list_segments(folder), last, segment_bytes)
+
+    @property
+    def end(self) -> JournalEnd:
+        """Where it ends now."""
+        with self._lock:
+            newest = self._segments[-1]
+            return JournalEnd(newest.first, newest.size, self.last)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its segments, oldest first, with their durable sizes."""
+        with self._lock:
+            return list(self._segments)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def spared_after(self, sequence: int) -> int:
+        """About the bytes that packing has spared behind a sequence, since the journal was opened: it holds more."""
+        with self._lock:
+            return sum(spared for last, spared in self._packed if last > sequence)
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
+        first, last = changes[0].sequence, changes[-1].sequence
+        if self.before_packing is None:
+            self.append_frame(encode_frame(changes), first, last)
+            return
+        data, spared = encode_packed(changes)
+        if spared:
+            self.before_packing()
+        self.append_frame(data, first, last)
+        if spared:
+            with self._lock:
+                self._packed.append((last, spared))
+
+    def append_frame(self, data: bytes, first: int, last: int, *, durable: bool = True) -> None:
+        """Append change sets that are encoded already, of these sequences; if not ``durable``, `sync` has to follow."""
+        if self._broken is not None:
+            raise Unavailable(f"the journal stopped taking writes: {self._broken}", retry_after=30)
+        if first != self.last + 1:
+            raise Internal(f"sequence {first} cannot follow {self.last} in {self.folder}")
+        if self._segments[-1].size >= self._segment_bytes:
+            self._rotate()
+        newest = self._segments[-1]
+        try:
+            write_all(self._descriptor, data)
+            if durable:
+                os.fdatasync(self._descriptor)
+        except OSError as error:
+            self._cut_back(newest)
+            raise storage_error(error, "appending to the journal") from error
+        with self._lock:
+            self._segments[-1] = Segment(newest.first, newest.path, newest.size + len(data))
+            self.last = last
+
+    def sync(self) -> None:
+        """Make durable what was appended without. Raises StorageFull or Unavailable."""
+        with storing("writing the journal"):
+            for segment in self.segments:
+                sync_file(segment.path)
+            sync_folder(self.folder)
+
+    def read(self, after: int) -> Iterator[ChangeSet]:
+        """The durable change sets after a sequence, in order, none missing. Raises JournalDamaged."""
+        for frame in self.frames(after):
+            yield from (change for change in frame.changes() if change.sequence > after)
+
+    def frames(self, after: int) -> Iterator[Frame]:
+        """The durable frames that hold the change sets after a sequence, as `read` does."""
+        segments = self.segments
+        due = after + 1
+        for index, segment in enumerate(segments):
+            if index + 1 < len(segments) and segments[index + 1].first <= after + 1:
+                continue
+            if segment.first > due:
+                raise _missing(self.folder, due - 1)
+            try:
+                for frame in read_segment(segment, segment.first):
+                    due = frame.last + 1
+                    if frame.last > after:
+                        yield frame
+            except FrameError as error:
+                raise _damaged(segment, error) from error
+
+    @property
+    def oldest(self) -> int:
+        """The first sequence that can still be read."""
+        return self.segments[0].first
+
+    def begin_segment(self) -> None:
+        """Have the next commit begin a segment of its own. For who appends. Raises StorageFull or Unavailable."""
+        if self._segments[-1].size:
+            self._rotate()
+
+    def drop_before(self, sequence: int, keep_bytes: int) -> None:
+        """Remove the oldest segments that hold nothing after ``sequence``, as long as those spare ``keep_bytes``."""
+        with self._lock:
+            self._packed = [each for each in self._packed if each[0] > sequence]
+            spare = [
+                s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
+            ]
+            excess = sum(segment.size for segment in spare) - keep_bytes
+            going: list[Segment] = []
+            for segment in spare:
+                if excess <= 0:
+                    break
+                self._segments.remove(segment)
+                going.append(segment)
+                excess -= segment.size
+        for segment in going:
+            segment.path.unlink(missing_ok=True)
+            # One after the other: should an older one come back after a power loss, then those behind it, too.
+            sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _rotate(self) -> None:
+        with storing("starting a journal segment"):
+            segment = _new_segment(self.folder, self.last + 1)
+            descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        with self._lock:
+            self._segments.append(segment)
+
+    def _cut_back(self, segment: Segment) -> None:
+        try:
+            os.ftruncate(self._descriptor, segment.size)
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            # What the disk holds is now unknown: only a new look at the file, when the store opens again, can tell.
+            self._broken = f"{segment.path.name} could not be cut back after a failed write ({error.strerror})"
+
+
+def _is_damage(segment: Segment, error: FrameError) -> bool:
+    """Whether that is none of what a crash leaves, a frame that was cut short at the end."""
+    with segment.path.open("rb") as file:
+        return isinstance(error, OutOfOrder) or find_frame(file, error.offset, segment.size) is not None
+
+
+def _new_segment(folder: Path, first: int) -> Segment:
+    path = segment_path(folder, first)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    with contextlib.suppress(FileNotFoundError):
+        sync_folder(folder)
+    return Segment(first, path, path.stat().st_size)
+
+
+def _verify(segments: list[Segment], after: int, least: Seen) -> int:
+    """Check all frames after a sequence and cut a torn tail; the last whole sequence, not before ``least``."""
+    last = segments[-1].first - 1
+    for index, segment in enumerate(segments):
+        newest = index + 1 == len(segments)
+        if not newest and segments[index + 1].first <= after + 1:
+            continue
+        last, end, fault = _whole_sequences(segment)
+        if fault is not None:
+            if not newest or _is_damage(segment, fault):
+                raise _damaged(segment, fault) from fault
+            if max(last, after) < least.sequence:
+                raise _behind(segment.path, max(last, after), least, f" ({fault})") from fault
+            _truncate(segment.path, end)
+        if not newest and segments[index + 1].first != last + 1 > after:
+            raise _missing(segment.path.parent, last)
+    if max(last, after) < least.sequence:
+        raise _behind(segments[-1].path.parent, max(last, after), least)
+    return last
+
+
+def _truncate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
+def _missing(folder: Path, last: int) -> JournalDamaged:
+    return JournalDamaged(
+        f"{named(folder)}: what comes after sequence {last} is missing; run `kgserve doctor --salvage`"
+    )
+
+
+def _behind(path: Path, last: int, seen: Seen, fault: str = "") -> JournalDamaged:
+    whole = f"{named(path)}: it is whole up to sequence {last}{fault}"
+    return JournalDamaged(
+        f"{whole}, but {seen.name} has seen sequence {seen.sequence}: commits that were durable are missing; "
+        "`kgserve doctor --salvage` brings back what the history holds"
+    )
+
+
+def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:
+    return JournalDamaged(f"{named(segment.path)}: {error}; `kgserve doctor --salvage` keeps all that comes before it")
+
+
+def segment_fault(segment: Segment) -> str:
+    """What a segment holds, in words. Raises JournalDamaged naming the offset of its first fault."""
+    last, _, fault = _whole_sequences(segment)
+    if fault is not None:
+        raise JournalDamaged(f"{fault}; whole up to sequence {last}") from fault
+    return f"sequences {segment.first} to {last}" if last >= segment.first else "empty"
+
+
+def salvage(folder: Path) -> Iterator[str]:
+    """Cut a journal at its first damage and set aside what follows, saying so; nothing when it is whole.
+
+    Damage before the newest whole snapshot costs nothing: the journal then goes on from the snapshot.
+    """
+    newest = snapshot.newest_whole(folder)
+    base = newest.sequence if newest is not None else 0
+    segments = list_segments(folder)
+    last = base
+    for index, segment in enumerate(segments):
+        if index + 1 < len(segments) and segments[index + 1].first <= base + 1:
+            if _whole_sequences(segment)[2] is not None:
+                yield _set_aside(segment)
+            continue
+        if segment.first > last + 1:
+            yield from (_set_aside(later) for later in segments[index:])
+            break
+        whole, end, fault = _whole_sequences(segment)
+        last = max(last, whole)
+        if fault is not None:
+            yield _cut(segment, end, whole)
+            yield from (_set_aside(later) for later in segments[index + 1 :])
+            break
+    if not list_segments(folder):
+        segment_path(folder, last + 1).touch()
+        yield f"a new segment was started after sequence {last}"
+    sync_folder(folder)
+
+
+def _cut(segment: Segment, end: int, last: int) -> str:
+    kept = segment.path.read_bytes()
+    segment.path.with_name(segment.path.name + DAMAGED_SUFFIX).write_bytes(kept)
+    _truncate(segment.path, end)
+    lost = segment.size - end
+    where = f"{segment.path.name} was cut after sequence {last} at offset {end}"
+    return f"{where}; {lost} bytes are lost, a copy of the file is beside it"
+
+
+def _set_aside(segment: Segment) -> str:
+    segment.path.rename(segment.path.with_name(segment.path.name + DAMAGED_SUFFIX))
+    return f"{segment.path.name} was set aside: it does not follow on"

@@ -1,0 +1,142 @@
+"""Reading accesses, links and last versions from a snapshot and the journal after it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import structlog
+
+from kgserve.platform.allocator import give_back
+from kgserve.platform.durable_files import named
+from kgserve.platform.errors import JournalDamaged
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import Folded, fold
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.tail import changed_accesses, last_versions, link_changes
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.rows import LinkKey, LinkRow
+
+log = structlog.get_logger()
+
+
+def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[Access]]:
+    """The accesses of all nodes as of a commit, each once, some at a time: from a snapshot and the journal after it.
+
+    Memory is taken for those alone that came after the snapshot. Raises JournalDamaged.
+    """
+    base = _base_of_accesses(layout, journal, last)
+    after = snapshot.sequence_of(base) if base else journal.oldest - 1
+    changed = changed_accesses(journal.frames(after), after, last)
+    for some in snapshot.read_accesses(base) if base else ():
+        if kept := [access for access in some if access.id not in changed]:
+            yield kept
+    coming = (access for access in changed.values() if access is not None)
+    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+        yield some
+
+
+def _base_of_accesses(layout: Layout, journal: Journal, last: int) -> Path | None:
+    """The newest snapshot up to a commit whose accesses are whole; None where the journal is all that there is."""
+    try:
+        return _base_with(snapshot.ACCESSES, layout, journal, last)
+    except JournalDamaged:
+        # Rows may be whole where no snapshot is. Better a count that is too low than no snapshot ever.
+        log.error("accesses_lost", store=layout.name, before=journal.oldest)
+        return None
+
+
+def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[LinkRow]]:
+    """The links of a store as of a commit, each once, some at a time: from a snapshot and the journal after it.
+
+    Memory is taken for those alone that have changed since the snapshot. Raises JournalDamaged.
+    """
+    base = _base_with(snapshot.LINKS, layout, journal, last)
+    after = snapshot.sequence_of(base) if base else journal.oldest - 1
+    changed: dict[LinkKey, LinkRow | None] = {}
+    for change in link_changes(journal.frames(after), after, last):
+        changed.update(dict.fromkeys(change.links_deleted))
+        changed.update((row.key, row) for row in change.put)
+    for some in snapshot.read_links(base) if base else ():
+        if kept := [row for row in some if row.key not in changed]:
+            yield kept
+    coming = (row for row in changed.values() if row is not None)
+    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+        yield some
+
+
+def all_ended(
+    layout: Layout, journal: Journal, last: int, forgotten: Container[str] = ()
+) -> Iterator[list[tuple[str, int]]]:
+    """The last versions of nodes that were deleted by a commit, but some, a part at a time, as `all_links` does.
+
+    Raises JournalDamaged.
+    """
+    base = _base_with(snapshot.ENDED, layout, journal, last)
+    after = snapshot.sequence_of(base) if base else journal.oldest - 1
+    changed = last_versions(journal.frames(after), after, last)
+    for some in snapshot.read_ended(base) if base else ():
+        if kept := [each for each in some if each[0] not in changed and each[0] not in forgotten]:
+            yield kept
+    coming = (each for each in changed.items() if each[1] and each[0] not in forgotten)
+    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+        yield some
+
+
+def _base_with(name: str, layout: Layout, journal: Journal, last: int) -> Path | None:
+    """The newest snapshot up to a commit whose file of a name is whole; None where the journal is all that there is.
+
+    Raises JournalDamaged where there is neither.
+    """
+    for base in usable_snapshots(layout, journal):
+        if base is None:
+            return None
+        try:
+            if snapshot.sequence_of(base) <= last:
+                snapshot.part_file(base, name)
+                return base
+        except JournalDamaged:
+            log.exception("snapshot_unusable", store=layout.name)
+    raise no_snapshot_left(layout, journal)
+
+
+def no_snapshot_left(layout: Layout, journal: Journal) -> JournalDamaged:
+    """Return the error for a journal whose beginning is gone and that no snapshot replaces."""
+    return JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
+
+
+def fold_journal(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
+    """Write all rows as of the journal's end to a folder. Raises JournalDamaged when it cannot lead there."""
+    failed = no_snapshot_left(layout, journal)
+    for base in usable_snapshots(layout, journal):
+        try:
+            if base is not None:
+                snapshot.verify(base)
+            changes = journal.read(snapshot.sequence_of(base) if base else 0)
+            folded = fold(base, changes, rows, drop_loose=drop_loose)
+        except JournalDamaged as error:
+            log.exception("snapshot_unusable" if base else "journal_unusable", store=layout.name)
+            failed = error
+        else:
+            give_back()
+            return folded
+    raise failed
+
+
+def usable_snapshots(layout: Layout, journal: Journal) -> Iterable[Path | None]:
+    """Where folding may start: each snapshot, newest first, then nothing at all if the journal goes back that far."""
+    usable = [s for s in snapshot.list_snapshots(layout.journal) if snapshot.sequence_of(s) + 1 >= journal.oldest]
+    return [*usable, None] if journal.oldest == 1 else usable
+
+
+def unsnapshotted_bytes(layout: Layout, journal: Journal) -> tuple[int, int]:
+    """How much journal there is that no snapshot has, unpacked, about, and the size of the newest snapshot's files."""
+    snapshots = snapshot.list_snapshots(layout.journal)
+    if not snapshots:
+        return journal.bytes + journal.spared_after(0), 0
+    after = snapshot.sequence_of(snapshots[0])
+    size = sum(path.stat().st_size for path in snapshots[0].iterdir())
+    held = sum(segment.size for segment in journal.segments if segment.first > after)
+    return held + journal.spared_after(after), size

@@ -1,0 +1,325 @@
+"""Snapshots: all rows of a store at one sequence, as Parquet files with a manifest of checksums.
+
+A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json; accesses.parquet if any node was
+ever accessed, links.parquet if any edge leads into another store, and ended.parquet if any node was deleted. It is
+written under another name and renamed when everything in it is durable, so a folder with the right name is whole unless
+the disk damaged it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+from msgspec.structs import astuple
+
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import named, sync_file, sync_folder, write_whole
+from kgserve.platform.errors import JournalDamaged
+from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
+from kgserve.storage.model import fields
+from kgserve.storage.model.change import Access, LinksState, StoreState
+from kgserve.storage.model.digest import from_text, rows_digest, shift_links, to_text
+from kgserve.storage.model.fields import STORE, Width
+from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, RowTuple, edge_tuples, edge_values, node_tuples
+
+PREFIX = "snapshot."
+_REMOVED = ".removed"
+NODES = "nodes.parquet"
+EDGES = "edges.parquet"
+ACCESSES = "accesses.parquet"
+LINKS = "links.parquet"
+ENDED = "ended.parquet"
+MANIFEST = "manifest.json"
+FORMAT = 1
+BATCH_ROWS = 10_000
+# Otherwise whole columns of a row group are read at once.
+_READ_BYTES = 1 << 20
+BATCH_BYTES = 16 << 20
+"""Size of the rows that are read at a time, by their average; texts may have a MiB each."""
+
+_FIELDS = {NODES: fields.NODE, EDGES: fields.EDGE}
+
+
+def schema_of(name: str, width: Width) -> pa.Schema:
+    """The columns of one of the two files; those for extras are there only in stores that have some."""
+    return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
+
+
+def width_of_rows(folder: Path | None) -> Width:
+    """For which fields the rows in a folder have columns; of no folder, for plain ones."""
+    return Width.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES)))
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """A file of a snapshot: size in bytes and XXH3 checksum of 128 bits, in hexadecimal."""
+
+    bytes: int
+    xxh3: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a snapshot holds: the state of the store, and its files by name."""
+
+    format: int
+    sequence: int
+    time: int
+    digest: str
+    nodes: int
+    edges: int
+    files: dict[str, FileEntry]
+
+    @property
+    def state(self) -> StoreState:
+        """The store's state in it."""
+        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+
+
+def list_snapshots(folder: Path) -> list[Path]:
+    """The installed snapshots of a journal's folder, newest first."""
+    found = (p for p in folder.iterdir() if p.name.startswith(PREFIX) and p.name[len(PREFIX) :].isdecimal())
+    return sorted(found, key=sequence_of, reverse=True)
+
+
+def newest_sequence(folder: Path) -> int:
+    """The sequence of the newest snapshot in a journal's folder; 0 when there is none."""
+    return max(map(sequence_of, list_snapshots(folder)), default=0)
+
+
+def sequence_of(snapshot: Path) -> int:
+    """The sequence in a snapshot's name."""
+    return int(snapshot.name[len(PREFIX) :])
+
+
+def read_rows(file: Path) -> Iterator[list[RowTuple]]:
+    """The rows of a Parquet file of a snapshot in batches, as tuples in the order of the Structs' fields."""
+    tuples = node_tuples if file.name == NODES else edge_tuples
+    for batch in record_batches(file):
+        yield list(tuples([column.to_pylist() for column in batch.columns]))
+
+
+def read_nodes(folder: Path) -> Iterator[NodeRow]:
+    """The nodes in a folder of rows, a batch in memory at a time."""
+    for rows in read_rows(folder / NODES):
+        yield from (NodeRow(*row) for row in rows)
+
+
+def read_edges(folder: Path) -> Iterator[EdgeRow]:
+    """The edges in a folder of rows, a batch in memory at a time."""
+    for rows in read_rows(folder / EDGES):
+        yield from (EdgeRow(*row) for row in rows)
+
+
+def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
+    """The accesses in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
+    if (file := part_file(snapshot, ACCESSES)) is not None:
+        for batch in record_batches(file):
+            yield [Access(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+
+def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
+    """The links in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
+    if (file := part_file(snapshot, LINKS)) is not None:
+        yield from _links_in(file)
+
+
+def _links_in(file: Path) -> Iterator[list[LinkRow]]:
+    for batch in record_batches(file):
+        stores, *edges = (column.to_pylist() for column in batch.columns)
+        yield [LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_tuples(edges), strict=True)]
+
+
+def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
+    """The last versions of deleted nodes in a snapshot, some at a time; nothing where there are none.
+
+    Raises JournalDamaged.
+    """
+    if (file := part_file(snapshot, ENDED)) is not None:
+        for batch in record_batches(file):
+            yield [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+
+def part_file(snapshot: Path, name: str) -> Path | None:
+    """A file that a snapshot need not have, if it has it. Raises JournalDamaged when it does not fit its checksum."""
+    entry = _manifest(snapshot).files.get(name)
+    if entry is None:
+        return None
+    _require(snapshot / name, entry)
+    return snapshot / name
+
+
+def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
+    """Write accesses, some at a time, into a folder of rows; no file where there are none."""
+    texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
+    schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
+    _write_part(folder / ACCESSES, schema, (map(astuple, some) for some in accesses))
+
+
+def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
+    """The same of links; they have the columns of an edge behind that of the store."""
+    schema = pa.schema([(STORE, arrow_type("string")), *schema_of(EDGES, Width.MEMORY)])
+    values = ([(row.store, *edge_values(astuple(row.edge))) for row in some] for some in links)
+    _write_part(folder / LINKS, schema, values)
+
+
+def write_ended(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
+    """The same of the last versions of deleted nodes."""
+    schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
+    _write_part(folder / ENDED, schema, ended)
+
+
+def parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
+    """What writes a file of a snapshot, of which some columns have few values.
+
+    Half of what pyarrow's usual compression leaves, in the same time; all versions read both.
+    """
+    # The stubs know no list.
+    dictionary: Any = [*repeated]
+    return pq.ParquetWriter(file, schema, use_dictionary=dictionary, compression="zstd", compression_level=3)
+
+
+def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTuple]]) -> None:
+    coming = iter(slices)
+    first = next(coming, None)
+    if first is None:
+        return
+    with parquet_writer(file, schema) as writer:
+        for some in chain([first], coming):
+            columns = zip(*some, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def table(file: Path) -> pa.Table:
+    """All rows of a Parquet file of a snapshot, with the names of their fields; columns that it has not are null."""
+    found = pq.read_table(file)
+    for field in list(schema_of(file.name, Width.MEMORY))[found.num_columns :]:
+        found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+    return found.rename_columns(fields.names(_FIELDS[file.name].whole))
+
+
+def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    """The same as Arrow batches, times as integers of microseconds."""
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+        for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
+            yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
+
+
+def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
+    # By the largest rows of any row group. Of columns: what the engine says of whole groups is wrong.
+    at_a_time = BATCH_ROWS
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        size = sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
+        at_a_time = min(at_a_time, BATCH_BYTES * group.num_rows // max(size, 1))
+    return max(1, at_a_time)
+
+
+def measure(folder: Path) -> tuple[int, int, int]:
+    """Digest, nodes and edges of the rows in a folder's two files."""
+    digest = 0
+    counts: list[int] = []
+    for name in (NODES, EDGES):
+        count = 0
+        for rows in read_rows(folder / name):
+            digest += rows_digest(rows)
+            count += len(rows)
+        counts.append(count)
+    return digest % (1 << 128), counts[0], counts[1]
+
+
+def measure_links(folder: Path) -> LinksState | None:
+    """What the links in a folder of rows come to; None where it has no file of them."""
+    file = folder / LINKS
+    if not file.exists():
+        return None
+    return reduce(lambda state, some: shift_links(state, some, ()), _links_in(file), LinksState())
+
+
+def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
+    """Give a folder of rows its manifest, and its name beside the journal's segments; the snapshot's path.
+
+    Nobody may be reading a snapshot of the same sequence.
+    """
+    names = (NODES, EDGES, *(name for name in (ACCESSES, LINKS, ENDED) if (folder / name).exists()))
+    for name in names:
+        sync_file(folder / name)
+    files = {name: _entry(folder / name) for name in names}
+    manifest = Manifest(FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files)
+    write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+    target = journal_folder / f"{PREFIX}{state.sequence}"
+    if target.exists():
+        _remove(target)
+    folder.rename(target)
+    sync_folder(journal_folder)
+    return target
+
+
+def verify(snapshot: Path) -> Manifest:
+    """The manifest of a snapshot whose files fit it. Raises JournalDamaged naming the file that does not."""
+    manifest = _manifest(snapshot)
+    for name, entry in manifest.files.items():
+        _require(snapshot / name, entry)
+    return manifest
+
+
+def _manifest(snapshot: Path) -> Manifest:
+    try:
+        manifest = decode_json((snapshot / MANIFEST).read_bytes(), Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise JournalDamaged(f"{named(snapshot / MANIFEST)} cannot be read: {reason}") from error
+    if manifest.format != FORMAT or manifest.sequence != sequence_of(snapshot):
+        raise JournalDamaged(f"{named(snapshot / MANIFEST)} is of another format or another snapshot")
+    return manifest
+
+
+def _require(path: Path, entry: FileEntry) -> None:
+    if not path.is_file() or _entry(path) != entry:
+        raise JournalDamaged(f"{named(path)} is missing or does not fit its checksum")
+
+
+def newest_whole(journal_folder: Path, until: int | None = None) -> Manifest | None:
+    """The newest snapshot that is whole, up to a sequence if one is given."""
+    for snapshot in list_snapshots(journal_folder):
+        if until is None or sequence_of(snapshot) <= until:
+            with suppress(JournalDamaged):
+                return verify(snapshot)
+    return None
+
+
+def remove_but_newest(journal_folder: Path, keep: int) -> int:
+    """Remove old snapshots; the sequence of the oldest that is left, 0 when there is none."""
+    snapshots = list_snapshots(journal_folder)
+    for snapshot in snapshots[keep:]:
+        _remove(snapshot)
+    for left in journal_folder.glob(f"{PREFIX}*{_REMOVED}"):
+        shutil.rmtree(left, ignore_errors=True)
+    return sequence_of(snapshots[:keep][-1]) if snapshots else 0
+
+
+def _remove(snapshot: Path) -> None:
+    # One that has its name is whole, whatever comes in between.
+    removed = snapshot.with_name(snapshot.name + _REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)
+    snapshot.rename(removed)
+    sync_folder(snapshot.parent)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def _entry(path: Path) -> FileEntry:
+    hasher = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return FileEntry(path.stat().st_size, hasher.hexdigest())

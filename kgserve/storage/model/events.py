@@ -1,0 +1,413 @@
+"""What listeners are told: one event per row that a write changed, in an order that a copy can be kept by.
+
+An event's place is the sequence of its write and its index there. Places name events whatever filter is set, so that a
+listener may come back with another one. Behind the rows it is told what a write comes to in words of memories: which
+there are now, which are gone, what is new about the others. A memory that is withdrawn counts as gone, and as new when
+it is taken back. What a node was before a write is not in its row; so a change set says it of those nodes of which
+anything is to be told (`Former`), and listeners who come later hear the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from kgserve.platform.codecs import json_decoder
+from kgserve.platform.errors import InvalidInput
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import RUN
+from kgserve.storage.model.change import ChangeSet, Former, Kind
+from kgserve.storage.model.fields import EDGE, NO_EXTRAS, NODE, STORE, TIME, EdgeExtras, NodeExtras, names
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_id, link_id
+from kgserve.storage.model.store_names import check_store_name
+
+DONE = "done"
+MemoryEvent = Literal["memory_created", "memory_updated", "memory_deleted", "entity_created", "consolidation_complete"]
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What is told of a memory or an entity: the fields by name, the type of the node where that is known."""
+
+    fields: dict[str, Any]
+    type: str | None = None
+
+    @property
+    def cost(self) -> int:
+        """About the bytes of its texts."""
+        return sum(len(value) for value in self.fields.values() if isinstance(value, str))
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """Of the attributes of a run, what is told."""
+
+    status: str = ""
+    merged: int = 0
+    deleted: int = 0
+
+
+_read_run = json_decoder(_Run).decode
+_KEPT = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
+_PLAIN = ("type", "content", "attributes")
+_EXTRAS = tuple(name for name in names(NODE.optional) if name not in _KEPT)
+_TOLD_MOMENTS = {field.name for field in NODE.optional if field.type is TIME}
+
+
+def kind_of(row: NodeRow) -> Kind:
+    """What a node is to those who know memories and entities alone; "" for nothing."""
+    extras = row.extras
+    if extras is not None and extras.confidence is not None:
+        return "" if extras.ended else "memory"
+    if row.type == RUN:
+        return "run" if _run(row).status == DONE else ""
+    return "entity" if extras is not None and extras.name else ""
+
+
+def former_of(old: NodeRow, new: NodeRow) -> Former | None:
+    """What a change set says of a node as it was, if anything is to be told of it."""
+    kind = kind_of(old)
+    if not kind and not kind_of(new):
+        return None
+    return Former(old.id, kind, tuple(_changed(old, new)))
+
+
+def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
+    """What a change set comes to: first what is gone, then what is there, then what is new about the others."""
+    former = {each.id: each for each in change.former}
+    yield from _deleted(change, former)
+    new: dict[Kind, list[NodeRow]] = {"": [], "entity": [], "memory": [], "run": []}
+    for row in (*change.nodes_created, *(row for row in change.nodes_updated if _is_new(row, former))):
+        new[kind_of(row)].append(row)
+    for row in new["entity"]:
+        yield "entity_created", Told({"id": row.id, "name": (row.extras or NO_EXTRAS).name, "type": row.type}, row.type)
+    for row in new["memory"]:
+        yield "memory_created", Told({"id": row.id, "content": row.content, "type": row.type}, row.type)
+    yield from _updated(change, former)
+    for row in new["run"]:
+        run = _run(row)
+        yield "consolidation_complete", Told({"id": row.id, "merged": run.merged, "deleted": run.deleted}, row.type)
+
+
+def _deleted(change: ChangeSet, former: dict[str, Former]) -> Iterator[tuple[MemoryEvent, Told]]:
+    for node_id in change.nodes_deleted:
+        if node_id in former and former[node_id].kind == "memory":
+            yield "memory_deleted", Told({"id": node_id, "reason": "deleted"})
+    for row in change.nodes_updated:
+        if row.id in former and former[row.id].kind == "memory" and kind_of(row) != "memory":
+            reason = (row.extras or NO_EXTRAS).ended or "withdrawn"
+            yield "memory_deleted", Told({"id": row.id, "reason": reason}, row.type)
+
+
+def _updated(change: ChangeSet, former: dict[str, Former]) -> Iterator[tuple[MemoryEvent, Told]]:
+    for row in change.nodes_updated:
+        was = former.get(row.id)
+        if was is not None and was.kind == "memory" and was.changed and kind_of(row) == "memory":
+            yield "memory_updated", Told({"id": row.id, "changes": _values(row, was.changed)}, row.type)
+
+
+def _is_new(row: NodeRow, former: dict[str, Former]) -> bool:
+    """Whether a node that was there before was nothing of the kind."""
+    return row.id in former and former[row.id].kind != kind_of(row)
+
+
+def _changed(old: NodeRow, new: NodeRow) -> Iterator[str]:
+    yield from (name for name in _PLAIN if getattr(old, name) != getattr(new, name))
+    was, now = old.extras or NO_EXTRAS, new.extras or NO_EXTRAS
+    yield from (name for name in _EXTRAS if getattr(was, name) != getattr(now, name))
+
+
+def _values(row: NodeRow, changed: tuple[str, ...]) -> dict[str, Any]:
+    """Fields as they are now, as callers see them."""
+    extras = row.extras or NO_EXTRAS
+    return {name: _shown(name, getattr(row if name in _PLAIN else extras, name)) for name in changed}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name == "attributes":
+        return msgspec.Raw(value.encode())
+    return format_time(value) if name in _TOLD_MOMENTS and value is not None else value
+
+
+def _run(row: NodeRow) -> _Run:
+    try:
+        return _read_run(row.attributes)
+    except msgspec.ValidationError:
+        return _Run()
+
+
+EventKind = (
+    MemoryEvent
+    | Literal[
+        "node_created",
+        "node_updated",
+        "node_deleted",
+        "edge_created",
+        "edge_updated",
+        "edge_deleted",
+        "link_created",
+        "link_updated",
+        "link_deleted",
+        "bulk_changed",
+        "store_created",
+        "store_changed",
+        "store_dropped",
+        "index_ready",
+        "sync_complete",
+    ]
+)
+KINDS: frozenset[str] = frozenset(name for part in get_args(EventKind) for name in get_args(part))
+BULK_ROWS = 1_000
+"""A write that changes more rows than this is told of in one event with counts."""
+REST = "*"
+"""Among positions, it stands for every store that is not named."""
+
+Subject = NodeRow | EdgeRow | LinkRow | str | EdgeKey | LinkKey | Told | dict[str, Any]
+"""What an event is about: a row, the id or key of what is gone, a memory or entity, or further fields by name."""
+
+_PLACE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """A listener's place: the first event that it has not seen."""
+
+    sequence: int
+    index: int = 0
+
+    @classmethod
+    def after(cls, sequence: int) -> Position:
+        """The place behind everything up to a sequence."""
+        return cls(sequence + 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The place behind the event ``12-3``, or behind all of write ``12``. Raises ValueError."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            raise ValueError("expected a sequence such as 12, or an event's id such as 12-3")
+        sequence, index = found.groups()
+        if index is None or int(sequence) == 0:  # 0-0 is the making of a store; no write has that number
+            return cls(int(sequence) + 1)
+        return cls(int(sequence), int(index) + 1)
+
+    def __str__(self) -> str:
+        """The inverse of `parse`: the id of the last event seen, or the last write seen whole."""
+        return f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened in a store. ``index`` is -1 for what is not in the journal; ``time`` is in microseconds.
+
+    ``subject`` depends on the kind: the row as it is now, of what is gone the id or key, else further fields by name.
+    """
+
+    kind: EventKind
+    store: str
+    sequence: int
+    index: int
+    time: int
+    subject: Subject
+
+    @property
+    def type(self) -> str | None:
+        """Type of the node or relation, where it is known: of a deleted node it is not."""
+        match self.subject:
+            case NodeRow() | Told():
+                return self.subject.type
+            case EdgeRow():
+                return self.subject.relation_type
+            case LinkRow():
+                return self.subject.edge.relation_type
+            case LinkKey():
+                return self.subject.edge[2]
+            case tuple():
+                return self.subject[2]
+            case _:
+                return None
+
+    @property
+    def cost(self) -> int:
+        """About how many bytes its text takes."""
+        match self.subject:
+            case NodeRow():
+                return 100 + len(self.subject.content) + len(self.subject.attributes) + _length(self.subject.extras)
+            case EdgeRow():
+                return 100 + len(self.subject.attributes)
+            case LinkRow():
+                return 100 + len(self.subject.edge.attributes)
+            case Told():
+                return 100 + self.subject.cost
+            case _:
+                return 100
+
+    def json(self) -> bytes:
+        """The event's data as one line of JSON."""
+        return _encode({"store": self.store, "time": format_time(self.time), **_fields(self)})
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What a listener wants to hear of; None is everything. Events without a type pass any choice of types."""
+
+    kinds: frozenset[str] | None = None
+    types: frozenset[str] | None = None
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is wanted."""
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
+        return self.types is None or (kind := event.type) is None or kind in self.types
+
+
+def expand(store: str, change: ChangeSet) -> list[Event]:
+    """The events of a change set in order: a row comes after the rows that it needs, and goes before them.
+
+    Behind all rows comes what they mean for memories and entities, so that the rows are where they always were.
+    """
+    # Most writes mean nothing beyond their rows.
+    means_more = change.former or any(row.extras is not None or row.type == RUN for row in change.nodes_created)
+    subjects = chain(_rows(change), told(change) if means_more else ())
+    if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
+        subjects = _bulk(counts, change)
+    return [Event(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
+
+
+def _bulk(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+    """A large change set: numbers, and that a consolidation is complete."""
+    meant = [*told(change)]
+    numbers = Counter(kind for kind, _ in meant)
+    yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED.items() if numbers[kind]}
+    for kind, of in meant:
+        if kind not in _COUNTED:
+            yield kind, of
+
+
+_COUNTED: dict[EventKind, str] = {
+    "memory_created": "memories_created",
+    "memory_updated": "memories_updated",
+    "memory_deleted": "memories_deleted",
+    "entity_created": "entities_created",
+}
+
+
+def counted(change: ChangeSet) -> dict[str, Any]:
+    """Rows of a change set that make events, by what happened to them; links are there where there are any."""
+    links = ("links_created", "links_updated", "links_deleted") if change.links is not None else ()
+    return {name: len(getattr(change, name)) for name in (*_ROWS, *links)}
+
+
+_ROWS = ("nodes_created", "nodes_updated", "nodes_deleted", "edges_created", "edges_updated", "edges_deleted")
+
+
+def parse_positions(text: str, path: str) -> dict[str, Position]:
+    """Places by store from ``a:12-3,b:4``; ``*:0`` is every other store from its beginning. Raises InvalidInput."""
+    return dict(_parse_one(part.strip(), path) for part in text.split(",") if part.strip())
+
+
+def parse_position(text: str, path: str) -> Position:
+    """One place. Raises InvalidInput."""
+    try:
+        return Position.parse(text.strip())
+    except ValueError as error:
+        raise InvalidInput.at(path, str(error)) from None
+
+
+def format_positions(positions: Mapping[str, Position]) -> str:
+    """The inverse of `parse_positions`."""
+    return ",".join(f"{store}:{position}" for store, position in positions.items())
+
+
+def parse_kinds(names: Iterable[str]) -> frozenset[str]:
+    """Kinds of events by name. Raises InvalidInput naming those that are none."""
+    given = frozenset(names)
+    if unknown := sorted(given - KINDS):
+        raise InvalidInput.at(
+            "kinds", f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(KINDS))}"
+        )
+    return given
+
+
+def _parse_one(part: str, path: str) -> tuple[str, Position]:
+    store, colon, place = part.partition(":")
+    if not colon:
+        message = "expected store:id, such as project:12-3"
+        raise InvalidInput.at(path, message)
+    return store if store == REST else check_store_name(store), parse_position(place, path)
+
+
+def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+    return chain(
+        (("link_deleted", key) for key in change.links_deleted),
+        (("edge_deleted", key) for key in change.edges_deleted),
+        (("node_deleted", node_id) for node_id in change.nodes_deleted),
+        (("node_created", row) for row in change.nodes_created),
+        (("node_updated", row) for row in change.nodes_updated),
+        (("edge_created", row) for row in change.edges_created),
+        (("edge_updated", row) for row in change.edges_updated),
+        (("link_created", row) for row in change.links_created),
+        (("link_updated", row) for row in change.links_updated),
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+_MOMENTS = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIME}
+
+
+def _edge_fields(row: EdgeRow, now: int) -> dict[str, Any]:
+    return {
+        "id": edge_id(row.key),
+        **_key(row.key),
+        "weight": row.weight,
+        "attributes": msgspec.Raw(row.attributes.encode()),
+        "version": row.version,
+        **_extras(row.extras, now),
+    }
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    match event.subject:
+        case NodeRow() as row:
+            fields = {
+                "id": row.id,
+                "type": row.type,
+                "content": row.content,
+                "attributes": msgspec.Raw(row.attributes.encode()),
+                "version": row.version,
+                "created_at": format_time(row.created_at),
+                "updated_at": format_time(row.updated_at),
+                **_extras(row.extras, event.time),
+            }
+        case EdgeRow() as row:
+            fields = _edge_fields(row, event.time)
+        case LinkRow() as row:
+            fields = {**_edge_fields(row.edge, event.time), "id": link_id(row.key), STORE: row.store}
+        case Told(fields):
+            pass
+        case str() as node_id:
+            fields = {"id": node_id}
+        case LinkKey() as key:
+            fields = {"id": link_id(key), **_key(key.edge), STORE: key.store}
+        case tuple() as key:
+            fields = {"id": edge_id(key), **_key(key)}
+        case further:
+            fields = further
+    return {"sequence": event.sequence, **fields}
+
+
+def _key(key: EdgeKey) -> dict[str, Any]:
+    return {"from": key[0], "to": key[1], "relation_type": key[2]}
+
+
+def _length(extras: NodeExtras | None) -> int:
+    return 0 if extras is None else 200 + len(extras.summary) + sum(map(len, extras.tags))
+
+
+def _extras(extras: NodeExtras | EdgeExtras | None, now: int) -> dict[str, Any]:
+    """What is set of them; ``stale`` is as of the event."""
+    if extras is None:
+        return {}
+    held = {name: value for name, value in msgspec.structs.asdict(extras).items() if value not in (None, "", ())}
+    told = {name: format_time(value) if name in _MOMENTS else value for name, value in held.items()}
+    return {**told, "stale": held["freshness_at"] <= now} if "freshness_at" in held else told

@@ -1,0 +1,623 @@
+"""Every field of a node and of an edge, declared once.
+
+`NODE` and `EDGE` say what there is, in the order in which it is stored, sent and written to files; statements, tables
+and columns are made from them when their modules are imported. The Structs are the extras, fields that most rows have
+no use for, in each form that they take: stored, to be written, sent by a caller, answered. A test says that they agree.
+
+The last of the extras are those of memories and of what has a name. They are younger than the others: a row that has
+none of them is stored, hashed and kept in columns as it was before there were any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from operator import attrgetter
+from typing import Annotated, Any, LiteralString, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kgserve.platform.times import format_time, time_of
+
+MAX_ID_BYTES = 512
+MAX_CONTENT_BYTES = 1 << 20
+MAX_ATTRIBUTES_BYTES = 256 << 10
+MAX_SUMMARY_BYTES = 4096
+MAX_CONTEXT_BYTES = 64 << 10
+MAX_TAGS = 100
+MAX_ORDINAL = 1 << 53
+
+Moment = int | None | UnsetType
+"""A time to store, None to have none, UNSET to keep what is stored."""
+Number = float | None | UnsetType
+_Text = str | UnsetType
+
+
+class Type(NamedTuple):
+    """What a field holds, by its names in the engine and in Arrow; ``[]`` stands behind those of lists."""
+
+    engine: LiteralString
+    arrow: str
+
+
+TEXT = Type("STRING", "string")
+TEXTS = Type("STRING[]", "string[]")
+WHOLE = Type("INT64", "int64")
+WHOLES = Type("INT64[]", "int64[]")
+REAL = Type("DOUBLE", "float64")
+TIME = Type("TIMESTAMP", "timestamp[us]")
+
+
+class Width(IntEnum):
+    """How many of its fields a row has, or a file has columns for; each has those of the ones before.
+
+    Of an engine's file alone: with all columns it may also have the tables of links.
+    """
+
+    PLAIN = 0
+    EXTRAS = 1
+    MEMORY = 2
+    LINKS = 3
+
+
+class Field(NamedTuple):
+    """A field: its name in rows and in the engine, what it holds, and ``wire``, its name wherever a caller sees it.
+
+    What ``is_own`` is kept by the store itself: no caller sends it, and no line of an export has it. What ``is_kept``
+    no caller sends either, but the lines of an export have it.
+    """
+
+    name: LiteralString
+    type: Type
+    wire: LiteralString
+    is_own: bool = False
+    is_kept: bool = False
+    max_bytes: int = MAX_ID_BYTES
+
+
+class Fields(NamedTuple):
+    """The fields of a row: those that every row has, the extras that any may have, and those of memories and names.
+
+    What was ``read`` of it is in no row, but in the lines of an export.
+    """
+
+    plain: tuple[Field, ...]
+    extras: tuple[Field, ...]
+    memory: tuple[Field, ...]
+    read: tuple[Field, ...] = ()
+
+    @property
+    def optional(self) -> tuple[Field, ...]:
+        """All extras."""
+        return self.extras + self.memory
+
+    @property
+    def whole(self) -> tuple[Field, ...]:
+        """All of them."""
+        return self.plain + self.optional
+
+    def columns(self, width: Width) -> tuple[Field, ...]:
+        """Those of a width."""
+        parts = (self.plain, self.extras, self.memory)
+        return tuple(field for part in parts[: width + 1] for field in part)
+
+    def width(self, columns: int) -> Width:
+        """The width that has so many columns."""
+        return next(width for width in Width if len(self.columns(width)) == columns)
+
+    @property
+    def exchanged(self) -> tuple[Field, ...]:
+        """Those that the lines of an export have."""
+        return tuple(field for field in (*self.whole, *self.read) if not field.is_own)
+
+
+def names(fields: tuple[Field, ...]) -> tuple[LiteralString, ...]:
+    """The names of fields in rows and in the engine."""
+    return tuple(field.name for field in fields)
+
+
+def _field(
+    name: LiteralString,
+    type_: Type,
+    wire: LiteralString = "",
+    *,
+    is_own: bool = False,
+    is_kept: bool = False,
+    max_bytes: int = MAX_ID_BYTES,
+) -> Field:
+    return Field(name, type_, wire or name, is_own, is_kept, max_bytes)
+
+
+NODE = Fields(
+    plain=(
+        _field("id", TEXT),
+        _field("type", TEXT),
+        _field("content", TEXT, max_bytes=MAX_CONTENT_BYTES),
+        _field("attributes", TEXT, max_bytes=MAX_ATTRIBUTES_BYTES),
+        _field("version", WHOLE),
+        _field("sequence", WHOLE, is_own=True),
+        _field("created_at", TIME),
+        _field("updated_at", TIME),
+    ),
+    extras=(
+        _field("summary", TEXT, max_bytes=MAX_SUMMARY_BYTES),
+        _field("tags", TEXTS),
+        _field("freshness_at", TIME),
+        _field("created_by", TEXT),
+        _field("valid_from", TIME),
+        _field("valid_to", TIME),
+        _field("conflicts", WHOLES, is_own=True),
+    ),
+    memory=(
+        _field("name", TEXT),
+        _field("confidence", REAL),
+        _field("confidence_at", TIME),
+        _field("importance", REAL),
+        _field("source", TEXT),
+        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
+        _field("layer", WHOLE),
+        _field("ended", TEXT, is_kept=True),
+        _field("former_from", TIME, is_kept=True),
+        _field("former_to", TIME, is_kept=True),
+        _field("belongs_to", TEXT, is_kept=True),
+    ),
+    read=(
+        _field("access_count", WHOLE),
+        _field("last_accessed_at", TIME),
+        _field("access_confidence", REAL),
+    ),
+)
+EDGE = Fields(
+    plain=(
+        _field("source", TEXT, "from"),
+        _field("target", TEXT, "to"),
+        _field("relation_type", TEXT),
+        _field("weight", REAL),
+        _field("attributes", TEXT, max_bytes=MAX_ATTRIBUTES_BYTES),
+        _field("version", WHOLE),
+        _field("sequence", WHOLE, is_own=True),
+    ),
+    extras=(
+        _field("ordinal", WHOLE),
+        _field("created_by", TEXT),
+        _field("valid_from", TIME),
+        _field("valid_to", TIME),
+    ),
+    memory=(
+        _field("confidence", REAL),
+        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
+    ),
+)
+STORE = "to_graph"
+"""The name of the store that a link leads into, wherever a caller sees it; all else of a link is as of an edge."""
+ENDS = 2
+"""So many fields of an edge, the first, name the nodes that it joins."""
+AUTHOR = "created_by"
+"""The extra that is stored with all rows that have extras, be it empty: by it they are known."""
+
+
+class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The extras of a node as they are stored. Times are microseconds since 1970.
+
+    ``created_by`` is whoever wrote this state, "" when nobody said. It is true in the world from ``valid_from`` to
+    before ``valid_to``. ``conflicts`` are the versions of other heads that no state has superseded.
+
+    What follows is of memories, which are the nodes with a ``confidence``, but for the ``name``: anything may have one.
+    The confidence, 0..1, fades from ``confidence_at`` on, or from the node's creation. ``importance`` is 0..1, 1 pins;
+    ``layer`` is 0..3. ``ended`` says why a memory is withdrawn ("forgotten", "merged", "pruned", "superseded"), with
+    the bounds of its validity before that; ``belongs_to`` is the memory that it was absorbed by, or a version of.
+    """
+
+    summary: str = ""
+    tags: tuple[str, ...] = ()
+    freshness_at: int | None = None
+    created_by: str = ""
+    valid_from: int | None = None
+    valid_to: int | None = None
+    conflicts: tuple[int, ...] = ()
+    name: str = ""
+    confidence: float | None = None
+    confidence_at: int | None = None
+    importance: float | None = None
+    source: str = ""
+    context: str = ""
+    layer: int | None = None
+    ended: str = ""
+    former_from: int | None = None
+    former_to: int | None = None
+    belongs_to: str = ""
+
+    @classmethod
+    def of_columns(cls, values: Sequence[Any]) -> NodeExtras | None:
+        """The extras in columns of values, the last of which may be missing; None where nobody is their author."""
+        summary, tags, freshness_at, author, valid_from, valid_to, conflicts, *memory = values
+        if author is None:
+            return None
+        some = (summary or "", tuple(tags or ()), freshness_at, author, valid_from, valid_to, tuple(conflicts or ()))
+        return cls(*some, *_unset_as(_NO_MEMORY, memory)) if memory else cls(*some)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The inverse of `of_columns`: nothing for empty texts and lists, but for the author."""
+        some = (
+            self.summary or None,
+            self.tags or None,
+            self.freshness_at,
+            self.created_by,
+            self.valid_from,
+            self.valid_to,
+            self.conflicts or None,
+        )
+        return (*some, *((None if value == "" else value) for value in _memory_of_node(self)))
+
+    @property
+    def width(self) -> Width:
+        """Whether anything in it is of a memory, or a name."""
+        return Width.EXTRAS if _memory_of_node(self) == _NO_MEMORY else Width.MEMORY
+
+    @property
+    def narrow(self) -> tuple[Any, ...]:
+        """The values without those of memories and names."""
+        return msgspec.structs.astuple(self)[: len(NODE.extras)]
+
+
+class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """As `NodeExtras`, of a relation; ``ordinal`` is its place among those of its source."""
+
+    ordinal: int | None = None
+    created_by: str = ""
+    valid_from: int | None = None
+    valid_to: int | None = None
+    confidence: float | None = None
+    context: str = ""
+
+    @classmethod
+    def of_columns(cls, values: Sequence[Any]) -> EdgeExtras | None:
+        """The extras in columns of values, the last of which may be missing; None where nobody is their author."""
+        if values[1] is None:
+            return None
+        ordinal, author, valid_from, valid_to, *memory = values
+        return cls(ordinal, author, valid_from, valid_to, *_unset_as(_NO_MEMORY_OF_EDGE, memory))
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The inverse of `of_columns`."""
+        return (*msgspec.structs.astuple(self)[:-1], self.context or None)
+
+    @property
+    def width(self) -> Width:
+        """As `NodeExtras.width`."""
+        return Width.EXTRAS if self.confidence is None and not self.context else Width.MEMORY
+
+    @property
+    def narrow(self) -> tuple[Any, ...]:
+        """As `NodeExtras.narrow`."""
+        return msgspec.structs.astuple(self)[: len(EDGE.extras)]
+
+
+def _unset_as(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[Any]:
+    """Values of columns, with what stands for nothing where there is none; those that are missing are left out."""
+    return (none if value is None else value for none, value in zip(nothing, values, strict=False))
+
+
+_MEMORY = names(NODE.memory)
+_memory_of_node = attrgetter(*_MEMORY)
+NO_EXTRAS = NodeExtras()
+NO_EDGE_EXTRAS = EdgeExtras()
+_NO_MEMORY, _NO_MEMORY_OF_EDGE = _memory_of_node(NO_EXTRAS), (None, "")
+
+
+class NodeExtrasPut(msgspec.Struct, frozen=True):
+    """The extras of a node to write: what is as in an empty one is kept.
+
+    Only ``created_by`` is not: it is of this state alone.
+    """
+
+    summary: str | None = None
+    tags: tuple[str, ...] | None = None
+    freshness_at: Moment = UNSET
+    created_by: str = ""
+    valid_from: Moment = UNSET
+    valid_to: Moment = UNSET
+    name: _Text = UNSET
+    confidence: Number = UNSET
+    confidence_at: Moment = UNSET
+    importance: Number = UNSET
+    source: _Text = UNSET
+    context: _Text = UNSET
+    layer: Moment = UNSET
+    ended: _Text = UNSET
+    former_from: Moment = UNSET
+    former_to: Moment = UNSET
+    belongs_to: _Text = UNSET
+
+    def onto(self, old: NodeExtras) -> NodeExtras:
+        """What is stored once this is written, without conflicts."""
+        return NodeExtras(
+            old.summary if self.summary is None else self.summary,
+            old.tags if self.tags is None else self.tags,
+            old.freshness_at if self.freshness_at is UNSET else self.freshness_at,
+            self.created_by,
+            old.valid_from if self.valid_from is UNSET else self.valid_from,
+            old.valid_to if self.valid_to is UNSET else self.valid_to,
+            (),
+            *self._memory(old),
+        )
+
+    def _memory(self, old: NodeExtras) -> Sequence[Any]:
+        given, unset = _memory_of_node(self), UNSET
+        if given == _NO_MEMORY_PUT:
+            return _memory_of_node(old)
+        return [was if value is unset else value for value, was in zip(given, _memory_of_node(old), strict=True)]
+
+    def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
+        """Both as one: what this one leaves out comes from the earlier."""
+        return self if earlier is None else NodeExtrasPut(*_joined(self, earlier, _KEPT))
+
+
+class EdgeExtrasPut(msgspec.Struct, frozen=True):
+    """The extras of an edge to write, as `NodeExtrasPut`."""
+
+    ordinal: Moment = UNSET
+    created_by: str = ""
+    valid_from: Moment = UNSET
+    valid_to: Moment = UNSET
+    confidence: Number = UNSET
+    context: _Text = UNSET
+
+    def onto(self, old: EdgeExtras) -> EdgeExtras:
+        """What is stored once this is written."""
+        return EdgeExtras(
+            old.ordinal if self.ordinal is UNSET else self.ordinal,
+            self.created_by,
+            old.valid_from if self.valid_from is UNSET else self.valid_from,
+            old.valid_to if self.valid_to is UNSET else self.valid_to,
+            old.confidence if self.confidence is UNSET else self.confidence,
+            old.context if self.context is UNSET else self.context,
+        )
+
+    def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
+        """Both as one: what this one leaves out comes from the earlier."""
+        return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _KEPT_OF_EDGE))
+
+
+_NO_MEMORY_PUT = _memory_of_node(NodeExtrasPut())
+_astuple = msgspec.structs.astuple
+_KEPT, _KEPT_OF_EDGE = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
+
+
+def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
+    """The values of ``put``, and those of ``old`` where it has what stands for keeping them."""
+    values = zip(_astuple(put), _astuple(old), kept, strict=True)
+    return [was if given is keeping or given == keeping else given for given, was, keeping in values]
+
+
+_Moment = Annotated[str, Meta(max_length=64)]
+_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
+_Start = Annotated[_Moment, Meta(description="True from then on (RFC 3339); empty: none")] | None
+_End = Annotated[_Moment, Meta(description="True until then (RFC 3339); empty: none")] | None
+_Tag = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+
+
+class NodeExtrasInput(msgspec.Struct, kw_only=True):
+    """The extras of a node as callers send them."""
+
+    summary: Annotated[
+        str | None, Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
+    ] = None
+    tags: (
+        Annotated[
+            list[_Tag],
+            Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"),
+        ]
+        | None
+    ) = None
+    freshness_at: Annotated[_Moment, Meta(description="Stale from then on (RFC 3339); empty: none")] | None = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
+    name: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="What it is called, beside its id")] | None = None
+    confidence: (
+        Annotated[float, Meta(ge=0, le=1, description="Makes the node a memory; fades from confidence_at on")] | None
+    ) = None
+    confidence_at: (
+        Annotated[_Moment, Meta(description="When the confidence was that (RFC 3339); empty: at creation")] | None
+    ) = None
+    importance: Annotated[float, Meta(ge=0, le=1, description="Of a memory; 1 pins it")] | None = None
+    source: (
+        Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Where a memory is from; empty: cleared")] | None
+    ) = None
+    context: Annotated[str, Meta(description="What a memory was met in, at most 64 KiB")] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
+
+
+class EdgeExtrasInput(msgspec.Struct, kw_only=True):
+    """The extras of an edge as callers send them."""
+
+    ordinal: (
+        Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")] | None
+    ) = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
+    confidence: Annotated[float, Meta(ge=0, le=1, description="How sure it is, 0 to 1")] | None = None
+    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
+
+
+class NodeExtrasLine(msgspec.Struct, kw_only=True):
+    """The extras of a node in a line of an export."""
+
+    summary: str | None = None
+    tags: list[str] | None = None
+    freshness_at: str | None = None
+    created_by: str | None = None
+    valid_from: str | None = None
+    valid_to: str | None = None
+    name: str | None = None
+    confidence: float | None = None
+    confidence_at: str | None = None
+    importance: float | None = None
+    source: str | None = None
+    context: str | None = None
+    layer: int | None = None
+    ended: str | None = None
+    former_from: str | None = None
+    former_to: str | None = None
+    belongs_to: str | None = None
+    access_count: int | None = None
+    last_accessed_at: str | None = None
+    access_confidence: float | None = None
+
+
+class EdgeExtrasLine(msgspec.Struct, kw_only=True):
+    """The extras of an edge in a line of an export."""
+
+    ordinal: int | None = None
+    created_by: str | None = None
+    valid_from: str | None = None
+    valid_to: str | None = None
+    confidence: float | None = None
+    context: str | None = None
+
+
+class Shown(msgspec.Struct):
+    """What prints as the fields that it has: what is absent is left out."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return [(name, value) for name, value in values if value is not UNSET and value is not None]
+
+
+class NodeExtrasShown(Shown, kw_only=True):
+    """The extras of a node as callers get them, those that are set, times as text.
+
+    Three are found when it is read. ``stale``: ``freshness_at`` is past. Of a state that is not the present one
+    ``superseded_by`` is the version after it, and ``is_current`` whether it is one of the node's heads.
+    """
+
+    summary: _Text = UNSET
+    tags: list[str] | UnsetType = UNSET
+    freshness_at: _Text = UNSET
+    stale: bool | UnsetType = UNSET
+    created_by: _Text = UNSET
+    valid_from: _Text = UNSET
+    valid_to: _Text = UNSET
+    conflicts: list[int] | UnsetType = UNSET
+    superseded_by: int | UnsetType = UNSET
+    is_current: bool | UnsetType = UNSET
+    name: _Text = UNSET
+    confidence: float | UnsetType = UNSET
+    confidence_at: _Text = UNSET
+    importance: float | UnsetType = UNSET
+    source: _Text = UNSET
+    context: _Text = UNSET
+    layer: int | UnsetType = UNSET
+    ended: _Text = UNSET
+    former_from: _Text = UNSET
+    former_to: _Text = UNSET
+    belongs_to: _Text = UNSET
+
+    def show(self, extras: NodeExtras) -> None:
+        """Set what there is; a row's way to its JSON, and so without a loop."""
+        if extras.summary:
+            self.summary = extras.summary
+        if extras.tags:
+            self.tags = list(extras.tags)
+        if extras.freshness_at is not None:
+            self.freshness_at = format_time(extras.freshness_at)
+        if extras.created_by:
+            self.created_by = extras.created_by
+        if extras.valid_from is not None:
+            self.valid_from = format_time(extras.valid_from)
+        if extras.valid_to is not None:
+            self.valid_to = format_time(extras.valid_to)
+        if extras.conflicts:
+            self.conflicts = list(extras.conflicts)
+        if (memory := _memory_of_node(extras)) != _NO_MEMORY:
+            self._show_memory(memory)
+
+    def _show_memory(self, values: tuple[Any, ...]) -> None:
+        for field, value in zip(NODE.memory, values, strict=True):
+            if value is not None and value != "":
+                setattr(self, field.name, format_time(value) if field.type is TIME else value)
+
+    @property
+    def extras(self) -> NodeExtras:
+        """The inverse of `show`."""
+        values = _memory_of_node(self)
+        memory = () if values == _NOTHING_SHOWN else [*map(_stored, _STORED_AS, values)]
+        return NodeExtras(
+            self.summary or "",
+            tuple(self.tags or ()),
+            _time_of(self.freshness_at),
+            self.created_by or "",
+            _time_of(self.valid_from),
+            _time_of(self.valid_to),
+            tuple(self.conflicts or ()),
+            *memory,
+        )
+
+
+class EdgeExtrasShown(Shown, kw_only=True):
+    """The extras of an edge as callers get them, those that are set, times as text."""
+
+    ordinal: int | UnsetType = UNSET
+    created_by: _Text = UNSET
+    valid_from: _Text = UNSET
+    valid_to: _Text = UNSET
+    confidence: float | UnsetType = UNSET
+    context: _Text = UNSET
+
+    def show(self, extras: EdgeExtras) -> None:
+        """Set what there is."""
+        if extras.ordinal is not None:
+            self.ordinal = extras.ordinal
+        if extras.created_by:
+            self.created_by = extras.created_by
+        if extras.valid_from is not None:
+            self.valid_from = format_time(extras.valid_from)
+        if extras.valid_to is not None:
+            self.valid_to = format_time(extras.valid_to)
+        if extras.confidence is not None:
+            self.confidence = extras.confidence
+        if extras.context:
+            self.context = extras.context
+
+    @property
+    def extras(self) -> EdgeExtras:
+        """The inverse of `show`."""
+        return EdgeExtras(
+            _value_of(self.ordinal),
+            self.created_by or "",
+            _time_of(self.valid_from),
+            _time_of(self.valid_to),
+            _value_of(self.confidence),
+            self.context or "",
+        )
+
+
+_NOTHING_SHOWN = (UNSET,) * len(_MEMORY)
+_Value = TypeVar("_Value", int, float, str)
+
+
+def _value_of(shown: _Value | UnsetType) -> _Value | None:
+    return None if shown is UNSET else shown
+
+
+_STORED_AS = [(field.type is TIME, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
+
+
+def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:
+    """What is stored of a value of a memory: what stands for nothing where none is shown."""
+    is_time, none = stored_as
+    if shown is UNSET or shown is None:
+        return none
+    return time_of(shown) if is_time else shown
+
+
+def _time_of(text: _Text) -> int | None:
+    return time_of(text) if isinstance(text, str) else None

@@ -1,0 +1,146 @@
+"""Memories and relations that are withdrawn: true at no moment from then on, and brought back as they were.
+
+A memory keeps its former bounds in its row. A relation has no fields for that: it keeps them in its attributes, under
+`FORGOTTEN_BOUNDS`, and only while it is withdrawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import msgspec
+
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.times import time_of
+from kgserve.storage.model.batch import EdgePut, NodePut
+from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
+from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_stamps
+
+MERGED = "merged"
+PRUNED = "pruned"
+FORGOTTEN = "forgotten"
+SUPERSEDED = "superseded"
+VERSION_OF = "version_of"
+"""The relation from a former version of a memory to the memory. Written by the store itself."""
+FORGOTTEN_BOUNDS = "kgserve.forgotten"
+FORGOTTEN_BECAUSE = "kgserve.forgotten_because"
+"""Why a memory was withdrawn, in its attributes while it is."""
+_KEPT_BY_MERGES = frozenset({MERGED_INTO, VERSION_OF})
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def is_active(row: NodeRow, now: int) -> bool:
+    """Whether a node is a memory that nothing has ended, and that is true at a moment."""
+    return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.holds_at(now)
+
+
+def stands(row: NodeRow | None) -> TypeGuard[NodeRow]:
+    """Whether a node is a memory in force, now or once: not withdrawn, nor a version of another one."""
+    if row is None or not row.is_memory:
+        return False
+    extras = row.extras or NO_EXTRAS
+    return not (extras.ended or extras.belongs_to or is_withdrawn(extras))
+
+
+def is_version_of(row: NodeRow | None, memory: str) -> bool:
+    """Whether a node from which `VERSION_OF` leads to a memory is a version of it: others may call a relation so."""
+    return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
+
+
+def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:
+    """What makes a memory true at no moment, and notes why, and from when to when it was true before."""
+    old = row.extras or NO_EXTRAS
+    at = row.created_at if old.valid_from is None else old.valid_from
+    return NodeExtrasPut(
+        created_by=author,
+        valid_from=at,
+        valid_to=at,
+        ended=ended,
+        former_from=old.valid_from,
+        former_to=old.valid_to,
+        belongs_to=belongs_to,
+    )
+
+
+def withdrawn(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodePut:
+    """A put that withdraws a memory."""
+    return NodePut(0, row.id, extras=withdrawal(row, ended, belongs_to, author))
+
+
+def brought_back(row: NodeRow, author: str = "") -> NodePut:
+    """A put that takes the withdrawal of a memory back."""
+    old = row.extras or NO_EXTRAS
+    extras = NodeExtrasPut(
+        created_by=author,
+        valid_from=old.former_from,
+        valid_to=old.former_to,
+        ended="",
+        former_from=None,
+        former_to=None,
+        belongs_to="",
+    )
+    return NodePut(0, row.id, extras=extras)
+
+
+def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
+    """A put that withdraws a memory, or a former version of one, because somebody wants it forgotten."""
+    old = row.extras or NO_EXTRAS
+    put = withdrawn(row, FORGOTTEN, old.belongs_to, author or old.created_by)
+    if not reason:
+        return put
+    attributes = _encode({**_decoded(row.attributes), FORGOTTEN_BECAUSE: reason}).decode()
+    fits = len(attributes.encode()) <= MAX_ATTRIBUTES_BYTES
+    return msgspec.structs.replace(put, attributes=attributes) if fits else put
+
+
+def remembered(row: NodeRow) -> NodePut:
+    """A put that takes that back. What belongs to a memory was a former version of it."""
+    old = row.extras or NO_EXTRAS
+    put = brought_back(row, old.created_by)
+    ended = SUPERSEDED if old.belongs_to else ""
+    extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), ended=ended, belongs_to=old.belongs_to)
+    attributes = _decoded(row.attributes)
+    said = attributes.pop(FORGOTTEN_BECAUSE, None)
+    own = None if said is None else _encode(attributes).decode()
+    return msgspec.structs.replace(put, extras=extras, attributes=own)
+
+
+def goes_along(edge: EdgeRow) -> bool:
+    """Whether a relation is withdrawn with a memory at its end, and was not before."""
+    return edge.relation_type not in _KEPT_BY_MERGES and FORGOTTEN_BOUNDS not in _decoded(_own(edge))
+
+
+def edge_withdrawn(edge: EdgeRow) -> EdgePut:
+    """A put that makes a relation true at no moment."""
+    old, stamps = edge.extras or NO_EDGE_EXTRAS, edge_stamps(edge.attributes)
+    at = time_of(stamps.created_at) if old.valid_from is None else old.valid_from
+    own = _encode({**_decoded(stamps.own), FORGOTTEN_BOUNDS: [old.valid_from, old.valid_to]}).decode()
+    extras = EdgeExtrasPut(created_by=old.created_by, valid_from=at, valid_to=at)
+    return EdgePut(0, edge.key, own=own, updated_at=stamps.updated_at, extras=extras)
+
+
+def edge_brought_back(edge: EdgeRow) -> EdgePut | None:
+    """A put that takes that back; None for a relation that was not withdrawn so."""
+    stamps = edge_stamps(edge.attributes)
+    own = _decoded(stamps.own)
+    bounds = own.pop(FORGOTTEN_BOUNDS, None)
+    if not isinstance(bounds, list) or len(bounds) != 2:  # noqa: PLR2004 - from when to when
+        return None
+    start, end = bounds
+    old = edge.extras or NO_EDGE_EXTRAS
+    extras = EdgeExtrasPut(created_by=old.created_by, valid_from=_time(start), valid_to=_time(end))
+    return EdgePut(0, edge.key, own=_encode(own).decode(), updated_at=stamps.updated_at, extras=extras)
+
+
+def _time(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _own(edge: EdgeRow) -> str:
+    return edge_stamps(edge.attributes).own
+
+
+def _decoded(attributes: str) -> dict[str, Any]:
+    return decode_json(attributes, dict[str, Any])

@@ -1,0 +1,29 @@
+"""Names of stores: which are valid."""
+
+from __future__ import annotations
+
+import re
+
+from kgserve.platform.errors import InvalidInput
+
+MAX_STORE_NAME = 64
+STORE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?![\s\S])"
+"""Pattern of a store's name, of at most 64 characters.
+
+It ends so that a trailing newline does not pass, in Python and in JSON Schema alike.
+"""
+_STORE_NAME = re.compile(STORE_NAME)
+# Files of these names cannot exist on Windows, where a data folder may be copied to.
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
+
+
+def check_store_name(name: str) -> str:
+    """The name, if it can be one. Raises InvalidInput."""
+    if len(name) > MAX_STORE_NAME or not _STORE_NAME.match(name):
+        raise InvalidInput(
+            "a store's name is 1 to 64 letters, digits, - or _ (ASCII), starting with a letter or digit, "
+            "with single dots inside"
+        )
+    if name.partition(".")[0].lower() in _RESERVED:
+        raise InvalidInput(f"{name!r} is a reserved name on some systems; choose another")
+    return name

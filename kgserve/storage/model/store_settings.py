@@ -1,0 +1,134 @@
+"""Settings of a store: what it indexes, keeps and accepts, and how it remembers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import force_setattr
+
+from kgserve.platform.settings import (
+    Alpha,
+    ConsolidationGuard,
+    ConsolidationHours,
+    ConsolidationInterval,
+    ConsolidationPolicy,
+    ConsolidationThreshold,
+    DedupPolicy,
+    DedupThreshold,
+    DefaultLimit,
+    Extract,
+    HalfLife,
+    MinConfidence,
+    MinRelevance,
+    MinSimilarity,
+    PruneHours,
+    PrunePolicy,
+    PruneThreshold,
+    Reinforcement,
+    ReinforcementAmount,
+    Settings,
+)
+from kgserve.storage.model.fields import MAX_ID_BYTES
+
+MAX_NAME_BYTES = 512
+MAX_KINDS = 1_000
+MAX_DAYS = 36_500
+MAX_INDEXED = 20
+MAX_KEY = 256
+EVERY_ATTRIBUTE = "*"
+ConflictPolicy = Literal["lww", "manual"]
+IndexesKept = Literal["default", "none", "words", "words+meaning"]
+Keeping = Literal["all", "none"] | int
+"""How much of a store's history is kept: everything, nothing, or the states that ended in so many last days."""
+_Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_HalfLives = Annotated[
+    dict[_Kind, HalfLife],
+    Meta(max_length=MAX_KINDS, description="Half-lives of some types of memories; null: they stay"),
+]
+_USUAL = Settings()
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a store remembers."""
+
+    half_life_days: HalfLife = _USUAL.memory_half_life_days
+    half_life_by_type: _HalfLives = {}
+    reinforcement: Reinforcement = _USUAL.memory_reinforcement
+    reinforcement_amount: ReinforcementAmount = _USUAL.memory_reinforcement_amount
+    min_confidence: MinConfidence = _USUAL.memory_min_confidence
+    dedup: DedupPolicy = _USUAL.memory_dedup
+    dedup_threshold: DedupThreshold = _USUAL.memory_dedup_threshold
+    consolidation: ConsolidationPolicy = _USUAL.memory_consolidation
+    consolidation_threshold: ConsolidationThreshold = _USUAL.memory_consolidation_threshold
+    consolidation_guard: ConsolidationGuard = _USUAL.memory_consolidation_guard
+    consolidation_interval: ConsolidationInterval = _USUAL.memory_consolidation_interval
+    consolidation_hours: ConsolidationHours = _USUAL.memory_consolidation_hours
+    prune: PrunePolicy = _USUAL.memory_prune
+    prune_threshold: PruneThreshold = _USUAL.memory_prune_threshold
+    prune_hours: PruneHours = _USUAL.memory_prune_hours
+    alpha: Alpha = _USUAL.memory_alpha
+    min_similarity: MinSimilarity = _USUAL.memory_min_similarity
+    min_relevance: MinRelevance = _USUAL.memory_min_relevance
+    default_limit: DefaultLimit = _USUAL.memory_default_limit
+    extract: Extract = _USUAL.memory_extract
+
+    def __post_init__(self) -> None:
+        """Take a number in `reinforcement`, which older stores and callers have there, as the amount."""
+        if not isinstance(self.reinforcement, str):
+            force_setattr(self, "reinforcement_amount", self.reinforcement)
+            force_setattr(self, "reinforcement", "restore")
+
+
+class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How a store is to remember. What is left out, or null, stays; but a half-life that is null is none."""
+
+    half_life_days: HalfLife | UnsetType = UNSET
+    half_life_by_type: _HalfLives | None = None
+    reinforcement: Reinforcement | None = None
+    reinforcement_amount: ReinforcementAmount | None = None
+    min_confidence: MinConfidence | None = None
+    dedup: DedupPolicy | None = None
+    dedup_threshold: DedupThreshold | None = None
+    consolidation: ConsolidationPolicy | None = None
+    consolidation_threshold: ConsolidationThreshold | None = None
+    consolidation_guard: ConsolidationGuard | None = None
+    consolidation_interval: ConsolidationInterval | None = None
+    consolidation_hours: ConsolidationHours | None = None
+    prune: PrunePolicy | None = None
+    prune_threshold: PruneThreshold | None = None
+    prune_hours: PruneHours | None = None
+    alpha: Alpha | None = None
+    min_similarity: MinSimilarity | None = None
+    min_relevance: MinRelevance | None = None
+    default_limit: DefaultLimit | None = None
+    extract: Extract | None = None
+
+    def onto(self, settings: MemorySettings) -> MemorySettings:
+        """What they are then."""
+        given = msgspec.structs.asdict(self)
+        kept = {name for name, value in given.items() if value is None and name != "half_life_days"}
+        changes = {name: value for name, value in given.items() if name not in kept and value is not UNSET}
+        if isinstance(changes.get("reinforcement"), float):
+            changes["reinforcement_amount"] = changes.pop("reinforcement")
+        return msgspec.structs.replace(settings, **changes)
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one store; an empty ``kind_whitelist`` lets every type in."""
+
+    name: str = ""
+    conflict_policy: ConflictPolicy = "lww"
+    kind_whitelist: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    indexed_attributes: tuple[str, ...] = ()
+    indexes: IndexesKept = "default"
+    history: Keeping = "all"
+    memory: MemorySettings = MemorySettings()
+
+
+def usual(settings: Settings) -> StoreSettings:
+    """Those of a new store of a server with these settings."""
+    names = (name for name in MemorySettings.__struct_fields__ if name != "half_life_by_type")
+    return StoreSettings(memory=MemorySettings(**{name: getattr(settings, f"memory_{name}") for name in names}))

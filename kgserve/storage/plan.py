@@ -1,0 +1,632 @@
+"""Deciding what a write does: from the batch, the rows it meets and the time, to a change set and a report.
+
+Nothing here reads or writes anything: the writer fills a `Workspace` with the rows that a group of batches names, and
+each batch in turn is planned against it, seeing what the batches before it decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator
+from operator import attrgetter
+from typing import Generic, Literal, Protocol, Self, TypeVar
+
+import msgspec
+
+from kgserve.platform.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import (
+    ANY,
+    RUN,
+    EdgePut,
+    Fault,
+    LinkPut,
+    NodePut,
+    Rules,
+    WriteBatch,
+    check_heads,
+    conflicts,
+    edge_extras,
+    edge_fault,
+    goes_beside,
+    node_extras,
+    node_fault,
+    same_edge_extras,
+    says_nothing_new,
+    with_heads,
+)
+from kgserve.storage.model.change import Access, ChangeSet, Former, LinksState, Said, StoreState
+from kgserve.storage.model.digest import shift, shift_links
+from kgserve.storage.model.events import former_of, kind_of
+from kgserve.storage.model.fields import NO_EXTRAS, NodeExtras, Width
+from kgserve.storage.model.redirects import MERGED_INTO, refusal, survivor_of
+from kgserve.storage.model.rows import (
+    EMPTY_OBJECT,
+    EdgeKey,
+    EdgeRow,
+    LinkKey,
+    LinkRow,
+    NodeRow,
+    edge_attributes,
+    edge_stamps,
+)
+from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
+
+FIRST_POSSIBLE_TIME = 1_767_225_600_000_000
+"""Start of 2026 in microseconds, before which no version of this program ran: an earlier clock is wrong."""
+MAX_DRIFT = 60_000_000
+"""Microseconds by which the clock may be behind the last commit and still be one that drifts or was adjusted."""
+MAX_NOTED = 100
+"""Rows left out that a report lists one by one; beyond that it only counts them."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A row that was not written: its place in the request, and why."""
+
+    index: int
+    kind: Literal["node", "edge"]
+    reason: str
+    key: EdgeKey | None = None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows.
+
+    Links count as edges.
+
+    ``redirected`` are ends of edges that had been merged, each with the node that took their place. If the batch wants
+    to be told, ``rows`` are the nodes and edges that it named, as they are afterwards, and ``before`` those that it
+    changed, as they were.
+    """
+
+    nodes_created: int = 0
+    nodes_updated: int = 0
+    nodes_unchanged: int = 0
+    nodes_deleted: int = 0
+    edges_created: int = 0
+    edges_updated: int = 0
+    edges_unchanged: int = 0
+    edges_deleted: int = 0
+    skipped: list[LeftOut] = []
+    skipped_count: int = 0
+    rejected: list[LeftOut] = []
+    rejected_count: int = 0
+    redirected: dict[str, str] = {}
+    sequence: int = 0
+    rows: list[NodeRow | EdgeRow | LinkRow] = []
+    before: list[NodeRow | EdgeRow | LinkRow] = []
+
+
+class Workspace:
+    """The rows that a group of batches meets, kept up to date while they are planned.
+
+    ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
+    or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
+    there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges;
+    ``merged`` the nodes that were merged, each with the next step on the way to its survivor. ``decided`` are the nodes
+    that a batch has put or deleted. ``links`` are those that the batches name and those of deleted nodes, None where
+    there is none any more, ``links_from`` their keys by the source, and ``links_state`` what all of the store come to.
+    ``ended`` are the last versions of nodes that were deleted, as far as batches put them.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeRow] = {}
+        self.present: set[str] = set()
+        self.edges: dict[EdgeKey, EdgeRow | None] = {}
+        self.settled: Container[EdgeKey] = ()
+        self.incident: dict[str, set[EdgeKey]] = {}
+        self.merged: dict[str, str] = {}
+        self.decided: set[str] = set()
+        self.links: dict[LinkKey, LinkRow | None] = {}
+        self.links_from: dict[str, dict[LinkKey, None]] = {}
+        self.links_state: LinksState | None = None
+        self.ended: dict[str, int] = {}
+
+    def join(self, more: Workspace) -> None:
+        """Take in what a further batch meets, as it is in the store: what was decided meanwhile counts before that."""
+        new = more.present - self.decided
+        self.present |= new
+        self.nodes |= {node_id: row for node_id, row in more.nodes.items() if node_id in new}
+        self.edges = more.edges | self.edges
+        for key in more.links.keys() - self.links.keys():
+            self.put_link(key, more.links[key])
+        if self.links_state is None:
+            self.links_state = more.links_state
+        self.merged = more.merged | self.merged
+        self.ended = more.ended | self.ended
+        for node_id in more.incident:
+            self.incident[node_id] = {key for key, row in self.edges.items() if row is not None and node_id in key[:2]}
+
+    def edges_at(self, node_id: str) -> Collection[EdgeKey]:
+        """The keys of the edges of a node that a batch deletes, or that was made by a batch of the group."""
+        found = self.incident.get(node_id)
+        return [key for key, row in self.edges.items() if row and node_id in key[:2]] if found is None else found
+
+    def versions_among(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
+        """The former versions of a memory, by its edges."""
+        found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF))
+        return [each for each in found if is_version_of(self.nodes.get(each), memory)]
+
+    def survivor(self, node_id: str) -> str:
+        """The node itself, or the one that it has come to by merges."""
+        return survivor_of(self.merged, node_id)
+
+    def followed(self, key: EdgeKey) -> EdgeKey:
+        """The key of an edge between the nodes that its ends have come to; that of a merge stays as it is."""
+        if not self.merged or key[2] == MERGED_INTO:
+            return key
+        return self.survivor(key[0]), self.survivor(key[1]), key[2]
+
+    def followed_link(self, put: LinkPut) -> LinkPut:
+        """A link from the node that its source has come to."""
+        source, *rest = put.edge.key
+        if self.survivor(source) == source:
+            return put
+        return LinkPut(put.store, msgspec.structs.replace(put.edge, key=(self.survivor(source), *rest)))
+
+    def put_node(self, row: NodeRow) -> None:
+        """A node as it will be."""
+        self.nodes[row.id] = row
+        self.present.add(row.id)
+        self.decided.add(row.id)
+
+    def drop_node(self, node_id: str) -> None:
+        """A node that will be gone."""
+        del self.nodes[node_id]
+        self.present.discard(node_id)
+        self.decided.add(node_id)
+        self.merged.pop(node_id, None)
+
+    def put_edge(self, key: EdgeKey, row: EdgeRow) -> None:
+        """An edge as it will be."""
+        self.edges[key] = row
+        if self.incident:
+            for end in {row.source, row.target} & self.incident.keys():
+                self.incident[end].add(key)
+
+    def put_link(self, key: LinkKey, row: LinkRow | None) -> None:
+        """A link as it will be, None for one that will not be there."""
+        self.links[key] = row
+        self.links_from.setdefault(key.edge[0], {})[key] = None
+
+    def drop_edge(self, key: EdgeKey) -> None:
+        """An edge that will be gone."""
+        self.edges[key] = None
+        if key[2] == MERGED_INTO and self.merged.get(key[0]) == key[1]:
+            del self.merged[key[0]]
+        for end in {key[0], key[1]} & self.incident.keys():
+            self.incident[end].discard(key)
+
+
+_Row = TypeVar("_Row", EdgeRow, LinkRow)
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class _Changes(Generic[_Row, _Key]):
+    """What becomes of edges, or of links."""
+
+    def __init__(self) -> None:
+        self.created: list[_Row] = []
+        self.updated: list[_Row] = []
+        self.touched: list[_Row] = []
+        self.deleted: list[_Key] = []
+        self.removed: list[_Row] = []
+
+    @property
+    def added(self) -> list[_Row]:
+        return [*self.created, *self.updated, *self.touched]
+
+    def take(self, row: _Row, old: _Row | None, *, is_new: bool) -> None:
+        """A row as it will be; unless it ``is_new``, it differs in its time alone."""
+        (self.created if old is None else self.updated if is_new else self.touched).append(row)
+        if old is not None:
+            self.removed.append(old)
+
+
+class _Draft:
+    """The rows of one change set while it is being decided."""
+
+    def __init__(self, workspace: Workspace, sequence: int, now: int, rules: Rules) -> None:
+        self.workspace = workspace
+        self.rules = rules
+        self.sequence = sequence
+        self.now = now
+        self.now_text = format_time(now)
+        self.report = Report()
+        self.nodes_created: list[NodeRow] = []
+        self.nodes_updated: list[NodeRow] = []
+        self.nodes_deleted: list[str] = []
+        self.last_versions: list[int] = []
+        self.forgets = False
+        self.edges = _Changes[EdgeRow, EdgeKey]()
+        self.links = _Changes[LinkRow, LinkKey]()
+        self.accessed: dict[str, Access] = {}
+        self.former: list[Former] = []
+        self.said: list[Said] = []
+        self.nodes_removed: list[NodeRow] = []
+
+    def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
+        self.report.rejected_count += 1
+        if self.report.rejected_count <= MAX_NOTED:
+            self.report.rejected.append(LeftOut(index, kind, " ".join(fault)))
+
+    def skip(self, put: EdgePut, reason: str) -> None:
+        self.report.skipped_count += 1
+        if self.report.skipped_count <= MAX_NOTED:
+            self.report.skipped.append(LeftOut(put.index, "edge", reason, put.key))
+
+    def delete_edge(self, key: EdgeKey) -> None:
+        row = self.workspace.edges.get(key)
+        if row is None:
+            return
+        self.workspace.drop_edge(key)
+        self.edges.deleted.append(key)
+        self.edges.removed.append(row)
+
+    def delete_link(self, key: LinkKey) -> None:
+        row = self.workspace.links.get(key)
+        if row is None:
+            return
+        self.workspace.put_link(key, None)
+        self.links.deleted.append(key)
+        self.links.removed.append(row)
+
+    def delete_node(self, node_id: str, kept: Collection[str]) -> None:
+        """Take a node away with its edges; with a memory go its former versions, but those that are put as well."""
+        row = self.workspace.nodes.get(node_id)
+        if row is None:
+            return
+        edges = sorted(self.workspace.edges_at(node_id))
+        versions = self.workspace.versions_among(edges, node_id) if row.is_memory else []
+        for key in edges:
+            self.delete_edge(key)
+        for key in sorted(self.workspace.links_from.get(node_id, ())):
+            self.delete_link(key)
+        self.workspace.drop_node(node_id)
+        self.nodes_deleted.append(node_id)
+        self.last_versions.append(0 if self.forgets else row.version)
+        self.workspace.ended[node_id] = self.last_versions[-1]
+        self.nodes_removed.append(row)
+        if kind := kind_of(row):
+            self.former.append(Former(node_id, kind))
+        for version in versions:
+            if version not in kept:
+                self.delete_node(version, kept)
+
+    def put_node(self, put: NodePut) -> None:
+        old = self.workspace.nodes.get(put.id)
+        fault = node_fault(put, old, self.rules)
+        if fault is not None:
+            self.reject(put.index, "node", fault)
+        elif old is None:
+            self._create_node(put)
+        else:
+            self._update_node(put, old)
+
+    def _create_node(self, put: NodePut) -> None:
+        row = NodeRow(
+            put.id,
+            put.type or "",
+            put.content or "",
+            put.attributes or EMPTY_OBJECT,
+            max(put.version or 1, self.workspace.ended.get(put.id, 0) + 1),
+            self.sequence,
+            self.now if put.created_at is None else put.created_at,
+            self.now if put.updated_at is None else put.updated_at,
+            node_extras(put.extras, None),
+        )
+        self.workspace.put_node(row)
+        self.nodes_created.append(row)
+
+    def _update_node(self, put: NodePut, old: NodeRow) -> None:
+        if says_nothing_new(put, old, self.rules):
+            self.report.nodes_unchanged += 1
+            self._note_author(put, old)
+            return
+        if put.id in self.workspace.merged:
+            self.reject(put.index, "node", ("id", refusal(put.id, self.workspace.survivor(put.id))))
+            return
+        node_type = old.type if put.type is None else put.type
+        content = old.content if put.content is None else put.content
+        attributes = old.attributes if put.attributes is None else put.attributes
+        extras = node_extras(put.extras, old.extras)
+        row = NodeRow(
+            put.id,
+            node_type,
+            content,
+            attributes,
+            max(put.version or 0, old.version + 1),
+            self.sequence,
+            old.created_at if put.created_at is None else put.created_at,
+            self.now if put.updated_at is None else put.updated_at,
+            self._with_heads(put, old, extras),
+        )
+        self.workspace.put_node(row)
+        self.nodes_updated.append(row)
+        self.nodes_removed.append(old)
+        if row.type == RUN or _is_more(old) or _is_more(row):
+            former = former_of(old, row)
+            self.former += [former] if former is not None else []
+
+    def _note_author(self, put: NodePut, old: NodeRow) -> None:
+        """Have it known that somebody else has put a whole version that says what is there."""
+        author = put.extras.created_by if put.resolves and put.extras is not None else ""
+        if author and author != (old.extras or NO_EXTRAS).created_by and self.rules.keeps_history:
+            self.said.append(Said(old.id, old.version, author))
+
+    def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
+        """The extras with the other heads that there are from now on."""
+        if goes_beside(put, old, self.rules):
+            return with_heads(extras, (old.version, *conflicts(old)))
+        # Who changes a field has not looked at the other heads, and settles nothing.
+        return extras if put.resolves or not conflicts(old) else with_heads(extras, conflicts(old))
+
+    def follow(self, put: EdgePut) -> EdgePut | None:
+        """The edge between the nodes that its ends have come to by merges; None if that is one node."""
+        key = self.workspace.followed(put.key)
+        if key == put.key:
+            return put
+        if key[0] == key[1] and put.key[0] != put.key[1]:
+            self.skip(put, f'its ends were merged: both are "{key[0]}"')
+            return None
+        if len(self.report.redirected) < MAX_REDIRECTED:
+            ends = zip(put.key[:2], key[:2], strict=True)
+            self.report.redirected |= {end: survivor for end, survivor in ends if end != survivor}
+        return msgspec.structs.replace(put, key=key)
+
+    def put_edge(self, put: EdgePut, *, touch: bool) -> None:
+        if put.key in self.workspace.settled:
+            self.report.edges_unchanged += 1
+            return
+        if not self._has_ends(put, put.key[:2]):
+            return
+        old = self.workspace.edges.get(put.key)
+        if (row := self._next_edge(put, old, touch=touch)) is not None:
+            self.workspace.put_edge(put.key, row)
+            self.edges.take(row, old, is_new=row.sequence == self.sequence)
+
+    def put_link(self, put: LinkPut, *, touch: bool) -> None:
+        if not self._has_ends(put.edge, put.edge.key[:1]):
+            return
+        old = self.workspace.links.get(put.key)
+        if (edge := self._next_edge(put.edge, old and old.edge, touch=touch)) is not None:
+            row = LinkRow(put.store, edge)
+            self.workspace.put_link(put.key, row)
+            self.links.take(row, old, is_new=edge.sequence == self.sequence)
+
+    def _has_ends(self, put: EdgePut, ends: tuple[str, ...]) -> bool:
+        """Whether the nodes are there that an edge needs; if not, it is left out."""
+        present = self.workspace.present
+        missing = [end for end in dict.fromkeys(ends) if end not in present]
+        if missing:
+            self.skip(put, "no such node: " + ", ".join(f'"{end}"' for end in missing))
+        return not missing
+
+    def _next_edge(self, put: EdgePut, old: EdgeRow | None, *, touch: bool) -> EdgeRow | None:
+        """The next state of an edge, of this commit if more than its time differs; None if nothing does."""
+        fault = edge_fault(put, old)
+        if fault is not None:
+            self.reject(put.index, "edge", fault)
+            return None
+        return self._new_edge(put, touch=touch) if old is None else self._changed_edge(put, old, touch=touch)
+
+    def _new_edge(self, put: EdgePut, *, touch: bool) -> EdgeRow:
+        updated = self.now_text if touch or put.updated_at is None else put.updated_at
+        return EdgeRow(
+            *put.key,
+            1.0 if put.weight is None else put.weight,
+            edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_OBJECT),
+            put.version or 1,
+            self.sequence,
+            edge_extras(put.extras, None),
+        )
+
+    def _changed_edge(self, put: EdgePut, old: EdgeRow, *, touch: bool) -> EdgeRow | None:
+        if not touch and put.says_nothing_new(old.weight):
+            self.report.edges_unchanged += 1
+            return None
+        weight = old.weight if put.weight is None else put.weight
+        stamps = edge_stamps(old.attributes)
+        own = stamps.own if put.own is None else put.own
+        created = put.created_at or stamps.created_at
+        extras = edge_extras(put.extras, old.extras)
+        changed = (weight, own, created) != (old.weight, stamps.own, stamps.created_at)
+        changed = changed or not same_edge_extras(extras, old.extras)
+        updated = self.now_text if touch else put.updated_at or (self.now_text if changed else stamps.updated_at)
+        if not changed:
+            self.report.edges_unchanged += 1
+            if updated == stamps.updated_at:
+                return None
+        attributes = edge_attributes(created, updated, own)
+        version = max(put.version or 0, old.version + 1) if changed else old.version
+        sequence = self.sequence if changed else old.sequence
+        return EdgeRow(*put.key, weight, attributes, version, sequence, extras if changed else old.extras)
+
+    def access(self, access: Access) -> None:
+        if access.id in self.workspace.present:
+            self.accessed[access.id] = access
+
+    def finish_report(self, sequence: int) -> Report:
+        report = self.report
+        report.nodes_created = len(self.nodes_created)
+        report.nodes_updated = len(self.nodes_updated)
+        report.nodes_deleted = len(self.nodes_deleted)
+        report.edges_created = len(self.edges.created) + len(self.links.created)
+        report.edges_updated = len(self.edges.updated) + len(self.links.updated)
+        report.edges_deleted = len(self.edges.deleted) + len(self.links.deleted)
+        report.sequence = sequence
+        return report
+
+    def change_set(self, state: StoreState) -> ChangeSet | None:
+        nodes, edges, links = [*self.nodes_created, *self.nodes_updated], self.edges.added, self.links.added
+        if not (nodes or edges or links or self.removed or self.accessed or self.said):
+            return None
+        digest = shift(shift(state.digest, nodes, self.nodes_removed), edges, self.edges.removed)
+        links_state = None
+        if links or self.links.removed:
+            links_state = shift_links(self.workspace.links_state or LinksState(), links, self.links.removed)
+            self.workspace.links_state = links_state
+        return ChangeSet(
+            sequence=self.sequence,
+            time=self.now,
+            nodes_created=self.nodes_created,
+            nodes_updated=self.nodes_updated,
+            nodes_deleted=self.nodes_deleted,
+            last_versions=self.last_versions,
+            edges_created=self.edges.created,
+            edges_updated=self.edges.updated,
+            edges_touched=self.edges.touched,
+            edges_deleted=self.edges.deleted,
+            links_created=self.links.created,
+            links_updated=self.links.updated,
+            links_touched=self.links.touched,
+            links_deleted=self.links.deleted,
+            accessed=[*self.accessed.values()],
+            former=self.former,
+            said=self.said,
+            digest=digest.to_bytes(16),
+            nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
+            edges=state.edges + len(self.edges.created) - len(self.edges.deleted),
+            links=links_state,
+        )
+
+    @property
+    def removed(self) -> list[NodeRow | EdgeRow | LinkRow]:
+        """The rows that will be no more, or others, as they were."""
+        return [*self.nodes_removed, *self.edges.removed, *self.links.removed]
+
+
+def _is_more(row: NodeRow) -> bool:
+    """Whether it has something of a memory, or a name: most nodes have not."""
+    return row.extras is not None and row.extras.width is Width.MEMORY
+
+
+def commit_time(now: int, last: int) -> int:
+    """Return the time to stamp a commit with, from the clock and the last commit's stamp, all in microseconds.
+
+    Stamps rise with the sequence while the clock is at most `MAX_DRIFT` behind the last one. Beyond that the last
+    commit was stamped by a clock that was ahead, and the clock counts. A clock before `FIRST_POSSIBLE_TIME` never does.
+    """
+    is_last_wrong = last - now > MAX_DRIFT and now >= FIRST_POSSIBLE_TIME
+    return now if is_last_wrong else max(now, last + 1)
+
+
+def plan(
+    batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = ANY
+) -> tuple[ChangeSet | None, Report]:
+    """Decide one batch; ``None`` when it changes nothing. ``now``, in microseconds, is what `commit_time` takes.
+
+    Raises InvalidInput, with the workspace spoilt, when a row is wrong and the batch is not ``partial``: batches that
+    could be refused must be tried with `check` first.
+    """
+    draft = _Draft(workspace, state.sequence + 1, commit_time(now, state.time), rules)
+    draft.forgets = batch.forgets
+    kept = {put.id for put in batch.nodes} if batch.delete_nodes else set[str]()
+    for key in batch.delete_edges:
+        draft.delete_edge(key)
+    for key in batch.delete_links:
+        draft.delete_link(key)
+    for node_id in batch.delete_nodes:
+        draft.delete_node(node_id, kept)
+    for put in _last_wins(batch.nodes, _id):
+        draft.put_node(put)
+    edges = (
+        [edge for put in batch.edges if (edge := draft.follow(put)) is not None] if workspace.merged else batch.edges
+    )
+    for edge in _last_wins(edges, _key):
+        draft.put_edge(edge, touch=batch.touch)
+    for link in _last_wins(map(workspace.followed_link, batch.links), _key):
+        draft.put_link(link, touch=batch.touch)
+    for access in batch.accesses:
+        draft.access(access)
+    change = draft.change_set(state)
+    if batch.told:
+        draft.report.rows, draft.report.before = _named(batch, workspace), draft.removed
+    return change, draft.finish_report(change.sequence if change else state.sequence)
+
+
+def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
+    """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow.
+
+    KindNotAllowed when that is all there is to say against it, and Conflict for a node with too many heads, or one that
+    was merged into another.
+    """
+    if batch.partial:
+        return
+    check_heads(batch.nodes, workspace.nodes, rules)
+    gone, cut = set(batch.delete_nodes), set(batch.delete_edges)
+    _check_merged(batch, workspace, rules, gone, cut)
+    wrong: list[FieldError] = []
+    only_kinds = True
+    for put in _last_wins(batch.nodes, _id):
+        fault = node_fault(put, None if put.id in gone else workspace.nodes.get(put.id), rules)
+        if fault is not None:
+            wrong.append(FieldError(_path(batch, "nodes", put.index, fault[0]), fault[1]))
+            only_kinds = only_kinds and not rules.allows(put.type)
+    for index, fault in _edge_faults(batch, workspace, gone, cut):
+        wrong.append(FieldError(_path(batch, "edges", index, fault[0]), fault[1]))
+        only_kinds = False
+    if wrong:
+        kind = KindNotAllowed if only_kinds else InvalidInput
+        raise kind(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+
+
+def _edge_faults(
+    batch: WriteBatch, workspace: Workspace, gone: set[str], cut: set[EdgeKey]
+) -> Iterator[tuple[int, Fault]]:
+    """What is wrong with edges and links, by their places."""
+    for put in _last_wins(batch.edges, _key) if any(put.extras is not None for put in batch.edges) else ():
+        made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
+        old = None if made_again else workspace.edges.get(workspace.followed(put.key))
+        if (fault := edge_fault(put, old)) is not None:
+            yield put.index, fault
+    gone_links = set(batch.delete_links)
+    for put in _last_wins(map(workspace.followed_link, batch.links), _key):
+        made_again = put.key in gone_links or put.edge.key[0] in gone
+        row = None if made_again else workspace.links.get(put.key)
+        if (fault := edge_fault(put.edge, row and row.edge)) is not None:
+            yield put.index, fault
+
+
+def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: set[str], cut: set[EdgeKey]) -> None:
+    """Raise Conflict when a node would change that was merged, and stays so."""
+    for put in batch.nodes if workspace.merged else ():
+        into, old = workspace.merged.get(put.id), workspace.nodes.get(put.id)
+        if into is None or old is None or says_nothing_new(put, old, rules):
+            continue
+        if gone.isdisjoint((put.id, into)) and (put.id, into, MERGED_INTO) not in cut:
+            raise Conflict(refusal(put.id, workspace.survivor(put.id)))
+
+
+def _path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
+    # Who sends one row alone did not send a list, and calls a type a kind.
+    if batch.told:
+        return "kind" if field == "type" else field
+    return f"{rows}[{index}].{field}"
+
+
+def _named(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow | LinkRow]:
+    nodes = [workspace.nodes[put.id] for put in batch.nodes if put.id in workspace.nodes]
+    edges = [row for put in batch.edges if (row := workspace.edges.get(put.key)) is not None]
+    links = [row for put in batch.links if (row := workspace.links.get(put.key)) is not None]
+    return [*nodes, *edges, *links]
+
+
+class _Put(Protocol):
+    def over(self, earlier: Self) -> Self: ...
+
+
+_AnyPut = TypeVar("_AnyPut", bound=_Put)
+_id = attrgetter("id")
+_key = attrgetter("key")
+
+
+def _last_wins(puts: Iterable[_AnyPut], key: Callable[[_AnyPut], Hashable]) -> list[_AnyPut]:
+    latest: dict[Hashable, _AnyPut] = {}
+    for put in puts:
+        name = key(put)
+        earlier = latest.get(name)
+        latest[name] = put if earlier is None else put.over(earlier)
+    return list(latest.values())
+
+
+MAX_REDIRECTED = 1_000

@@ -1,0 +1,173 @@
+"""Rebuilding current rows and snapshots from the journal."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from kgserve.platform.allocator import give_back
+from kgserve.platform.durable_files import named
+from kgserve.platform.errors import JournalDamaged, Unavailable
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import Folded, write_rows
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.replay import (
+    all_accesses,
+    all_ended,
+    all_links,
+    fold_journal,
+    no_snapshot_left,
+    usable_snapshots,
+)
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.view import RowsView
+
+log = structlog.get_logger()
+
+_Slice = TypeVar("_Slice")
+
+SNAPSHOTS_KEPT = 2
+RESTS = 9
+"""So many times as long as a part of a snapshot took, the next one waits while writes come."""
+
+
+def seconds_since(started: float) -> float:
+    """Return the seconds since a value of `time.perf_counter`, to the millisecond."""
+    return round(time.perf_counter() - started, 3)
+
+
+def write_current_rows(
+    layout: Layout,
+    journal: Journal,
+    present: RowsView,
+    target: Path,
+    closing: threading.Event | None,
+    idle: Callable[[], bool],
+) -> Folded:
+    """Write the present rows to an empty folder, in half the time that snapshot and journal take, if they are whole.
+
+    It gives way unless all else is ``idle``, and raises Unavailable once the store is ``closing``.
+    """
+    try:
+        with present.reading() as rows:
+            nodes = _giving_way(rows.node_rows(), closing, idle)
+            edges = _giving_way(rows.edge_rows(), closing, idle)
+            found = write_rows(nodes, edges, rows.state, fresh_folder(target), width=rows.width)
+    except (RowsDamaged, msgspec.MsgspecError) as error:
+        log.error("rows_damaged", store=layout.name, error=str(error))
+    else:
+        give_back()
+        if not found.rebased:
+            return found
+    return fold_journal(layout, journal, fresh_folder(target))
+
+
+def _giving_way(
+    slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]
+) -> Iterator[_Slice]:
+    """Some rows at a time; unless all else is ``idle`` with rests in between."""
+    started = time.perf_counter()
+    for each in slices:
+        yield each
+        if not idle():
+            time.sleep(RESTS * (time.perf_counter() - started))
+        if closing is not None and closing.is_set():
+            raise Unavailable("this store is closing; try again shortly")
+        started = time.perf_counter()
+
+
+def take_snapshot(
+    layout: Layout,
+    journal: Journal,
+    present: RowsView,
+    closing: threading.Event | None,
+    idle: Callable[[], bool],
+    forgotten: Container[str] = (),
+) -> StoreState:
+    """Install a snapshot of all rows; the state that it is of. It gives way unless all else is ``idle``.
+
+    The numbers of nodes that are ``forgotten`` are not in it.
+
+    Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
+    """
+    snapshots = snapshot.list_snapshots(layout.journal)
+    if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last and not forgotten:
+        return snapshot.verify(snapshots[0]).state
+    rows = layout.scratch / "snapshot"
+    try:
+        folded = write_current_rows(layout, journal, present, rows, closing, idle)
+        if folded.rebased:
+            log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
+        install_snapshot(layout, journal, rows, folded.state, forgotten)
+    finally:
+        shutil.rmtree(rows, ignore_errors=True)
+    return folded.state
+
+
+def install_snapshot(
+    layout: Layout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()
+) -> None:
+    """Make a snapshot of the rows in a folder, and of the accesses, links and numbers that go with them."""
+    snapshot.write_ended(all_ended(layout, journal, state.sequence, forgotten), rows)
+    snapshot.write_accesses(all_accesses(layout, journal, state.sequence), rows)
+    snapshot.write_links(all_links(layout, journal, state.sequence), rows)
+    snapshot.install(rows, layout.journal, state)
+
+
+def open_rows(layout: Layout, journal: Journal) -> RowsView:
+    """The present rows, at the journal's last commit: as they were left, or made anew from snapshot and journal.
+
+    Raises JournalDamaged when they have seen more than the journal holds, StorageFull.
+    """
+    view = RowsView(layout.rows, layout.name)
+    if view.base_sequence > journal.last:
+        raise JournalDamaged(
+            f"{named(layout.journal)} ends at sequence {journal.last}, and the present rows have seen"
+            f" {view.base_sequence}; run `kgserve doctor --salvage`"
+        )
+    if view.base_sequence + 1 < journal.oldest:
+        renew_rows(view, layout, journal)
+        return view
+    try:
+        view.catch_up(journal.read)
+    except RowsDamaged as error:
+        log.error("rows_damaged", store=layout.name, error=str(error))
+        renew_rows(view, layout, journal)
+    return view
+
+
+def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
+    """Make the present rows anew, from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
+    started = time.perf_counter()
+    for base in usable_snapshots(layout, journal):
+        if base is None:
+            view.renew((), (), StoreState(), journal.read)
+            break
+        try:
+            state = snapshot.verify(base).state
+        except JournalDamaged:
+            log.exception("snapshot_unusable", store=layout.name)
+            continue
+        linked = snapshot.part_file(base, snapshot.LINKS) is not None
+        nodes, edges = snapshot.read_nodes(base), snapshot.read_edges(base)
+        view.renew(nodes, edges, state, journal.read, linked=linked)
+        break
+    else:
+        raise no_snapshot_left(layout, journal)
+    log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds_since(started))
+
+
+def fresh_folder(path: Path) -> Path:
+    """An empty folder at a path."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path

@@ -1,0 +1,443 @@
+"""The base: all rows of a store at one commit, in two files that are mapped into memory and never changed.
+
+Nodes are numbered in the order of their ids, edges in the order of source, target and relation type. Columns are
+checked against their sums when the file is opened, texts when they are first read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, width_of_flags
+from kgserve.storage.rows.format import (
+    BLOCK_BITS,
+    COLUMNS,
+    FIRST,
+    LAST,
+    Blocks,
+    Numbers,
+    directory_of,
+    mapped,
+    texts_of,
+)
+
+SLICE_ROWS = 4096
+SLICE_BYTES = 8 << 20
+"""Rows that are read at once when all are, and about the most bytes of their texts."""
+KNOWN_IDS = 1 << 17
+"""So many look-ups of ids are remembered."""
+MANY_IDS = 200
+BEST = 1_000
+"""Nodes with most edges that are known of a base."""
+
+
+class Base:
+    """An open base. Numbers of nodes and edges are only good for this file. Safe for any number of threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Map a file. Raises RowsDamaged, and FileNotFoundError."""
+        self.path = path
+        self._map = mapped(path)
+        self._directory, sums = directory_of(self._map, path.name)
+        self._blocks = Blocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
+        self.state = self._directory.state
+        self.nodes, self.edges = self._directory.nodes, self._directory.edges
+        self._arrays = {name: self._column(name) for name in COLUMNS}
+        column = self._arrays.__getitem__
+        self.flags_of_nodes, self.flags_of_edges = column("node_flags"), column("edge_flags")
+        self.source, self.target, self.relation = column("source"), column("target"), column("relation")
+        self.weight, self.created, self.in_edge = column("weight"), column("created"), column("in_edge")
+        self.out_at, self.in_at = column("out_at"), column("in_at")
+        self.node_at, self.edge_at = column("node_at"), column("edge_at")
+        self.node_size, self.edge_size = column("node_size"), column("edge_size")
+        self.id_at, self.hashes, self.hashed = column("id_at"), column("hashes"), column("hashed")
+        self.dated = bool(len(column("dated_nodes")) or len(column("dated_edges")))
+        self.linked = self._directory.linked
+        self.fresh = bool((self.flags_of_nodes & FRESH).any())
+        flags = np.bitwise_or.reduce(self.flags_of_nodes) | np.bitwise_or.reduce(self.flags_of_edges)
+        self.width = width_of_flags(int(flags))
+        self._ids = self._directory.sections["ids"].offset
+        directory = self._directory
+        self._texts = Blocks(texts_of(path, directory), column("text_sums").data, directory.texts_size, directory.texts)
+        # Single numbers are read through these: an element of an array costs three times as much.
+        self._hashes, self._hashed = self.hashes.data, self.hashed.data
+        self._id_at, self._node_at, self._edge_at = self.id_at.data, self.node_at.data, self.edge_at.data
+        self._node_sizes, self._edge_sizes = self.node_size.data, self.edge_size.data
+        self.out_starts, self.in_starts = self.out_at.data, self.in_at.data
+        self.sources, self.targets = self.source.data, self.target.data
+        self.relations, self.weights = self.relation.data, self.weight.data
+        self._in_edges = self.in_edge.data
+        self._bounds = {
+            kind: (column(f"dated_{kind}s").data, column(f"dated_{kind}_from").data, column(f"dated_{kind}_to").data)
+            for kind in ("node", "edge")
+        }
+        self._node_flags, self._edge_flags = self.flags_of_nodes.data, self.flags_of_edges.data
+        self._node_endings, self._edge_endings = column("node_ending").data, column("edge_ending").data
+        self.names = [name.decode() for name in self._some("names", "name_at")]
+        self.endings = self._some("endings", "ending_at")
+        self._codes = {name: code for code, name in enumerate(self.names)}
+        # A write asks for the same nodes some ten times, from planning to folding.
+        self._known: dict[str, int] = {}
+        # The mean distance of a hash from where it would be if all were evenly spread, four times.
+        self._spread = 4 * int(self.nodes**0.5) + 8
+
+    def array(self, name: str) -> Numbers:
+        """A column by its name."""
+        return self._arrays[name]
+
+    @property
+    def texts(self) -> str:
+        """The name of the file beside it that has the rows; "" for a base that never had any."""
+        return self._directory.texts
+
+    @property
+    def texts_size(self) -> int:
+        """Bytes of that file that are this base's."""
+        return self._directory.texts_size
+
+    def ids_text(self) -> memoryview:
+        """All ids, one after the other. Raises RowsDamaged."""
+        section = self._directory.sections["ids"]
+        self._blocks.check_range(section.offset, section.offset + section.size)
+        return memoryview(self._map)[section.offset : section.offset + section.size]
+
+    def sizes(self, kind: Literal["node", "edge"]) -> Numbers:
+        """Bytes of the JSON of all nodes or edges."""
+        endings = np.fromiter(map(len, self.endings), np.int64)
+        return self._arrays[f"{kind}_size"] + endings[self._arrays[f"{kind}_ending"]]
+
+    def text(self, start: int, end: int) -> memoryview:
+        """A part of the texts. Raises RowsDamaged."""
+        self._texts.check_range(start, end)
+        return memoryview(self._texts.data)[start:end]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return len(self._map) + self.texts_size
+
+    # Nodes
+
+    def number(self, node_id: str) -> int:
+        """The number of a node; -1 when there is none."""
+        found = self._known.get(node_id)
+        if found is None:
+            found = self._number(node_id)
+            if len(self._known) >= KNOWN_IDS:
+                self._known.clear()
+            self._known[node_id] = found
+        return found
+
+    def look_up(self, ids: Collection[str]) -> None:
+        """Find the numbers of many nodes at once, so that asking for each of them costs next to nothing."""
+        if not self.nodes or len(ids) < MANY_IDS:
+            return
+        known = self._known
+        new = [node_id for node_id in ids if node_id not in known]
+        if len(known) + len(new) > KNOWN_IDS:
+            known.clear()
+            new = [*ids]
+        keys = [node_id.encode() for node_id in new]
+        hashed = np.array([xxhash.xxh3_64_intdigest(key) for key in keys], "<u8")
+        places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
+        numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1).tolist()
+        # Of two ids with one hash the second is left to be looked up by itself.
+        own = zip(new, keys, numbers, strict=True)
+        known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
+
+    def forget(self) -> None:
+        """Give back the memory that look-ups have taken, once there are none for a while."""
+        self._known.clear()
+
+    def _number(self, node_id: str) -> int:
+        key = node_id.encode()
+        hashed = xxhash.xxh3_64_intdigest(key)
+        hashes, count = self._hashes, self.nodes
+        guess = (hashed * count) >> 64
+        low, high = max(guess - self._spread, 0), min(guess + self._spread, count)
+        if (low and hashes[low - 1] >= hashed) or (high < count and hashes[high] < hashed):
+            low, high = 0, count
+        at = bisect_left(hashes, hashed, low, high)
+        while at < count and hashes[at] == hashed:
+            number = self._hashed[at]
+            if self._id(number) == key:
+                return number
+            at += 1
+        return -1
+
+    def position(self, node_id: str) -> int:
+        """How many nodes have smaller ids."""
+        return bisect_left(range(self.nodes), node_id.encode(), key=self._id)
+
+    def position_from(self, key: bytes, start: int) -> int:
+        """As `position`, of an id in UTF-8 that so many others are known to be before; quick where it is near."""
+        low, step = start, 1
+        while low + step <= self.nodes and self._id(low + step - 1) < key:
+            low, step = low + step, 2 * step
+        return bisect_left(range(self.nodes), key, low, min(low + step, self.nodes), key=self._id)
+
+    def position_behind(self, node_id: str) -> int:
+        """How many nodes have ids up to this one."""
+        return bisect_right(range(self.nodes), node_id.encode(), key=self._id)
+
+    def id(self, number: int) -> str:
+        """The id of a node."""
+        return self._id(number).decode()
+
+    def ids(self, numbers: Iterable[int]) -> list[str]:
+        """The ids of nodes."""
+        data, starts, at = self._map, self._id_at, self._ids
+        return [data[at + starts[number] : at + starts[number + 1]].decode() for number in numbers]
+
+    def node(self, number: int) -> bytes:
+        """The open JSON of a node. Raises RowsDamaged."""
+        text = self._text(self._node_at[number], self._node_sizes[number])
+        return text + self.endings[self._node_endings[number]]
+
+    def node_texts(self, numbers: Numbers) -> list[bytes]:
+        """The open JSON of nodes. Raises RowsDamaged."""
+        return self._many_texts("node", numbers)
+
+    def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
+        """As `node_texts`, quicker for a few."""
+        return self._some_texts(self._node_at, self._node_sizes, self._node_endings, numbers)
+
+    # Edges
+
+    def edge_number(self, source: int, target: int, relation: str) -> int:
+        """The number of an edge between two nodes; -1 when there is none."""
+        code = self._codes.get(relation)
+        if code is None:
+            return -1
+        high = self.out_starts[source + 1]
+        at = bisect_left(self.targets, target, self.out_starts[source], high)
+        while at < high and self.targets[at] == target:
+            if self.relations[at] == code:
+                return at
+            at += 1
+        return -1
+
+    def edge_numbers(self, keys: Sequence[EdgeKey]) -> list[int]:
+        """The numbers of some edges; -1 for one that is not there. It costs a look at the ends of all there are."""
+        sources, targets = [key[0] for key in keys], [key[1] for key in keys]
+        ends = {*sources, *targets}
+        numbers, codes = dict(zip(ends, map(self.number, ends), strict=True)), self._codes
+        source = np.fromiter(map(numbers.__getitem__, sources), np.int64, len(keys))
+        target = np.fromiter(map(numbers.__getitem__, targets), np.int64, len(keys))
+        relation = np.fromiter((codes.get(key[2], -1) for key in keys), np.int64, len(keys))
+        asked = np.where((source < 0) | (target < 0), -1, (source << 32) | target)
+        own = (self.source.astype(np.int64) << 32) | self.target
+        places = np.minimum(np.searchsorted(own, asked), len(own) - 1)
+        joined = own[places] == asked
+        found = np.where(joined & (self.relation[places] == relation), places, -1).tolist()
+        # Two nodes may have more than one edge from one to the other.
+        for at in np.flatnonzero(joined & (self.relation[places] != relation)).tolist():
+            found[at] = self.edge_number(int(source[at]), int(target[at]), keys[at][2])
+        return found
+
+    def edge_position(self, source: int, target: int, relation: str, *, is_target: bool) -> int:
+        """Where an edge from a node would be among all; ``target`` is a node if ``is_target``, else a position."""
+        high = self.out_starts[source + 1]
+        at = bisect_left(self.targets, target, self.out_starts[source], high)
+        while is_target and at < high and self.targets[at] == target and self.names[self.relations[at]] < relation:
+            at += 1
+        return at
+
+    def place(self, key: EdgeKey) -> int:
+        """Where an edge that is not there would be among all."""
+        source, target = self.number(key[0]), self.number(key[1])
+        if source < 0:
+            return self.out_starts[self.position(key[0])]
+        is_target = target >= 0
+        return self.edge_position(source, target if is_target else self.position(key[1]), key[2], is_target=is_target)
+
+    def code(self, relation: str) -> int:
+        """The code of a relation type; -1 when no edge has it."""
+        return self._codes.get(relation, -1)
+
+    def edge(self, number: int) -> bytes:
+        """The JSON of an edge. Raises RowsDamaged."""
+        text = self._text(self._edge_at[number], self._edge_sizes[number])
+        return text + self.endings[self._edge_endings[number]]
+
+    def edge_texts(self, numbers: Numbers) -> list[bytes]:
+        """The JSON of edges. Raises RowsDamaged."""
+        return self._many_texts("edge", numbers)
+
+    def some_edge_texts(self, numbers: Iterable[int]) -> list[bytes]:
+        """As `edge_texts`, quicker for a few."""
+        return self._some_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
+
+    def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
+        """The edges that start, or end, at any of some nodes, those of one node in order."""
+        starts = self.out_at if outgoing else self.in_at
+        places = ranges(starts[numbers], starts[numbers + 1])
+        return places if outgoing else self.in_edge[places].astype(np.int64)
+
+    def degree(self, node: int, *, outgoing: bool) -> int:
+        """How many edges start, or end, at a node; one that the base does not have has none."""
+        starts = self.out_starts if outgoing else self.in_starts
+        return starts[node + 1] - starts[node] if node < self.nodes else 0
+
+    def edges_of(self, node: int, *, outgoing: bool) -> tuple[Sequence[int], Sequence[int]]:
+        """The edges that start, or end, at a node: their numbers and their other ends."""
+        if outgoing:
+            start, end = self.out_starts[node], self.out_starts[node + 1]
+            return range(start, end), self.targets[start:end]
+        numbers = self._in_edges[self.in_starts[node] : self.in_starts[node + 1]]
+        return numbers, [self.sources[number] for number in numbers]
+
+    def edge_ends(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Sources and targets of edges."""
+        return self.source[numbers].astype(np.int64), self.target[numbers].astype(np.int64)
+
+    # Time in the world
+
+    def nodes_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+        """Which of some nodes were true at a moment, in microseconds."""
+        return self._hold("node", self.flags_of_nodes, numbers, moment)
+
+    def node_holds(self, number: int, moment: int) -> bool:
+        """As `nodes_hold`, of one node; most say nothing of time, and cost next to nothing."""
+        return not self._node_flags[number] & DATED or self._holds("node", number, moment)
+
+    def edge_holds(self, number: int, moment: int) -> bool:
+        """As `node_holds`, of one edge."""
+        return not self._edge_flags[number] & DATED or self._holds("edge", number, moment)
+
+    def edges_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+        """Which of some edges were true at a moment, in microseconds."""
+        return self._hold("edge", self.flags_of_edges, numbers, moment)
+
+    def edge_bounds(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """From when and until when edges are true, in microseconds; `FIRST` and `LAST` for those that do not say."""
+        begun, ended = np.full(len(numbers), FIRST, np.int64), np.full(len(numbers), LAST, np.int64)
+        dated = np.flatnonzero(self.flags_of_edges[numbers] & DATED)
+        if len(dated):
+            places = _places_of(numbers[dated], self._arrays["dated_edges"])
+            begun[dated] = self._arrays["dated_edge_from"][places]
+            ended[dated] = self._arrays["dated_edge_to"][places]
+        return begun, ended
+
+    @cached_property
+    def best_connected(self) -> Numbers:
+        """The 1,000 nodes with most edges, in no order. Found once, in some milliseconds for a million nodes."""
+        ends = np.diff(self.out_at.astype(np.int64)) + np.diff(self.in_at.astype(np.int64))
+        if len(ends) <= BEST:
+            return np.arange(len(ends))
+        least = np.partition(ends, len(ends) - BEST)[-BEST]
+        more = np.flatnonzero(ends > least)
+        return np.concatenate((more, np.flatnonzero(ends == least)[: BEST - len(more)]))
+
+    def ordinals(self, numbers: Numbers) -> Numbers:
+        """The ordinals of edges; the largest number there is for those that have none."""
+        found = np.full(len(numbers), LAST, np.int64)
+        having = np.flatnonzero(self.flags_of_edges[numbers] & ORDINAL)
+        if len(having):
+            places = _places_of(numbers[having], self._arrays["ordered_edges"])
+            found[having] = self._arrays["ordinals"][places]
+        return found
+
+    def check(self) -> None:
+        """Compare every block with its sum. Raises RowsDamaged. Takes a second for some gigabytes."""
+        self._blocks.check_all()
+        self._texts.check_all()
+
+    def _hold(self, kind: str, flags: Numbers, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+        held = np.ones(len(numbers), np.bool_)
+        dated = np.flatnonzero(flags[numbers] & DATED)
+        if len(dated):
+            places = _places_of(numbers[dated], self._arrays[f"dated_{kind}s"])
+            begun = self._arrays[f"dated_{kind}_from"][places] <= moment
+            held[dated] = begun & (moment < self._arrays[f"dated_{kind}_to"][places])
+        return held
+
+    def _holds(self, kind: str, number: int, moment: int) -> bool:
+        numbers, begun, ended = self._bounds[kind]
+        place = bisect_left(numbers, number)
+        return begun[place] <= moment < ended[place]
+
+    def _id(self, number: int) -> bytes:
+        at = self._ids
+        return self._map[at + self._id_at[number] : at + self._id_at[number + 1]]
+
+    def _some(self, name: str, column: str) -> list[bytes]:
+        """The texts of a section that has few."""
+        section, places = self._directory.sections[name], self._arrays[column].tolist()
+        self._blocks.check_range(section.offset, section.offset + section.size)
+        return [self._map[section.offset + a : section.offset + b] for a, b in pairwise(places)]
+
+    def _text(self, start: int, size: int) -> bytes:
+        self._texts.check_range(start, start + size)
+        return self._texts.data[start : start + size]
+
+    def _some_texts(
+        self, places: Sequence[int], sizes: Sequence[int], ending: Sequence[int], numbers: Iterable[int]
+    ) -> list[bytes]:
+        texts, endings = self._texts, self.endings
+        data, checked = texts.data, texts.checked
+        found: list[bytes] = []
+        for number in numbers:
+            start = places[number]
+            end = start + sizes[number]
+            block = start >> BLOCK_BITS
+            if block != (end - 1) >> BLOCK_BITS or not checked[block]:
+                texts.check_range(start, end)
+            found.append(data[start:end] + endings[ending[number]])
+        return found
+
+    def _many_texts(self, kind: str, numbers: Numbers) -> list[bytes]:
+        starts = self._arrays[f"{kind}_at"][numbers].astype(np.uint64)
+        ends = starts + self._arrays[f"{kind}_size"][numbers]
+        self._texts.check_ranges(starts, ends)
+        data, endings = self._texts.data, self.endings
+        ending = self._arrays[f"{kind}_ending"][numbers].tolist()
+        parts = zip(starts.tolist(), ends.tolist(), ending, strict=True)
+        return [data[start:end] + endings[number] for start, end, number in parts]
+
+    def _column(self, name: str) -> Numbers:
+        section = self._directory.sections[name]
+        kind = np.dtype(section.type)
+        if section.size:
+            self._blocks.check_range(section.offset, section.offset + section.size)
+        found = np.frombuffer(self._map, kind, section.size // kind.itemsize, section.offset)
+        return np.broadcast_to(found, section.repeated) if section.repeated else found
+
+
+def ranges(starts: Numbers, ends: Numbers) -> Numbers:
+    """All numbers from each start up to its end, one range after the other."""
+    lengths = ends.astype(np.int64) - starts
+    total = int(lengths.sum())
+    if len(lengths) == 1:
+        return np.arange(int(starts[0]), int(ends[0]), dtype=np.int64)
+    skipped = np.repeat(starts.astype(np.int64) - (np.cumsum(lengths) - lengths), lengths)
+    return skipped + np.arange(total, dtype=np.int64)
+
+
+def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
+    """Where some numbers are among others in order, which hold them all. Those of one node are often side by side."""
+    # Of the same type: for numbers of another one all the others would be copied as such, each time.
+    own = numbers.astype(among.dtype)
+    first = int(np.searchsorted(among, own[0]))
+    beside = slice(first, first + len(own))
+    return beside if np.array_equal(among[beside], own) else np.searchsorted(among, own)
+
+
+def slices(sizes: Numbers) -> Iterator[tuple[int, int]]:
+    """Ranges of items whose texts have some sizes, none with many more texts or bytes than `SLICE_ROWS` and so on."""
+    start, count = 0, len(sizes)
+    while start < count:
+        before = np.cumsum(sizes[start : start + SLICE_ROWS], dtype=np.int64)
+        end = start + max(int(np.searchsorted(before, SLICE_BYTES)), 1)
+        yield start, end
+        start = end

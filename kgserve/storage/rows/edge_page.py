@@ -1,0 +1,148 @@
+"""A page of the edges of one node, in the order in which they are shown, without reading those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import cast
+
+import numpy as np
+
+from kgserve.storage.model.rows import EdgeRow, edge_created_at
+from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
+from kgserve.storage.rows.base import Base
+from kgserve.storage.rows.delta import Gathered, edge_data
+from kgserve.storage.rows.format import LAST, Numbers
+from kgserve.storage.rows.snapshot import Rows
+
+Key = Callable[[Numbers], Numbers]
+"""The values by which some are put in order, for those at some places among them."""
+
+
+def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
+    """Those of some edges that are of any of ``kinds``; all of them when there are none."""
+    if not kinds:
+        return found
+    relations = rows.base.relation[found.base]
+    codes = {rows.base.code(kind) for kind in kinds}
+    own = found.base[np.logical_or.reduce([relations == code for code in codes])]
+    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
+
+
+def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
+    """The edges of a kind that lead to a node: of the others, be they many, nothing is read but the kind."""
+    number = rows.number(node_id)
+    if number < 0:
+        return []
+    return [*rows.rows_of(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
+
+
+def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
+    """Some nodes, and behind them the former versions of those that are memories."""
+    found = dict.fromkeys(ids)
+    numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
+    if not len(numbers):
+        return [*found]
+    edges = [*rows.rows_of(of_kinds(rows, rows.around(numbers, outgoing=False), (VERSION_OF,)))]
+    there = rows.nodes({edge.source for edge in edges})
+    versions = (edge.source for edge in edges if is_version_of(there.get(edge.source), edge.target))
+    return [*dict.fromkeys((*found, *versions))]
+
+
+def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
+    """Those of some edges that are of none of ``kinds``."""
+    relations = rows.base.relation[found.base]
+    own = found.base[~np.isin(relations, [rows.base.code(kind) for kind in kinds])]
+    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds])
+
+
+def strong(rows: Rows, found: Gathered, least: float) -> Gathered:
+    """Those of some edges that have at least a weight."""
+    own = found.base[rows.base.weight[found.base] >= least]
+    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
+
+
+def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> Gathered:
+    """Those edges of one node, which was true at a moment, that were so as well, and whose other ends were.
+
+    As `Rows.holding` finds them, for half the price.
+    """
+    true = rows.edges_holding(found, moment)
+    own, changed = true.base, true.changed
+    ends = (rows.base.target if outgoing else rows.base.source)[own].astype(np.int64)
+    others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
+    there = rows.nodes_hold(others, moment).tolist()
+    own = own[rows.nodes_hold(ends, moment)]
+    return Gathered(own, [each for each, holds in zip(changed, there, strict=True) if holds])
+
+
+def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[list[bytes], bool]:
+    """Some edges of one node as JSON, and whether there are more; all of them are looked at, as columns.
+
+    They come by ordinal, those without one last, then by age and key.
+    """
+    own, changed = found.base, [cast("EdgeRow", version.row) for _, version in found.changed]
+    count = len(own)
+
+    def joined(places: Numbers, of_base: Callable[[Numbers], Numbers], of_row: Callable[[int], int]) -> Numbers:
+        if not changed:
+            return of_base(own[places])
+        behind = places[places >= count]
+        ahead = of_base(own[places[places < count]])
+        return np.concatenate((ahead, np.array([of_row(at - count) for at in behind.tolist()], np.int64)))
+
+    def ordinals(places: Numbers) -> Numbers:
+        return joined(places, rows.base.ordinals, lambda at: _ordinal(changed[at]))
+
+    def ages(places: Numbers) -> Numbers:
+        return joined(places, rows.base.created.__getitem__, lambda at: edge_created_at(changed[at]))
+
+    def spots(places: Numbers) -> Numbers:
+        return joined(places, lambda own: 2 * own + 1, lambda at: _spot(rows.base, found.changed[at][0], changed[at]))
+
+    def ranks(places: Numbers) -> Numbers:
+        # New edges may come between the same two of the base.
+        order = sorted((changed[at - count].key, at) for at in places[places >= count].tolist())
+        rank = {at: number for number, (_, at) in enumerate(order)}
+        return joined(places, np.zeros_like, lambda at: rank[at + count])
+
+    chosen = ranked((ordinals, ages, spots, ranks), np.arange(len(found)), start, start + limit).tolist()
+    texts = [rows.base.edge(int(own[at])) if at < count else edge_data(found.changed[at - count][1]) for at in chosen]
+    return texts, start + limit < len(found)
+
+
+def _spot(base: Base, number: int, row: EdgeRow) -> int:
+    """Where an edge stands among those of the base, whose places are odd."""
+    return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
+
+
+def ranked(keys: Sequence[Key], places: Numbers, start: int, end: int) -> Numbers:
+    """Those from ``start`` to ``end`` of some ascending places, put in order by keys, the most important first.
+
+    Nothing is put in order but them; a less important key is asked for those alone that the others do not part.
+    """
+    end = min(end, len(places))
+    if start >= end:
+        return places[:0]
+    if not keys:
+        return places[start:end]
+    values = keys[0](places)
+    parted = np.partition(values, (start, end - 1))
+    low, high = parted[start], parted[end - 1]
+    below = int(np.count_nonzero(values < low))
+    first, last = places[values == low], places[values == high]
+    if low == high:
+        return ranked(keys[1:], first, start - below, end - below)
+    between = places[(values > low) & (values < high)]
+    between = between[np.lexsort([key(between) for key in reversed(keys)])]
+    return np.concatenate(
+        (
+            ranked(keys[1:], first, start - below, len(first)),
+            between,
+            ranked(keys[1:], last, 0, end - below - len(first) - len(between)),
+        )
+    )
+
+
+def _ordinal(row: EdgeRow) -> int:
+    ordinal = row.extras.ordinal if row.extras is not None else None
+    return LAST if ordinal is None else ordinal

@@ -1,0 +1,453 @@
+"""Making a base out of another one and what has changed since, without looking at the rows that stay as they are.
+
+What stays has its columns copied, with what is new between; its text stays where it is, and the new ones are added at
+the end of that file. Once half of the texts there are no longer used, the others are copied into a new file. Numbers
+change, in the same order, so that what was sorted still is. A row that stays takes 150 bytes of memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+
+from kgserve.platform.durable_files import sync_folder
+from kgserve.storage.model.change import NetChange, StoreState
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_at
+from kgserve.storage.rows.base import Base
+from kgserve.storage.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
+from kgserve.storage.rows.endings import Endings
+from kgserve.storage.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers, RowsFile, TextsFile
+
+TEXTS_SUFFIX = ".texts"
+USED = 2
+"""A file of texts is not added to once it has more than so many times what is used of it."""
+COPIED_BYTES = 16 << 20
+
+
+class NodePut(msgspec.Struct, frozen=True, gc=False):
+    """A node as it is now, its number in the base or -1, and its JSON if it has been made."""
+
+    row: NodeRow
+    number: int = -1
+    data: bytes | None = None
+
+
+class EdgePut(msgspec.Struct, frozen=True, gc=False):
+    """As `NodePut`, of an edge."""
+
+    row: EdgeRow
+    number: int = -1
+    data: bytes | None = None
+
+
+class Changes(msgspec.Struct):
+    """What is to be folded into a base: rows that are new or other, and the numbers of those that are gone."""
+
+    nodes: list[NodePut]
+    edges: list[EdgePut]
+    nodes_gone: list[int]
+    edges_gone: list[int]
+    linked: bool = False
+
+
+def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
+    """What changes of a base and the commits after them come to."""
+
+    def edge_number(key: EdgeKey) -> int:
+        source, target = base.number(key[0]), base.number(key[1])
+        return base.edge_number(source, target, key[2]) if source >= 0 and target >= 0 else -1
+
+    # What is created is in the base only if the changes have taken it away.
+    nodes = {put.row.id: put for put in changes.nodes}
+    gone = bool(changes.nodes_gone)
+    nodes |= {key: NodePut(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
+    nodes |= {key: NodePut(row, base.number(key)) for key, row in net.nodes_updated.items()}
+    edges = {put.row.key: put for put in changes.edges}
+    gone = bool(changes.edges_gone)
+    edges |= {key: EdgePut(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
+    edges |= {key: EdgePut(row, edge_number(key)) for key, row in net.edges_updated.items()}
+    for node_id in net.nodes_deleted:
+        nodes.pop(node_id, None)
+    for key in net.edges_deleted:
+        edges.pop(key, None)
+    nodes_gone = {*changes.nodes_gone, *map(base.number, net.nodes_deleted)} - {put.number for put in nodes.values()}
+    edges_gone = {*changes.edges_gone, *map(edge_number, net.edges_deleted)} - {put.number for put in edges.values()}
+    linked = changes.linked or net.linked
+    return Changes([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked)
+
+
+def fold(
+    base: Base, changes: Changes, state: StoreState, path: Path, *, durable: bool = True, copying: bool = False
+) -> None:
+    """Write a new base, whole or not there. ``state`` is what the rows come to. Raises OSError.
+
+    One that is not ``durable`` may be torn by a power loss. ``copying``: into a file of texts of its own, in which
+    nothing is that is not used.
+    """
+    aside = path.with_name(path.name + ".new")
+    kept = 0 if copying or not _is_worth_adding_to(base) else base.texts_size
+    texts = path.parent / (base.texts if kept else f"{state.sequence}-{time.time_ns()}{TEXTS_SUFFIX}")
+    try:
+        with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
+            rows.seek(kept)
+            made = _Fold(base, changes, RowsFile(file), TextsFile(rows), copying=not kept)
+            made.run(state, texts.name)
+            if durable:
+                os.fsync(rows.fileno())
+                os.fsync(file.fileno())
+        aside.rename(path)
+        if durable:
+            sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+            if kept:
+                os.truncate(texts, kept)
+            else:
+                texts.unlink(missing_ok=True)
+            # There already if its name could not be synced.
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _is_worth_adding_to(base: Base) -> bool:
+    """Whether enough of its file of texts is used."""
+    used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
+    return base.texts_size <= USED * used
+
+
+class _Splice:
+    """Some of the old items, in order, and new ones between them."""
+
+    def __init__(self, kept: Numbers, cuts: Numbers) -> None:
+        """``kept``: their old numbers; ``cuts``: how many of them are before each new item."""
+        self.kept = kept
+        self._cuts = cuts
+        self.kept_at = np.arange(len(kept)) + np.cumsum(np.bincount(cuts, minlength=len(kept)))[: len(kept)]
+        self.new_at = np.arange(len(cuts)) + cuts
+        self.count = len(kept) + len(cuts)
+
+    def column(self, name: str, old: Numbers, new: Sequence[int | float] | Numbers) -> Numbers:
+        """A column of all items; ``old`` are the values of those that are kept."""
+        found = np.empty(self.count, COLUMNS[name])
+        found[self.kept_at] = old
+        found[self.new_at] = np.asarray(new, COLUMNS[name])
+        return found
+
+    def offsets(self, old_at: Numbers, new: Sequence[bytes]) -> Numbers:
+        """Where each text begins, and the last one ends."""
+        found = np.zeros(self.count + 1, "<u8")
+        lengths = found[1:]
+        lengths[self.kept_at] = (old_at[1:] - old_at[:-1])[self.kept]
+        lengths[self.new_at] = [len(text) for text in new]
+        np.cumsum(found, out=found)
+        return found
+
+    def pieces(self, old_at: Numbers, old: memoryview, new: Sequence[bytes]) -> Iterator[bytes | memoryview]:
+        """All texts in order, those that follow each other in the old file in one piece."""
+        breaks = np.flatnonzero(np.diff(self.kept) != 1) + 1
+        edges = np.unique(np.concatenate((breaks, self._cuts, [0, len(self.kept)]))).tolist()
+        cuts, next_ = self._cuts.tolist(), 0
+        for start, end in zip(edges, (*edges[1:], None), strict=True):
+            while next_ < len(cuts) and cuts[next_] == start:
+                yield new[next_]
+                next_ += 1
+            if end is not None and end > start:
+                first, last = int(self.kept[start]), int(self.kept[end - 1])
+                yield old[int(old_at[first]) : int(old_at[last + 1])]
+
+
+class _Keys(NamedTuple):
+    """What identifies edges, in numbers and in order: by source, target and relation type."""
+
+    source: Numbers
+    target: Numbers
+    relation: Numbers
+
+    def places(self, others: _Keys) -> Numbers:
+        """How many of these are before each of some others."""
+        own, asked = self._pairs(), others._pairs()
+        found = np.searchsorted(own, asked, "left")
+        # Few pairs of nodes have more than one edge.
+        for at in np.flatnonzero(np.searchsorted(own, asked, "right") > found).tolist():
+            end = np.searchsorted(own, asked[at], "right")
+            found[at] += np.searchsorted(self.relation[found[at] : end], others.relation[at])
+        return found
+
+    def _pairs(self) -> Numbers:
+        return (self.source.astype(np.uint64) << np.uint64(32)) | self.target.astype(np.uint64)
+
+
+class _Fold:
+    """One fold: nodes first, for edges are told by the numbers of their ends."""
+
+    def __init__(self, base: Base, changes: Changes, writer: RowsFile, texts: TextsFile, *, copying: bool) -> None:
+        """With ``copying`` what stays is written to ``texts`` as well; without it is there already."""
+        self._base = base
+        self._changes = changes
+        self._writer = writer
+        self._texts = texts
+        self._copying = copying
+        keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
+        self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
+        kept = _kept(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
+        self._splice = _Splice(kept, np.searchsorted(kept, self._positions()))
+        self._stays = np.full(base.nodes, NOWHERE, "<u4")
+        self._stays[self._splice.kept] = self._splice.kept_at
+        self._new_number = self._stays.copy()
+        replaced = [
+            (put.number, at) for put, at in zip(self._nodes, self._splice.new_at, strict=True) if put.number >= 0
+        ]
+        self._new_number[[number for number, _ in replaced]] = [at for _, at in replaced]
+        self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
+        self._kept_edges = _kept(base.edges, (put.number for put in changes.edges), changes.edges_gone)
+        used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
+        self._endings = Endings(base.endings, np.flatnonzero(sum(map(self._counted, used))).tolist())
+
+    def _positions(self) -> list[int]:
+        """Where each node goes among those of the base."""
+        at, found = 0, list[int]()
+        for key, put in zip(self._ids, self._nodes, strict=True):
+            at = put.number if put.number >= 0 else self._base.position_from(key, at)
+            found.append(at)
+        return found
+
+    def run(self, state: StoreState, texts: str) -> None:
+        """Write both files, the second of which has a name."""
+        self._write_nodes()
+        edges = self._write_edges()
+        self._texts.finish()
+        sums = np.array(self._texts.sums, "<u8")
+        if not self._copying:
+            sums = np.concatenate((self._base.array("text_sums"), sums))
+        self._writer.column("text_sums", sums)
+        self._writer.texts("endings", "ending_at", self._endings.texts)
+        state = StoreState(state.sequence, state.time, state.digest, self._splice.count, edges)
+        linked = self._base.linked or self._changes.linked
+        self._writer.finish(state, texts, self._texts.offset, linked=linked)
+
+    def _write_nodes(self) -> None:
+        base, splice, puts, writer = self._base, self._splice, self._nodes, self._writer
+        flags = [node_flags(put.row.extras) for put in puts]
+        writer.column("node_flags", splice.column("node_flags", base.flags_of_nodes[splice.kept], flags))
+        writer.column("id_at", splice.offsets(base.id_at, self._ids))
+        with writer.text("ids"):
+            for piece in splice.pieces(base.id_at, base.ids_text(), self._ids):
+                writer.write(piece)
+        self._write_texts("node", splice, [put.data or encode_node(put.row) for put in puts])
+        self._write_hashes()
+        self._write_dated(
+            "node", [(int(n), put.row) for n, put, f in zip(splice.new_at, puts, flags, strict=True) if f & DATED]
+        )
+
+    def _write_hashes(self) -> None:
+        there = self._stays[self._base.hashed]
+        stays = there != NOWHERE
+        hashes = np.concatenate(
+            (self._base.hashes[stays], np.array([xxhash.xxh3_64_intdigest(each) for each in self._ids], "<u8"))
+        )
+        numbers = np.concatenate((there[stays], self._splice.new_at.astype("<u4")))
+        order = np.argsort(hashes, kind="stable")
+        self._writer.column("hashes", hashes[order])
+        self._writer.column("hashed", numbers[order])
+
+    def _write_edges(self) -> int:
+        base, writer = self._base, self._writer
+        kept = self._kept_edges
+        names, codes = self._names(kept)
+        puts = self._changes.edges
+        order, keys = self._in_order(puts, codes)
+        # Looked at as they came, and put in order then: rows that came together lie together in memory.
+        rows = [put.row for put in puts]
+        texts = [put.data or encode_edge(put.row) for put in puts]
+        texts = [texts[at] for at in order.tolist()]
+        weight = np.array([row.weight for row in rows])[order]
+        created = np.array([edge_created_at(row) for row in rows], np.int64)[order]
+        flags = np.array([edge_flags(row.extras) for row in rows], np.uint8)[order]
+        recoded = np.array([codes.get(name, 0) for name in base.names], "<u4")
+        old = _Keys(
+            self._new_number[base.source[kept]],
+            self._new_number[base.target[kept]],
+            recoded[base.relation[kept]] if len(kept) else kept,
+        )
+        splice = _Splice(kept, old.places(keys))
+        source, target, relation = (
+            splice.column(name, *each) for name, *each in zip(("source", "target", "relation"), old, keys, strict=True)
+        )
+        writer.column("source", source)
+        writer.column("target", target)
+        writer.column("relation", relation)
+        writer.column("weight", splice.column("weight", base.weight[kept], weight))
+        writer.column("created", splice.column("created", base.created[kept], created))
+        writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], flags))
+        self._write_adjacency(source, target)
+        self._write_texts("edge", splice, texts)
+        writer.texts("names", "name_at", [name.encode() for name in names])
+        new = [(int(splice.new_at[at]), rows[order[at]], flags[at]) for at in np.flatnonzero(flags)]
+        number = np.full(base.edges, NOWHERE, "<u4")
+        number[kept] = splice.kept_at
+        self._write_dated("edge", [(n, row) for n, row, f in new if f & DATED], number)
+        self._write_ordinals([(n, row) for n, row, f in new if f & ORDINAL], number)
+        return splice.count
+
+    def _number(self, node_id: str) -> int:
+        """The number that a node will have."""
+        found = self._numbers.get(node_id)
+        return self._new_number.data[self._base.number(node_id)] if found is None else found
+
+    def _in_order(self, puts: list[EdgePut], codes: dict[str, int]) -> tuple[Numbers, _Keys]:
+        """The order of edges by their keys, and the keys in that order."""
+        sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
+        number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
+        found = _Keys(
+            np.array([number[each] for each in sources], np.uint64),
+            np.array([number[each] for each in targets], np.uint64),
+            np.array([codes[put.row.relation_type] for put in puts], np.uint64),
+        )
+        order = np.lexsort((found.relation, found.target, found.source))
+        return order, _Keys(*(each[order] for each in found))
+
+    def _names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
+        """The relation types in use, in order, and their codes."""
+        base = self._base
+        used = np.flatnonzero(np.bincount(base.relation[kept], minlength=len(base.names))) if len(kept) else ()
+        names = sorted({base.names[code] for code in used} | {put.row.relation_type for put in self._changes.edges})
+        return names, {name: code for code, name in enumerate(names)}
+
+    def _write_adjacency(self, source: Numbers, target: Numbers) -> None:
+        count = self._splice.count
+        self._writer.column("out_at", _starts(source, count))
+        self._writer.column("in_at", _starts(target, count))
+        self._writer.column("in_edge", np.argsort(target, kind="stable"))
+
+    def _counted(self, endings: Numbers) -> Numbers:
+        return np.bincount(endings, minlength=len(self._base.endings))
+
+    def _write_texts(self, kind: str, splice: _Splice, new: list[bytes]) -> None:
+        """Those of new rows, which are parted from their endings here, and columns that say where all are."""
+        base, kept = self._base, splice.kept
+        numbers = self._endings.part(kind, new)
+        was = self._endings.renumbered[base.array(f"{kind}_ending")[kept]]
+        self._writer.column(f"{kind}_ending", splice.column(f"{kind}_ending", was, numbers))
+        places, sizes = base.array(f"{kind}_at")[kept], base.array(f"{kind}_size")[kept]
+        if self._copying:
+            places = self._copied(places, sizes)
+        added = self._texts.add(new)
+        self._writer.column(f"{kind}_at", splice.column(f"{kind}_at", places, added))
+        self._writer.column(f"{kind}_size", splice.column(f"{kind}_size", sizes, [len(text) for text in new]))
+
+    def _copied(self, places: Numbers, sizes: Numbers) -> Numbers:
+        """Copy texts, those that follow each other in one piece; where they are now."""
+        ends = places.astype(np.uint64) + sizes
+        found = self._texts.offset + np.cumsum(sizes, dtype=np.uint64) - sizes
+        runs = np.flatnonzero(places[1:] != ends[:-1]) + 1
+        for first, last in pairwise([0, *runs.tolist(), len(places)] if len(places) else []):
+            for start in range(int(places[first]), int(ends[last - 1]), COPIED_BYTES):
+                self._texts.write(self._base.text(start, min(start + COPIED_BYTES, int(ends[last - 1]))))
+        return found
+
+    def _write_dated(
+        self, kind: str, new: Iterable[tuple[int, NodeRow | EdgeRow]], number: Numbers | None = None
+    ) -> None:
+        """The bounds of what says when it is true, in the order of numbers."""
+        old = self._base.array(f"dated_{kind}s")
+        there = (self._stays if number is None else number)[old]
+        found = [(n, _or(row.extras.valid_from, FIRST), _or(row.extras.valid_to, LAST)) for n, row in new if row.extras]
+        columns = [f"dated_{kind}s", f"dated_{kind}_from", f"dated_{kind}_to"]
+        self._sparse(columns, there, found)
+
+    def _write_ordinals(self, new: Iterable[tuple[int, EdgeRow]], number: Numbers) -> None:
+        there = number[self._base.array("ordered_edges")]
+        found = [(n, _or(row.extras.ordinal, 0)) for n, row in new if row.extras]
+        self._sparse(["ordered_edges", "ordinals"], there, found)
+
+    def _sparse(self, columns: list[str], there: Numbers, new: Sequence[tuple[int, ...]]) -> None:
+        """Columns of few rows: their numbers, and a value or two of each."""
+        stays = there != NOWHERE
+        old = [there[stays], *(self._base.array(name)[stays] for name in columns[1:])]
+        added = list(zip(*new, strict=True)) or [()] * len(columns)
+        joined = [
+            np.concatenate((values, np.array(more, COLUMNS[name])))
+            for name, values, more in zip(columns, old, added, strict=True)
+        ]
+        order = np.argsort(joined[0], kind="stable")
+        for name, values in zip(columns, joined, strict=True):
+            self._writer.column(name, values[order])
+
+
+def _kept(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:
+    """The numbers of what stays as it is."""
+    stays = np.ones(count, np.bool_)
+    stays[[number for number in replaced if number >= 0]] = False
+    stays[gone] = False
+    return np.flatnonzero(stays)
+
+
+def _starts(values: Numbers, count: int) -> Numbers:
+    """Where the entries of each number up to ``count`` begin, were ``values`` sorted."""
+    return np.concatenate(([0], np.cumsum(np.bincount(values, minlength=count))))
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+SLICE_ROWS = 500_000
+SLICE_BYTES = 256 << 20
+"""Rows that are put together at once when a base is made of all of them."""
+
+
+def write_empty(path: Path) -> None:
+    """Write a base without rows, as of before the first commit. Raises OSError."""
+    with path.open("wb", buffering=0) as file:
+        writer = RowsFile(file)
+        for name in COLUMNS:
+            writer.column(name, np.zeros(int(name in OFFSETS)))
+        for name in TEXTS:
+            with writer.text(name):
+                pass
+        writer.finish(StoreState())
+
+
+def build(
+    folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, *, linked: bool = False
+) -> Base:
+    """A base of rows in any order, made in slices in a folder of its own. Raises OSError."""
+    path = folder / "empty"
+    write_empty(path)
+    base = Base(path)
+    for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
+        change = Changes([], [], [], [], linked)
+        change.nodes = [NodePut(row) for row in rows if isinstance(row, NodeRow)]
+        change.edges = [EdgePut(row) for row in rows if isinstance(row, EdgeRow)]
+        path = folder / str(number)
+        fold(base, change, state, path)
+        base.path.unlink()
+        base = Base(path)
+    if base.state.sequence != state.sequence:
+        fold(base, Changes([], [], [], [], linked), state, folder / "none")
+        base = Base(folder / "none")
+    return base
+
+
+def _slices(rows: Iterable[NodeRow] | Iterable[EdgeRow]) -> Iterator[list[NodeRow | EdgeRow]]:
+    found: list[NodeRow | EdgeRow] = []
+    size = 0
+    for row in rows:
+        found.append(row)
+        size += len(row.attributes) + (len(row.content) if isinstance(row, NodeRow) else 0)
+        if len(found) >= SLICE_ROWS or size >= SLICE_BYTES:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found

@@ -1,0 +1,334 @@
+"""The two files of a base: columns and texts, and how what is written there is known to be whole.
+
+    magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 4 KiB before them · directory
+    (JSON) · its length and its sum
+
+Columns are plain arrays in little-endian order, so that a walk is arithmetic on them, each in as few bytes as its
+largest number takes, and of one value alone where all are the same. The rows themselves are JSON in a file of texts, to
+whose end each base adds what is new; one base says how much of the file is its, and has the sums. What many rows end
+with is beside the columns, once.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import write_all
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.digest import Stated
+from kgserve.storage.rows.encoding import RowsDamaged, RowsOfAnotherFormat
+
+MAGIC = b"KGROWS03"
+_KIND = MAGIC[:6]
+ALIGNMENT = 64
+BLOCK_BITS = 12
+BLOCK = 1 << BLOCK_BITS
+FOOTER = 24
+NOWHERE = 0xFFFFFFFF
+"""The number of a node or an edge that is none."""
+
+Numbers = NDArray[Any]
+Bytes = mmap.mmap | bytes
+
+COLUMNS = {
+    "id_at": "<u8",
+    "node_at": "<u8",
+    "node_size": "<u4",
+    "node_ending": "<u4",
+    "node_flags": "u1",
+    "hashes": "<u8",
+    "hashed": "<u4",
+    "out_at": "<u4",
+    "in_at": "<u4",
+    "source": "<u4",
+    "target": "<u4",
+    "relation": "<u4",
+    "weight": "<f8",
+    "created": "<i8",
+    "edge_flags": "u1",
+    "edge_at": "<u8",
+    "edge_size": "<u4",
+    "edge_ending": "<u4",
+    "in_edge": "<u4",
+    "name_at": "<u8",
+    "ending_at": "<u8",
+    "dated_nodes": "<u4",
+    "dated_node_from": "<i8",
+    "dated_node_to": "<i8",
+    "dated_edges": "<u4",
+    "dated_edge_from": "<i8",
+    "dated_edge_to": "<i8",
+    "ordered_edges": "<u4",
+    "ordinals": "<i8",
+    "text_sums": "<u8",
+}
+"""Names of the columns, and the widest type of each. ``node_at`` and ``edge_at`` are the places of rows in the file of
+texts, and the sums of its blocks ``text_sums``; ``node_ending`` and ``edge_ending`` say which of the endings is behind
+each; ``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the order of their
+targets."""
+OFFSETS = ("id_at", "out_at", "in_at", "name_at", "ending_at")
+"""Columns that say where texts or lists begin in another one, with one more entry than there are of them."""
+TEXTS = ("ids", "names", "endings")
+_NARROW = ("u1", "<u2", "<u4")
+FIRST, LAST = -(1 << 63), (1 << 63) - 1
+"""The bounds of what has been true for ever, and always will be."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Where a column or a text is in the file, in bytes.
+
+    Of a column also its type, and how often its value is meant if it has but one, else 0.
+    """
+
+    offset: int
+    size: int
+    type: str = ""
+    repeated: int = 0
+
+
+class Directory(Stated, frozen=True):
+    """The end of the file: the state that its rows are of, and where everything is.
+
+    ``texts`` is the name of the file beside it that has the rows, in so many bytes. ``linked``: the store may have
+    links, which are no rows of it.
+    """
+
+    sections: dict[str, Section]
+    texts: str = ""
+    texts_size: int = 0
+    linked: bool = False
+
+
+class Blocks:
+    """Bytes that are compared with their sums, block by block, before they are used."""
+
+    def __init__(self, data: Bytes, sums: Sequence[int], end: int, name: str) -> None:
+        """``sums`` are those of the blocks up to ``end``; ``name`` is the file's, for errors."""
+        self.data = data
+        self.checked = bytearray(len(sums))
+        self._sums = sums
+        self._end = end
+        self._name = name
+
+    def check(self, blocks: Iterable[int]) -> None:
+        """Compare some blocks. Raises RowsDamaged."""
+        data, sums, end, checked = memoryview(self.data), self._sums, self._end, self.checked
+        for block in blocks:
+            start = block << BLOCK_BITS
+            if xxhash.xxh3_64_intdigest(data[start : min(start + BLOCK, end)]) != sums[block]:
+                raise RowsDamaged(f"{self._name} does not fit its checksums at offset {start}")
+            checked[block] = 1
+
+    def check_all(self) -> None:
+        """Compare every block. Raises RowsDamaged. Takes a second for some gigabytes."""
+        self.check(range(len(self._sums)))
+
+    def check_range(self, start: int, end: int) -> None:
+        """Compare what has not been yet from one place to another. Raises RowsDamaged."""
+        checked = self.checked
+        blocks = range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1)
+        self.check([block for block in blocks if not checked[block]])
+
+    def check_ranges(self, starts: Numbers, ends: Numbers) -> None:
+        """As `check_range`, of many ranges, most of which are in one block or two."""
+        bits, one = np.uint64(BLOCK_BITS), np.uint64(1)
+        first, last = (starts >> bits).astype(np.int64), ((ends - one) >> bits).astype(np.int64)
+        checked = np.frombuffer(self.checked, np.uint8)
+        outer = np.concatenate((first, last))
+        self.check(np.unique(outer[checked[outer] == 0]).tolist())
+        for at in np.flatnonzero(last - first > 1).tolist():
+            self.check_range(int(starts[at]), int(ends[at]))
+
+
+def read_directory(path: Path) -> Directory:
+    """What a file says at its end, with nothing else looked at. Raises RowsDamaged, and FileNotFoundError."""
+    with mapped(path) as data:
+        return directory_of(data, path.name)[0]
+
+
+def mapped(path: Path, size: int = 0) -> mmap.mmap:
+    """A file in memory, or so many bytes of it. Raises RowsDamaged when it has fewer, and FileNotFoundError."""
+    if path.is_dir() or (path.is_symlink() and not path.exists()):
+        raise RowsDamaged(f"{path.name} is no file")
+    with path.open("rb") as file:
+        try:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise RowsDamaged(f"{path.name} is empty, or cut off") from None
+
+
+def texts_of(path: Path, directory: Directory) -> Bytes:
+    """The texts of the base at a path. Raises RowsDamaged."""
+    if not directory.texts_size:
+        return b""
+    try:
+        return mapped(path.with_name(directory.texts), directory.texts_size)
+    except FileNotFoundError:
+        raise RowsDamaged(f"{directory.texts} is not there") from None
+
+
+def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
+    """What a file says at its end, and the sums of its blocks. Raises RowsDamaged."""
+    end = len(data)
+    if end < FOOTER + len(MAGIC) or data[: len(MAGIC)] != MAGIC or data[end - 8 :] != MAGIC:
+        if end > FOOTER and data[: len(_KIND)] == data[end - 8 : end - 8 + len(_KIND)] == _KIND:
+            raise RowsOfAnotherFormat(f"{name} is of another version")
+        raise RowsDamaged(f"{name} is no file of rows")
+    length, expected = (int.from_bytes(data[end - at : end - at + 8], "little") for at in (24, 16))
+    text = data[max(end - FOOTER - length, 0) : end - FOOTER]
+    if xxhash.xxh3_64_intdigest(text) != expected:
+        raise RowsDamaged(f"{name} has a directory that does not fit its checksum")
+    try:
+        directory = decode_json(text, Directory)
+        sums = directory.sections["sums"]
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise RowsDamaged(f"{name} has no directory of ours: {error}") from error
+    if set(directory.sections) != {*COLUMNS, *TEXTS, "sums"}:
+        raise RowsDamaged(f"{name} is of another format")
+    return directory, np.frombuffer(data, "<u8", sums.size // 8, sums.offset).data
+
+
+_BUFFERED = 4 << 20
+_JOINED = 1_000
+
+
+class SummedFile:
+    """A file that is being written, from a multiple of a block's size on; syncing is the caller's."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.offset = file.seek(0, 1)
+        self._file = file
+        self._pending = bytearray()
+        self._hash = xxhash.xxh3_64()
+        self._hashed = 0
+        self.sums: list[int] = []
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add to it."""
+        self.offset += len(data)
+        if len(data) > _BUFFERED:
+            self._flush()
+            self._out(memoryview(data))
+            return
+        self._pending += data
+        if len(self._pending) > _BUFFERED:
+            self._flush()
+
+    def end_block(self) -> None:
+        """Write what is pending, and take the sum of the block that is begun."""
+        self._flush()
+        if self._hashed:
+            self.sums.append(self._hash.intdigest())
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, bytearray()
+        self._out(memoryview(pending))
+
+    def _out(self, data: memoryview) -> None:
+        write_all(self._file.fileno(), data)
+        if self._hashed:
+            data = self._begin_block(data)
+        whole = len(data) - len(data) % BLOCK
+        self.sums += [xxhash.xxh3_64_intdigest(data[at : at + BLOCK]) for at in range(0, whole, BLOCK)]
+        self._begin_block(data[whole:])
+
+    def _begin_block(self, data: memoryview) -> memoryview:
+        """Add to the sum of the block that is begun; what belongs to the next ones."""
+        part = data[: BLOCK - self._hashed]
+        self._hash.update(part)
+        self._hashed += len(part)
+        if self._hashed == BLOCK:
+            self.sums.append(self._hash.intdigest())
+            self._hash.reset()
+            self._hashed = 0
+        return data[len(part) :]
+
+
+class TextsFile(SummedFile):
+    """Rows at the end of a file of texts."""
+
+    def add(self, texts: Sequence[bytes]) -> Numbers:
+        """Add texts; where each of them is."""
+        sizes = np.array([len(text) for text in texts], np.uint64)
+        places = self.offset + np.cumsum(sizes) - sizes
+        for first in range(0, len(texts), _JOINED):
+            self.write(b"".join(texts[first : first + _JOINED]))
+        return places
+
+    def finish(self) -> None:
+        """Fill the last block, so that the next base begins with one of its own."""
+        self.write(bytes(-self.offset % BLOCK))
+        self.end_block()
+
+
+class RowsFile(SummedFile):
+    """A file of columns that is being written. `finish` makes it whole."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self._sections: dict[str, Section] = {}
+        self.write(MAGIC)
+
+    def column(self, name: str, values: Numbers) -> None:
+        """A section with a column."""
+        found, repeated = _narrowed(np.ascontiguousarray(values, COLUMNS[name]))
+        with self.text(name, found.dtype.str, repeated):
+            self.write(found.data.cast("B"))
+
+    def text(self, name: str, type_: str = "", repeated: int = 0) -> _Section:
+        """A section; what is written within it is in it."""
+        self.write(bytes(-self.offset % ALIGNMENT))
+        return _Section(self, name, type_, repeated)
+
+    def texts(self, name: str, column: str, texts: Sequence[bytes]) -> None:
+        """A section with texts one after the other, and a column that says where each begins."""
+        self.column(column, np.cumsum([0, *map(len, texts)]))
+        with self.text(name):
+            self.write(b"".join(texts))
+
+    def finish(self, state: StoreState, texts: str = "", texts_size: int = 0, *, linked: bool = False) -> None:
+        """Write sums and directory; ``state`` is what the rows are, which are in so many bytes of ``texts``."""
+        self.write(bytes(-self.offset % ALIGNMENT))
+        self.end_block()
+        sums = np.array(self.sums, "<u8").tobytes()
+        self._sections["sums"] = Section(self.offset, len(sums))
+        directory = msgspec.json.encode(
+            Directory.of(state, sections=self._sections, texts=texts, texts_size=texts_size, linked=linked)
+        )
+        tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
+        write_all(self._file.fileno(), sums + directory + tail + MAGIC)
+
+    def leave(self, name: str, start: int, type_: str, repeated: int) -> None:
+        """A section has ended."""
+        self._sections[name] = Section(start, self.offset - start, type_, repeated)
+
+
+class _Section:
+    def __init__(self, writer: RowsFile, name: str, type_: str, repeated: int) -> None:
+        self._writer, self._start, self._of = writer, writer.offset, (type_, repeated)
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.leave(self._name, self._start, *self._of)
+
+
+def _narrowed(values: Numbers) -> tuple[Numbers, int]:
+    """A column as it is written, and how often its value is meant if that is one."""
+    if len(values) > 1 and (values == values[0]).all():
+        return values[:1], len(values)
+    if values.dtype.kind == "u" and len(values):
+        most = values.max()
+        return values.astype(next((each for each in _NARROW if most <= np.iinfo(each).max), values.dtype)), 0
+    return values, 0

@@ -1,0 +1,424 @@
+"""Reading the rows of one commit, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import cast
+
+import numpy as np
+
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.fields import Width
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
+from kgserve.storage.rows.base import SLICE_BYTES, SLICE_ROWS, Base, slices
+from kgserve.storage.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
+from kgserve.storage.rows.encoding import FRESH, MEMORY, decode_edge, decode_node, node_flags, with_staleness
+from kgserve.storage.rows.format import Numbers
+
+FEW = 100
+"""Up to so many texts are read one by one."""
+MANY = 1_000
+LOOKED_AT = 100
+"""So many rows and more are looked up all at once; edges only while the base has less than so many times more."""
+
+
+class Rows:
+    """The rows as of one commit. For one thread at a time; numbers are good for this snapshot alone."""
+
+    def __init__(self, base: Base, delta: Delta, state: StoreState) -> None:
+        self.base = base
+        self.delta = delta
+        self.state = state
+        self.at = state.sequence
+
+    @property
+    def dated(self) -> bool:
+        """Whether any row says when it is true."""
+        return self.delta.dated
+
+    @property
+    def linked(self) -> bool:
+        """Whether any edge leads into another store, or has led there a while ago."""
+        return self.delta.linked
+
+    @property
+    def know_merges(self) -> bool:
+        """Whether any node was merged into another."""
+        return self.delta.merges
+
+    @property
+    def width(self) -> Width:
+        """That of the widest row, or of one that was there a while ago."""
+        return self.delta.width
+
+    # Nodes
+
+    def number(self, node_id: str) -> int:
+        """The number of a node; -1 when it is not there."""
+        number = self.delta.number(node_id)
+        return number if number >= 0 and self.is_there(number) else -1
+
+    def is_there(self, number: int) -> bool:
+        """Whether a node is there."""
+        changed = self.delta.nodes.get(number)
+        version = changed and changed.at(self.at)
+        return number < self.base.nodes if version is None else version.row is not None
+
+    def has(self, node_id: str) -> bool:
+        """Whether a node is there."""
+        return self.number(node_id) >= 0
+
+    def node(self, node_id: str) -> NodeRow | None:
+        """A node, if it is there."""
+        number = self.delta.number(node_id)
+        return None if number < 0 else self.node_row(number)
+
+    def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        """The nodes among some ids that are there, by id and in the order of these."""
+        if len(ids) < MANY:
+            return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
+        base, delta = self.base, self.delta
+        numbers = {number: node_id for node_id in ids if (number := delta.number(node_id)) >= 0}
+        own = [number for number in numbers if number < base.nodes and number not in delta.nodes]
+        flags = base.flags_of_nodes[own].tolist()
+        rows = dict(zip(own, map(decode_node, base.some_node_texts(own), flags), strict=True))
+        found = ((node_id, rows.get(number) or self.node_row(number)) for number, node_id in numbers.items())
+        return {node_id: row for node_id, row in found if row is not None}
+
+    def node_row(self, number: int) -> NodeRow | None:
+        """The row of a node, None when it is gone."""
+        version = self._node_version(number)
+        if version is not None:
+            return cast("NodeRow | None", version.row)
+        if number >= self.base.nodes:
+            return None
+        return decode_node(self.base.node(number), int(self.base.flags_of_nodes[number]))
+
+    def node_texts(self, numbers: Numbers, now: int) -> list[bytes]:
+        """The open JSON of nodes that are there; ``now`` in microseconds decides on staleness."""
+        base, count = self.base, self.base.nodes
+        if len(numbers) <= FEW:
+            some = numbers.tolist()
+            if base.fresh or not self.delta.nodes.keys().isdisjoint(some):
+                return [self._node_text(number, now) for number in some]
+            return base.some_node_texts(some)
+        own = np.minimum(numbers, count - 1) if count else np.zeros_like(numbers)
+        other = numbers >= count
+        if self.delta.nodes and count:
+            other = other | self.delta.touched_nodes[own]
+        if count and not other.all():
+            texts = base.node_texts(own)
+            for at in np.flatnonzero((base.flags_of_nodes[own] & FRESH).astype(np.bool_) & ~other).tolist():
+                texts[at] = with_staleness(texts[at], now)
+        else:
+            texts = [b""] * len(numbers)
+        for at in np.flatnonzero(other).tolist():
+            texts[at] = self._node_text(int(numbers[at]), now)
+        return texts
+
+    def node_text(self, number: int, now: int) -> bytes:
+        """The JSON of a node that is there."""
+        return self._node_text(number, now) + b"}"
+
+    def nodes_hold(self, numbers: Numbers, moment: int) -> Numbers:
+        """Which nodes were true in the world at a moment, in microseconds."""
+        count = self.base.nodes
+        changed = numbers >= count
+        if self.delta.nodes and count:
+            changed = changed | self.delta.touched_nodes[np.minimum(numbers, count - 1)]
+        held = np.ones(len(numbers), np.bool_)
+        own = ~changed
+        held[own] = self.base.nodes_hold(numbers[own], moment)
+        for at in np.flatnonzero(changed).tolist():
+            row = self.node_row(int(numbers[at]))
+            held[at] = row is not None and row.holds_at(moment)
+        return held
+
+    def node_holds(self, number: int, moment: int) -> bool:
+        """As `nodes_hold`, of one node that is there."""
+        version = self._node_version(number)
+        if version is not None:
+            return cast("NodeRow", version.row).holds_at(moment)
+        return self.base.node_holds(number, moment)
+
+    def holding_nodes(self, numbers: set[int], moment: int) -> set[int]:
+        """Those of a few nodes that were true in the world at a moment."""
+        asked = numbers if self.base.dated else self.delta.nodes.keys() & numbers
+        return numbers - {number for number in asked if not self.node_holds(number, moment)}
+
+    def in_order(self, numbers: Numbers) -> Numbers:
+        """Nodes in the order of their ids."""
+        count = self.base.nodes
+        own = np.sort(numbers)
+        if not len(own) or own[-1] < count:
+            return own
+        own, new = np.split(own, [np.searchsorted(own, count)])
+        placed = sorted((self.delta.id(number).encode(), number) for number in new.tolist())
+        positions = [self.base.position(key.decode()) for key, _ in placed]
+        return np.insert(own, np.searchsorted(own, positions), [number for _, number in placed])
+
+    def some_in_order(self, numbers: Collection[int]) -> list[int]:
+        """As `in_order`, for a few."""
+        if max(numbers, default=0) < self.base.nodes:
+            return sorted(numbers)
+        return sorted(numbers, key=lambda number: self.delta.id(number).encode())
+
+    def _node_version(self, number: int) -> Version | None:
+        changed = self.delta.nodes.get(number)
+        return None if changed is None else changed.at(self.at)
+
+    def _node_text(self, number: int, now: int) -> bytes:
+        version = self._node_version(number)
+        if version is None:
+            data, flags = self.base.node(number), int(self.base.flags_of_nodes[number])
+        else:
+            data, flags = node_data(version), node_flags(cast("NodeRow", version.row).extras)
+        return with_staleness(data, now) if flags & FRESH else data
+
+    # Edges
+
+    def edge(self, key: EdgeKey) -> EdgeRow | None:
+        """An edge, if it is there."""
+        number = self.delta.edge_number(key)
+        return None if number < 0 else self.edge_row(number)
+
+    def edges(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+        """The edges among some keys that are there, by key and in the order of these."""
+        return self.numbered_edges(self.edge_numbers(keys))
+
+    def edge_numbers(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, int]:
+        """The numbers of those edges that are, or were once, there, in the order of the keys."""
+        base, delta = self.base, self.delta
+        if len(keys) < MANY or len(keys) * LOOKED_AT < base.edges or not base.edges:
+            found: Iterable[int] = map(delta.edge_number, keys)
+        else:
+            found = base.edge_numbers(keys)
+            if new := delta.edge_numbers:
+                found = (number if number >= 0 else new.get(key, -1) for key, number in zip(keys, found, strict=True))
+        return {key: number for key, number in zip(keys, found, strict=True) if number >= 0}
+
+    def numbered_edges(self, numbers: Mapping[EdgeKey, int]) -> dict[EdgeKey, EdgeRow]:
+        """The rows of edges whose numbers are known, of those that are there."""
+        base, changed = self.base, self.delta.edges
+        if len(numbers) < MANY:
+            return {key: row for key, number in numbers.items() if (row := self.edge_row(number)) is not None}
+        own = [number for number in numbers.values() if number < base.edges and number not in changed]
+        flags = base.flags_of_edges[own].tolist()
+        rows = dict(zip(own, map(decode_edge, base.some_edge_texts(own), flags), strict=True)).get
+        return {key: row for key, number in numbers.items() if (row := rows(number) or self.edge_row(number))}
+
+    def unchanged_weights(self, own: Mapping[EdgeKey, int]) -> dict[EdgeKey, float]:
+        """The weights of those edges whose rows are as they are in the base, without reading these."""
+        base, changed = self.base, self.delta.edges
+        if changed:
+            own = {key: number for key, number in own.items() if number < base.edges and number not in changed}
+        return dict(zip(own, base.weight[[*own.values()]].tolist(), strict=True))
+
+    def edge_row(self, number: int) -> EdgeRow | None:
+        """The row of an edge, None when it is gone."""
+        changed = self.delta.edges.get(number)
+        version = changed and changed.at(self.at)
+        if version is not None:
+            return cast("EdgeRow | None", version.row)
+        if number >= self.base.edges:
+            return None
+        return decode_edge(self.base.edge(number), int(self.base.flags_of_edges[number]))
+
+    def edge_texts(self, found: Gathered) -> list[bytes]:
+        """The JSON of edges."""
+        few = len(found.base) <= FEW
+        texts = self.base.some_edge_texts(found.base.tolist()) if few else self.base.edge_texts(found.base)
+        texts += [edge_data(version) for _, version in found.changed]
+        return texts
+
+    def around(self, numbers: Numbers, *, outgoing: bool) -> Gathered:
+        """The edges that start, or end, at any of some nodes."""
+        base, delta = self.base, self.delta
+        own = numbers if not len(delta.node_ids) else numbers[numbers < base.nodes]
+        if not delta.edges:
+            return Gathered(base.around(own, outgoing=outgoing), [])
+        # The mask before the lists: what a commit under way adds to both is then seen in one of them at least.
+        edges = base.around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
+        edges = edges[~delta.touched_edges[edges]]
+        lists = delta.out if outgoing else delta.into
+        changed: list[tuple[int, Version]] = []
+        hidden: list[int] = []
+        for node in numbers.tolist():
+            for number in lists.get(node, ())[:]:
+                version = delta.edges[number].at(self.at)
+                if version is None:
+                    hidden.append(number)
+                elif version.row is not None:
+                    changed.append((number, version))
+        if hidden:
+            edges = self._with_unchanged(edges, hidden)
+        return Gathered(edges, changed)
+
+    def edges_of(self, node: int, *, outgoing: bool) -> Around:
+        """The edges of one node, one by one."""
+        base, delta = self.base, self.delta
+        numbers, ends = base.edges_of(node, outgoing=outgoing) if node < base.nodes else ((), ())
+        noted = (delta.out if outgoing else delta.into).get(node)
+        if noted is None:
+            return Around(numbers, ends, ())
+        versions = {number: version for number in noted[:] if (version := delta.edges[number].at(self.at)) is not None}
+        own = [(number, end) for number, end in zip(numbers, ends, strict=True) if number not in versions]
+        changed = [
+            (number, delta.ends(number)[outgoing], version)
+            for number, version in versions.items()
+            if version.row is not None
+        ]
+        return Around([number for number, _ in own], [end for _, end in own], changed)
+
+    def outgoing(self, node_id: str) -> Iterator[EdgeRow]:
+        """The edges that start at a node."""
+        return self._edges_of(node_id, outgoing=True)
+
+    def incoming(self, node_id: str) -> Iterator[EdgeRow]:
+        """The edges that end at a node."""
+        return self._edges_of(node_id, outgoing=False)
+
+    def rows_of(self, found: Gathered) -> Iterator[EdgeRow]:
+        """The rows of edges, decoded one after the other."""
+        base = self.base
+        for start in range(0, len(found.base), SLICE_ROWS):
+            numbers = found.base[start : start + SLICE_ROWS]
+            yield from map(decode_edge, base.edge_texts(numbers), base.flags_of_edges[numbers].tolist())
+        for _, version in found.changed:
+            yield cast("EdgeRow", version.row)
+
+    def edges_holding(self, found: Gathered, moment: int) -> Gathered:
+        """Those of some edges that were true at a moment, whatever was of their nodes."""
+        base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
+        return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
+
+    def holding(self, found: Gathered, moment: int) -> Gathered:
+        """Those of some edges that were true at a moment, between nodes that were."""
+        own = self.edges_holding(found, moment)
+        base, changed, ends = own.base, own.changed, self.ends(own)
+        held = self.nodes_hold(ends[0], moment) & self.nodes_hold(ends[1], moment)
+        return Gathered(
+            base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]
+        )
+
+    def ends(self, found: Gathered) -> tuple[Numbers, Numbers]:
+        """Sources and targets: first of the edges in the base, then of those that have changed."""
+        source, target = self.base.edge_ends(found.base)
+        if not found.changed:
+            return source, target
+        ends = np.array([self.delta.ends(number) for number, _ in found.changed], np.int64)
+        return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
+
+    def weights(self, found: Gathered) -> list[float]:
+        """The weights of edges."""
+        return self.base.weight[found.base].tolist() + [cast("EdgeRow", each.row).weight for _, each in found.changed]
+
+    def _edges_of(self, node_id: str, *, outgoing: bool) -> Iterator[EdgeRow]:
+        number = self.number(node_id)
+        return self.rows_of(self.around(np.array([number]), outgoing=outgoing)) if number >= 0 else iter(())
+
+    def _with_unchanged(self, edges: Numbers, hidden: list[int]) -> Numbers:
+        """Edges with those that only a commit later than this one has changed, unless they are among them."""
+        own = np.array([number for number in hidden if number < self.base.edges], np.int64)
+        missing = own[~np.isin(own, edges)]
+        return np.concatenate((edges, missing)) if len(missing) else edges
+
+    # All rows, and lists
+
+    def ids_behind(self, after: str) -> Iterator[str]:
+        """The ids of all nodes that are behind one, in order (by code point)."""
+        new = self.delta.new_ids()
+        at, own = bisect_right(new, after), self.base.position_behind(after)
+        count = self.base.nodes
+        while own < count or at < len(new):
+            mine = self.base.id(own) if own < count else None
+            if mine is None or (at < len(new) and new[at] < mine):
+                node_id, at = new[at], at + 1
+                number = self.delta.node_numbers[node_id]
+            else:
+                node_id, number, own = mine, own, own + 1
+            if self.is_there(number):
+                yield node_id
+
+    def node_slices(self) -> Iterator[Numbers]:
+        """All nodes, some thousands at a time: those of the base first, in the order of their ids."""
+        count = self.base.nodes
+        for start, end in slices(self.base.sizes("node")):
+            touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
+            yield np.delete(np.arange(start, end), [at for at in touched if not self.is_there(start + at)])
+        there: list[int] = []
+        size = 0
+        for number in range(count, count + len(self.delta.node_ids)):
+            row = self.node_row(number)
+            if row is not None:
+                there.append(number)
+                size += len(row.content) + len(row.attributes)
+            if len(there) >= SLICE_ROWS or size >= SLICE_BYTES:
+                yield np.array(there, np.int64)
+                there, size = [], 0
+        yield np.array(there, np.int64)
+
+    def edge_slices(self) -> Iterator[Gathered]:
+        """All edges, some thousands at a time: those of the base first, in the order of their keys."""
+        count, edges = self.base.edges, self.delta.edges
+        for start, stop in slices(self.base.sizes("edge")):
+            numbers = np.arange(start, stop)
+            touched = np.flatnonzero(self.delta.touched_edges[start:stop]).tolist()
+            versions = {at: version for at in touched if (version := edges[start + at].at(self.at)) is not None}
+            changed = [(start + at, version) for at, version in versions.items() if version.row is not None]
+            yield Gathered(np.delete(numbers, list(versions)), changed)
+        end = count + len(self.delta.sources)
+        for start in range(count, end, SLICE_ROWS):
+            found = ((number, edges.get(number)) for number in range(start, min(start + SLICE_ROWS, end)))
+            versions = [(number, version.at(self.at)) for number, version in found if version is not None]
+            yield Gathered(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
+
+    def node_rows(self) -> Iterator[list[NodeRow]]:
+        """The rows of all nodes, some thousands at a time."""
+        return map(self.rows_of_nodes, self.node_slices())
+
+    def wide_nodes(self) -> Iterator[Numbers]:
+        """The nodes that are memories or have a name, some thousands at a time."""
+        own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
+        changed = (number for number, each in self.delta.nodes.copy().items() if _is_wide(each.at(self.at)))
+        numbers = np.union1d(own, np.fromiter(changed, np.int64))
+        for start in range(0, len(numbers), SLICE_ROWS):
+            yield numbers[start : start + SLICE_ROWS]
+
+    def rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
+        """The rows of those of some nodes, in order, that are there."""
+        base, some = self.base, numbers.tolist()
+        if some and some[-1] < base.nodes and self.delta.nodes.keys().isdisjoint(some):
+            return [*map(decode_node, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
+        return [row for number in some if (row := self.node_row(number)) is not None]
+
+    def edge_rows(self) -> Iterator[list[EdgeRow]]:
+        """The rows of all edges, some thousands at a time."""
+        return (list(self.rows_of(found)) for found in self.edge_slices())
+
+    def all_nodes(self) -> Iterator[NodeRow]:
+        """The rows of all nodes, one after the other."""
+        return chain.from_iterable(self.node_rows())
+
+    def all_edges(self) -> Iterator[EdgeRow]:
+        """The rows of all edges, one after the other."""
+        return chain.from_iterable(self.edge_rows())
+
+    def relation_counts(self) -> dict[str, int]:
+        """Every relation type with the number of its edges."""
+        base, counts = self.base, Counter[str]()
+        for found in self.edge_slices():
+            numbers = np.bincount(base.relation[found.base], minlength=len(base.names)).tolist()
+            counts.update(dict(zip(base.names, numbers, strict=True)))
+            counts.update(cast("EdgeRow", version.row).relation_type for _, version in found.changed)
+        return +counts
+
+
+def _is_wide(version: Version | None) -> bool:
+    return version is not None and version.row is not None and width_of(version.row.extras) is Width.MEMORY
+
+
+_NO_EDGES = np.empty(0, np.int64)

@@ -1,0 +1,1 @@
+"""Open stores: the write path, the pool, compaction, backups."""

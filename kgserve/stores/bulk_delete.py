@@ -1,0 +1,127 @@
+"""Taking many rows away at once, with hardly any work left for when the writer's turn has come.
+
+Reading the rows, finding what the digest loses and making the base without them takes seconds for some 100,000. It is
+done beside other writes, which must not meet any of the rows: who does wins, and all of it is to be done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import numpy as np
+
+from kgserve.platform.errors import TooLarge
+from kgserve.storage.model.change import ChangeSet, Former, StoreState
+from kgserve.storage.model.digest import shift
+from kgserve.storage.model.events import kind_of
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.plan import Report, commit_time
+from kgserve.storage.rows.delta import Gathered
+from kgserve.storage.rows.edge_page import with_versions
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import Foreseen
+
+MOST = 2_000_000
+"""Rows that go at once at most, edges of nodes included."""
+LARGE = 5_000
+_AT_ONCE = 10_000
+_KEY = 8
+"""Bytes of a key beside its texts."""
+
+
+class Removal:
+    """Nodes and edges that are to go, with the nodes all their edges, and with memories their former versions."""
+
+    def __init__(self, foreseen: Foreseen, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
+        """Work everything out. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
+        self._foreseen = foreseen
+        rows = foreseen.rows
+        nodes = with_versions(rows, nodes)
+        node_numbers = {number for node_id in nodes if (number := rows.number(node_id)) >= 0}
+        edge_numbers = edges_with(rows, nodes, edges)
+        self._nodes = dict[str, int]()
+        self._edges = set[EdgeKey]()
+        self._former: list[Former] = []
+        digest = 0
+        for node in _nodes(rows, sorted(node_numbers)):
+            self._nodes[node.id] = node.version
+            if kind := kind_of(node):
+                self._former.append(Former(node.id, kind))
+            digest = shift(digest, (), (node,))
+        for edge in _edges(rows, sorted(edge_numbers)):
+            self._edges.add(edge.key)
+            digest = shift(digest, (), (edge,))
+        self._digest = digest
+        self._gone = sorted(self._nodes), sorted(self._edges)
+        foreseen.leave_out(node_numbers, edge_numbers)
+
+    @property
+    def cost(self) -> int:
+        """About the bytes of what the journal is told: the keys of all that goes."""
+        nodes, edges = self._gone
+        texts = sum(map(len, nodes)) + sum(len(part) for key in edges for part in key)
+        former = sum(len(each.id) for each in self._former)
+        return texts + former + _KEY * (len(nodes) + len(edges) + len(self._former))
+
+    def unmet(self) -> list[ChangeSet] | None:
+        """What others have written since this was last asked; None when any of it meets what is to go."""
+        if not self._foreseen.is_current:
+            return None
+        taken = self._foreseen.catch_up()
+        return None if any(each.meets(self._nodes.keys(), self._edges, self._nodes.keys()) for each in taken) else taken
+
+    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
+        """The change set that follows a state, and what it comes to."""
+        change = ChangeSet(
+            sequence=state.sequence + 1,
+            time=commit_time(now, state.time),
+            nodes_deleted=self._gone[0],
+            last_versions=[self._nodes[node_id] for node_id in self._gone[0]],
+            edges_deleted=self._gone[1],
+            former=self._former,
+            digest=shift(state.digest + self._digest, (), ()).to_bytes(16),
+            nodes=state.nodes - len(self._nodes),
+            edges=state.edges - len(self._edges),
+        )
+        report = Report(nodes_deleted=len(self._nodes), edges_deleted=len(self._edges), sequence=change.sequence)
+        return change, report
+
+    def show(self, change: ChangeSet) -> None:
+        """Show readers the rows that are left. For the writing thread."""
+        self._foreseen.show(change)
+
+
+def is_large(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool:
+    """Whether so much goes that others had better not wait for it."""
+    return len(nodes) + len(edges) >= LARGE or len(nodes) + len(edges_with(rows, nodes, edges)) >= LARGE
+
+
+def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
+    """The numbers of some edges that are there, and of all edges of some nodes. Raises TooLarge for too many."""
+    numbers = np.array([number for node_id in nodes if (number := rows.number(node_id)) >= 0], np.int64)
+    found = {number for number in rows.edge_numbers(edges).values() if rows.edge_row(number) is not None}
+    for outgoing in (True, False):
+        around = rows.around(numbers, outgoing=outgoing)
+        found.update(around.base.tolist())
+        found.update(number for number, _ in around.changed)
+        if len(found) + len(nodes) > MOST:
+            raise TooLarge(f"more than {MOST:,} rows would go with what is deleted; delete in parts")
+    return found
+
+
+def _nodes(rows: Rows, numbers: list[int]) -> Iterator[NodeRow]:
+    for start in range(0, len(numbers), _AT_ONCE):
+        ids = rows.delta.ids(numbers[start : start + _AT_ONCE])
+        yield from rows.nodes(ids).values()
+
+
+def _edges(rows: Rows, numbers: list[int]) -> Iterator[EdgeRow]:
+    """As they are; they come in slices, for they are many."""
+    changed = rows.delta.edges
+    is_own = [number < rows.base.edges and number not in changed for number in numbers]
+    own = np.array([number for number, is_there in zip(numbers, is_own, strict=True) if is_there], np.int64)
+    yield from rows.rows_of(Gathered(own, []))
+    for number, is_there in zip(numbers, is_own, strict=True):
+        if not is_there:
+            yield cast("EdgeRow", rows.edge_row(number))

@@ -1,0 +1,225 @@
+"""Mending a store whose journal is damaged: its end is cut off, and what only the history still knows comes back.
+
+What comes back is one commit, with the number of the last one that the history has seen; those before it that are gone
+are commits without rows. So no number is used twice, and the history, which has seen them all, stays as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from kgserve.platform.durable_files import storing
+from kgserve.platform.settings import MEBIBYTE, Settings
+from kgserve.platform.sqlite_files import remove_files
+from kgserve.projections.history.reading import Present
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.journal import Journal, Seen
+from kgserve.storage.journal.journal import salvage as salvage_journal
+from kgserve.storage.journal.replay import all_links, fold_journal
+from kgserve.storage.layout import Layout, witnesses
+from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
+from kgserve.storage.model.digest import shift, shift_links
+from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, link_id
+from kgserve.storage.rebuild import fresh_folder
+
+MOST_EMPTY = 1_000_000
+"""So many commits are left without rows at most: a view that has seen more than that has a damaged number."""
+_AT_ONCE = 10_000
+_NAMED = 20
+
+Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
+
+
+def salvage(layout: Layout, settings: Settings) -> Iterator[str]:
+    """Mend a store that is not open, and say what was done, in words; nothing when there is nothing to do.
+
+    Raises JournalDamaged when the journal no longer leads to any state, StorageFull.
+    """
+    with storing(f"salvaging store {layout.name!r}"):
+        yield from _salvage(layout, settings.journal_segment_mb * MEBIBYTE)
+
+
+def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
+    seen = max(witnesses(layout), key=lambda each: each.sequence)
+    layout.journal.mkdir(exist_ok=True)
+    layout.mark_open()
+    cut = list(salvage_journal(layout.journal))
+    yield from cut
+    after = snapshot.newest_sequence(layout.journal)
+    with closing(Journal.open(layout.journal, segment_bytes, after)) as journal:
+        if not cut and seen.sequence <= journal.last:
+            return
+        # They may hold rows that are gone. First of all: from here on their numbers could fit the journal's.
+        layout.forget_indexes()
+        layout.forget_views()
+        remove_files(layout.catalog)
+        remove_files(layout.memories)
+        remove_files(layout.links)
+        if seen.sequence > journal.last:
+            yield from _continue(layout, journal, seen)
+
+
+def _continue(layout: Layout, journal: Journal, seen: Seen) -> Iterator[str]:
+    """Write what comes behind a journal that has lost its end."""
+    rows = fresh_folder(layout.scratch / "salvage")
+    try:
+        state = fold_journal(layout, journal, rows).state
+        found = yield from _from_history(layout, rows, state, all_links(layout, journal, state.sequence))
+    finally:
+        shutil.rmtree(rows, ignore_errors=True)
+    known = max(found, default=state.sequence)
+    end = max(known, seen.sequence if seen.sequence - known <= MOST_EMPTY else 0)
+    changes = _filled(found, state, end)
+    while some := list(islice(changes, _AT_ONCE)):
+        journal.append(some)
+    if seen.sequence > known:
+        again = "" if end > known else f"; numbers from {known + 1} on are used again"
+        yield f"what {seen.name} had seen of sequences {known + 1} to {seen.sequence} is lost{again}"
+
+
+def _filled(found: dict[int, ChangeSet], state: StoreState, end: int) -> Iterator[ChangeSet]:
+    """The commits up to one: those that were found, and others without rows between and behind them."""
+    for sequence in range(state.sequence + 1, end + 1):
+        change = found.get(sequence) or _change_set(msgspec.structs.replace(state, sequence=sequence))
+        state = change.state
+        yield change
+
+
+def _from_history(
+    layout: Layout, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
+) -> Generator[str, None, dict[int, ChangeSet]]:
+    """The commit that makes the history's rows of the journal's, by its number; what it brings is told."""
+    try:
+        with closing(Present(layout.history)) as present:
+            if present.sequence <= state.sequence:
+                return {}
+            change = _difference(present, rows, state, linked)
+            yield from _told(change, present, state.sequence)
+            return {change.sequence: change}
+    except sqlite3.Error as error:
+        if layout.history.exists():
+            yield _set_aside(layout.history, error)
+        return {}
+
+
+class _Compared(msgspec.Struct, Generic[Row]):
+    """Rows of a journal beside those of a history: what is new there, what is other, and what it was or is gone."""
+
+    created: list[Row] = []
+    updated: list[Row] = []
+    before: list[Row] = []
+    deleted: list[Row] = []
+
+    def add(self, row: Row, now: Row | None) -> None:
+        if now is None:
+            self.deleted.append(row)
+        elif now != row:
+            self.updated.append(now)
+            self.before.append(row)
+
+    @property
+    def added(self) -> list[Row]:
+        return [*self.created, *self.updated]
+
+    @property
+    def removed(self) -> list[Row]:
+        return [*self.before, *self.deleted]
+
+
+def _difference(present: Present, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]) -> ChangeSet:
+    nodes, edges = _Compared[NodeRow](), _Compared[EdgeRow]()
+    for node in snapshot.read_nodes(rows):
+        nodes.add(node, present.node(node))
+    for edge in snapshot.read_edges(rows):
+        edges.add(edge, present.edge(edge))
+    kept = set(present.lost_nodes)
+    others = {row.id for row in nodes.updated}
+    nodes.created = [row for row in present.nodes_after(state.sequence) if row.id not in others]
+    nowhere = present.lost_nodes - kept
+    other_edges = {row.key for row in edges.updated}
+    for edge in present.edges_after(state.sequence):
+        if not nowhere.isdisjoint((edge.source, edge.target)):
+            present.lost_edges.add(edge.key)
+        elif edge.key not in other_edges:
+            edges.created.append(edge)
+    after = StoreState(
+        present.sequence,
+        max(present.time, state.time + 1),
+        shift(state.digest, (*nodes.added, *edges.added), (*nodes.removed, *edges.removed)),
+        state.nodes + len(nodes.created) - len(nodes.deleted),
+        state.edges + len(edges.created) - len(edges.deleted),
+    )
+    change = msgspec.structs.replace(
+        _change_set(after),
+        nodes_created=nodes.created,
+        nodes_updated=nodes.updated,
+        nodes_deleted=[row.id for row in nodes.deleted],
+        edges_created=edges.created,
+        edges_updated=edges.updated,
+        edges_deleted=[row.key for row in edges.deleted],
+    )
+    return _with_links(change, present, linked, state.sequence, nowhere)
+
+
+def _with_links(
+    change: ChangeSet, present: Present, linked: Iterable[list[LinkRow]], last: int, nowhere: set[str]
+) -> ChangeSet:
+    """The same with what makes the history's links of those of the journal, but for those of lost nodes."""
+    compared, before = _Compared[LinkRow](), LinksState()
+    for some in linked:
+        before = shift_links(before, some, ())
+        for link in some:
+            compared.add(link, present.link(link))
+    others = {row.key for row in compared.updated}
+    for link in present.links_after(last):
+        if link.edge.source in nowhere:
+            present.lost_links.add(link.key)
+        elif link.key not in others:
+            compared.created.append(link)
+    if not (compared.created or compared.updated or compared.deleted):
+        return change
+    return msgspec.structs.replace(
+        change,
+        links_created=compared.created,
+        links_updated=compared.updated,
+        links_deleted=[row.key for row in compared.deleted],
+        links=shift_links(before, compared.added, compared.removed),
+    )
+
+
+def _change_set(state: StoreState) -> ChangeSet:
+    """One without rows that leads to a state."""
+    digest = state.digest.to_bytes(16)
+    return ChangeSet(sequence=state.sequence, time=state.time, digest=digest, nodes=state.nodes, edges=state.edges)
+
+
+def _told(change: ChangeSet, present: Present, last: int) -> Iterator[str]:
+    nodes = len(change.nodes_created) + len(change.nodes_updated)
+    edges = len(change.edges_created) + len(change.edges_updated) + len([*change.links_put()])
+    edges_gone = len(change.edges_deleted) + len(change.links_deleted)
+    deleted = f"{len(change.nodes_deleted)} nodes and {edges_gone} edges deleted"
+    yield (
+        f"sequences {last + 1} to {change.sequence} came back from the history, as one commit: "
+        f"{nodes} nodes and {edges} edges new or changed, {deleted}"
+    )
+    lost = [f"node {each!r}" for each in sorted(present.lost_nodes)]
+    lost += [f"edge {' '.join(map(repr, each))}" for each in sorted(present.lost_edges)]
+    lost += [f"link {link_id(each)!r}" for each in sorted(present.lost_links)]
+    for each in lost[:_NAMED]:
+        yield f"{each} is damaged in the history: what came after sequence {last} is lost"
+    if len(lost) > _NAMED:
+        yield f"so are {len(lost) - _NAMED} more"
+
+
+def _set_aside(path: Path, error: sqlite3.Error) -> str:
+    for each in list(path.parent.glob(f"{path.name}*")):
+        each.rename(each.with_name(f"damaged-{each.name}"))
+    return f"the history cannot be used ({error}) and was set aside as damaged-{path.name}"

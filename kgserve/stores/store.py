@@ -1,0 +1,736 @@
+"""One open store: plan, journal, apply, answer; and its catalog, brought up to date when somebody asks."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from kgserve.platform.durable_files import storing
+from kgserve.platform.errors import Unavailable
+from kgserve.platform.metrics.observation import Laps, Observation, StoreCount
+from kgserve.platform.settings import Settings
+from kgserve.platform.sqlite_files import remove_files
+from kgserve.projections.catalog.attributes import Ended, PastPlace
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.cypher_engine.projection import EngineView
+from kgserve.projections.history.history import State
+from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.links.links import LinkReader
+from kgserve.projections.links.view import LinksView
+from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
+from kgserve.projections.memory_index.view import MemoriesView
+from kgserve.projections.tombstones import EndedView
+from kgserve.storage.changefeed import Feed
+from kgserve.storage.commit_clock import CommitClock, newest_file_time, wall_time
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.tail import Tail, next_change
+from kgserve.storage.layout import FORMAT, Layout, open_journal, require_room_to_write
+from kgserve.storage.model.attributes import Condition
+from kgserve.storage.model.batch import Rules, WriteBatch
+from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
+from kgserve.storage.model.digest import measure
+from kgserve.storage.model.rows import EdgeKey, NodeRow
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.plan import Report, Workspace, check, plan
+from kgserve.storage.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
+from kgserve.storage.rows.edge_page import with_versions
+from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.snapshot import MANY, Rows
+from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.ways import merged_among
+from kgserve.stores.access_buffer import Accesses
+from kgserve.stores.compaction import Compactor, Folding
+from kgserve.stores.pending_state import Ahead
+from kgserve.stores.placement import Placement
+from kgserve.stores.purge_record import Doomed, Erased
+from kgserve.stores.scratch_database import WarmCopies, WarmCopy
+from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
+
+log = structlog.get_logger()
+
+_Found = TypeVar("_Found")
+
+STATES_AT_ONCE = 2_000
+WORTH_ROWS = 5_000
+"""So many rows behind, it is brought up to date though nobody asks."""
+
+
+class CatalogDamaged(sqlite3.DatabaseError):
+    """It names a row that it should not."""
+
+
+class CatalogView:
+    """The catalog of a store as a follower of its journal; it is opened when it is first asked."""
+
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+        self._layout = layout
+        self._journal = journal
+        self._rows = rows
+        self._lock = threading.RLock()
+        self._tail = Tail(layout.journal)
+        self._catalog: Catalog | None = None
+        self._behind_rows = 0
+
+    def ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool = False) -> _Found:
+        """What ``question`` finds in the catalog, which has seen the last commit, and in the rows as of that commit.
+
+        ``by_attributes``: it asks for attributes, of which an index is made the first time. The catalog is built anew
+        if it turns out to be damaged. Raises Unavailable.
+        """
+        try:
+            return self._ask(question, by_attributes=by_attributes)
+        except sqlite3.Error:
+            log.exception("catalog_damaged", store=self._layout.name)
+        try:
+            with self._lock:
+                self._renew()
+                return self._ask(question, by_attributes=by_attributes)
+        except sqlite3.Error as error:
+            raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
+
+    def committed(self, rows: int) -> None:
+        """Commits with so many rows have been made. For the writing thread."""
+        self._behind_rows += rows
+
+    def tend(self) -> None:
+        """Follow if that is due. Raises sqlite3.Error."""
+        if self._catalog is not None and self._behind_rows > WORTH_ROWS:
+            with self._lock:
+                self._follow(self._rows.state.sequence)
+
+    def erase(self) -> None:
+        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
+        if self._layout.catalog.exists():
+            self.ask(lambda catalog, _: catalog.write_anew())
+
+    def close(self) -> None:
+        """Release the file."""
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.close()
+                self._catalog = None
+
+    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+        """The nodes whose state as of a commit is over and had some attributes, by what the history says.
+
+        Raises Unavailable while the history cannot be read.
+        """
+        try:
+            while self._read_history():
+                pass
+            return self.ask(lambda catalog, _: catalog.having_had(wanted, at))
+        except sqlite3.Error as error:
+            raise Unavailable("the history cannot be read now", retry_after=2) from error
+
+    def _read_history(self) -> bool:
+        """Take some of what is over from the history; whether there is more."""
+        with self._lock:
+            catalog = self._opened()
+            place = catalog.past_place()
+            found = read_ended(self._layout.history, Place(place.last, place.id), STATES_AT_ONCE)
+            if found is None:
+                return False
+            reached = PastPlace(found.place.last, found.place.id, found.oldest)
+            if reached != place:
+                catalog.take_past(map(_ended, found.states), reached)
+            return found.more
+
+    def _ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool) -> _Found:
+        with self._lock, self._rows.serving() as rows:
+            catalog = self._follow(rows.at)
+            if by_attributes and not catalog.has_attributes:
+                catalog.index_attributes(rows.all_nodes())
+            return question(catalog, rows)
+
+    def _follow(self, sequence: int) -> Catalog:
+        """The catalog, once it has seen a commit, and none after it."""
+        catalog = self._opened()
+        seen = catalog.sequence
+        if seen > sequence or (seen < sequence and seen < self._journal.oldest - 1):
+            return self._renew()
+        while seen < sequence:
+            self._behind_rows = 0
+            net = next_change(self._tail, seen, sequence)
+            if net.state is None:
+                return self._renew()
+            seen = net.state.sequence
+            catalog.apply(net, seen)
+        return catalog
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = Catalog(self._layout.catalog)
+        return self._catalog
+
+    def _renew(self) -> Catalog:
+        """Make the file anew from the rows."""
+        self.close()
+        remove_files(self._layout.catalog)
+        catalog = self._catalog = Catalog(self._layout.catalog)
+        with self._rows.reading() as rows:
+            catalog.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
+        return catalog
+
+
+def _ended(state: State[NodeRow]) -> Ended:
+    return Ended(state.row.id, state.first, state.last or 0, state.row.attributes)
+
+
+IDLE_SECONDS = 2.0
+"""So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_Listed = TypeVar("_Listed")
+Background = Callable[[Callable[[], None]], object]
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """A comparison of the engine's rows with the journal's digest: when, in microseconds, and whether they agreed."""
+
+    time: int
+    ok: bool
+
+
+class Eraser(Protocol):
+    """Takes nodes out of a store for good."""
+
+    def erase(self, find: Callable[[Rows], Doomed]) -> Future[Erased]:
+        """Take away what ``find`` finds in the writer's turn, and all that is left of it; done when that is gone."""
+        ...
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What the stores of a pool have in common. ``background`` runs work of low urgency later."""
+
+    settings: Settings
+    background: Background
+    observation: Observation
+    copies: WarmCopies
+    placement: Placement
+
+
+class Store:
+    """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
+
+    def __init__(self, layout: Layout, feed: Feed, around: Surroundings) -> None:
+        """Open a store whose files are here, repairing what a crash left."""
+        settings, background = around.settings, around.background
+        self.observation = around.observation
+        self.count = StoreCount()
+        self.name = layout.name
+        self.feed = feed
+        self.layout = layout
+        self.settings = settings
+        self.description = layout.described()
+        self._placement = around.placement
+        self._describing = threading.Lock()
+        # Called in the changing thread after settings have changed: for waking, not for work.
+        self.after_change: list[Callable[[], None]] = []
+        # Who erases what is in it, once there is somebody.
+        self.eraser: Eraser | None = None
+        # The consolidations that are being carried out: one that is not, and is not done, was broken off.
+        self.runs: set[str] = set()
+        self.last_check: CheckResult | None = None
+        # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
+        self.after_commit: list[Callable[[], None]] = [self.feed.wake]
+        # Called in the erasing thread once the journal has nothing left of what was erased: for marking, not for work.
+        self.after_erasing: list[Callable[[], None]] = []
+        # Called in its own thread after the history has taken commits in: for waking, not for work.
+        self.after_history: list[Callable[[], None]] = []
+        # Of the history: another number each time that other versions are in conflict, 0 while none are.
+        self.heads_mark = 0
+        # Called about once a second while the store is open: for a look, not for work.
+        self.each_second: list[Callable[[], None]] = []
+        # The first sequences that somebody still has to read from the journal.
+        self.needed_from: list[Callable[[], int]] = []
+        shutil.rmtree(layout.scratch, ignore_errors=True)
+        with contextlib.ExitStack() as undo:
+            self.journal = open_journal(layout, settings.journal_segment_mb)
+            self.journal.before_packing = self._raise_format
+            undo.callback(self.journal.close)
+            self.commits = around.placement.commits(layout.name, self.journal)
+            self.rows = open_rows(layout, self.journal)
+            layout.mark_open()
+            undo.pop_all()
+        self._background = background
+        self._closing = threading.Event()
+        # Nodes that are being erased, of which a snapshot is to say nothing.
+        self._forgotten: frozenset[str] = frozenset()
+        self._committed_at = time.monotonic()
+        newest = max(self.rows.state.time, newest_file_time(layout.journal))
+        self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
+        self.rows_sequence = self.rows.state.sequence
+        self.folding, self.rows.on_damage = Folding(layout.name, self.rows, self._renew_rows), self._being_renewed
+        self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
+        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
+        self.catalog = CatalogView(layout, self.journal, self.rows)
+        self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
+        self.links = LinksView(layout, self.journal, self.rows)
+        self.ended = EndedView(layout, self.journal)
+        self.needed_from.append(lambda: self.rows.base_sequence + 1)
+        self.feed.opened(self.state.sequence)
+        take = self._take_snapshot
+        self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
+        self.accesses = Accesses(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
+        self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
+
+    @property
+    def state(self) -> StoreState:
+        """Where it stands: the last commit that readers see."""
+        return self.rows.state
+
+    @property
+    def queued(self) -> int:
+        """Writes that wait."""
+        return self._writer.queued
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is being carried out, or waits."""
+        return self._writer.busy
+
+    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
+        """Queue a write; the future gives its report once it is durable and applied.
+
+        Raises Unavailable when too many writes wait for longer than ``wait`` seconds. The future raises InvalidInput,
+        StorageFull or Unavailable.
+        """
+        return self._writer.submit(Write(batch, Future()), wait)
+
+    def submit_prepared(
+        self, prepare: Callable[[], WriteBatch | Planned | Followed], wait: float = 0.0
+    ) -> Future[Report]:
+        """Queue a write whose batch or plan is made in the writing thread, once all writes before it are in.
+
+        Nothing else is written meanwhile. Raises what `submit` does; so does the future, and what ``prepare`` raises.
+        """
+        return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
+
+    def submit_decided(self, decide: Callable[[Ahead], WriteBatch], cost: int, wait: float = 0.0) -> Future[Report]:
+        """Queue a write whose batch is made in the writing thread, of what the writes before it come to.
+
+        It is committed with others, so ``decide`` must be quick; ``cost`` is about the bytes that its batch will have.
+        Raises what `submit` does; so does the future, and what ``decide`` raises.
+        """
+        return self._writer.submit(Write(WriteBatch(cost=cost), Future(), decide=decide), wait)
+
+    def follow(self, changes: list[ChangeSet]) -> None:
+        """Take in commits that another server has made, and wait until readers see them.
+
+        Raises StorageFull and Unavailable.
+        """
+        self.submit_prepared(lambda: Followed(changes)).result()
+
+    def reach(self, sequence: int) -> None:
+        """Have a copy see a commit. Raises ServedElsewhere when it has not come here, and Unavailable."""
+        if self.commits.is_copy and self.state.sequence < sequence:
+            self.commits.catch_up(self)
+            if self.state.sequence < sequence:
+                self.commits.confirm()
+
+    def require_own(self) -> None:
+        """Raise ServedElsewhere for a copy: what is asked of it only the server knows that serves the store."""
+        if self.commits.is_copy:
+            self.commits.confirm()
+
+    def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
+        """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
+
+        Others who change them wait; writes go on, and those planned later meet the new ones. Raises what ``change``
+        does, StorageFull and Unavailable.
+        """
+        with self._describing:
+            before = self.description
+            after = before.with_settings(change(before.settings), self.state.sequence)
+            # As JSON: to Python true is 1.
+            if _encode(before.settings) == _encode(after.settings):
+                return False
+            with storing(f"changing the settings of store {self.name!r}"):
+                self.description = self._placement.describe(self.layout, after)
+            self.feed.publish_marker("store_changed", msgspec.to_builtins(after.settings))
+        for wake in self.after_change:
+            wake()
+        return True
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[Rows]:
+        """The rows of the last commit. Raises Unavailable when they turn out to be damaged, and are made anew."""
+        try:
+            with self.rows.reading() as rows:
+                yield rows
+        except RowsDamaged as error:
+            raise self._being_renewed(error) from error
+
+    @contextlib.contextmanager
+    def reading_links(self) -> Generator[tuple[Rows, LinkReader | None]]:
+        """The rows of the last commit, and the links as of it; None where there are none. Raises Unavailable."""
+        try:
+            with self.links.reading() as (links, rows):
+                yield rows, links
+        except RowsDamaged as error:
+            raise self._being_renewed(error) from error
+
+    def _being_renewed(self, error: RowsDamaged) -> Unavailable:
+        """What is said to who met damaged rows; they are made anew in the background."""
+        self._background(self._renew_rows)
+        return Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2)
+
+    def listing(self, question: Callable[[Catalog, Rows], _Listed], *, by_attributes: bool = False) -> _Listed:
+        """See `CatalogView.ask`."""
+        return self.catalog.ask(question, by_attributes=by_attributes)
+
+    def tend(self) -> None:
+        """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
+        for look in self.each_second:
+            look()
+        self._follow_settings()
+        if self._is_idle():
+            self.folding.begin_if_wanted(idle=True)
+            self.rows.forget()
+            self.rows.sync()
+        self.engine.tend(writing=self.writing)
+        self.copy.tend()
+        self.catalog.tend()
+        self.memories.tend()
+        self.compactor.start_again()
+
+    def _follow_settings(self) -> None:
+        """Have a copy be what its store is by now."""
+        if self.commits.is_copy and (away := self._placement.away(self.name)) is not None:
+            if away.description == self.description:
+                return
+            self.description = self.layout.describe(away.description)
+            for wake in self.after_change:
+                wake()
+
+    def check(self) -> CheckResult:
+        """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
+        ok = all([self.check_rows(), self.links.check(), self.ended.check(), self.check_engine()])
+        self.last_check = CheckResult(wall_time(), ok)
+        self.observation.checks.add("agreed" if ok else "failed")
+        if ok:
+            log.info("check_agreed", store=self.name, sequence=self.state.sequence)
+        return self.last_check
+
+    def check_rows(self) -> bool:
+        """Whether the present rows come to the journal's digest; if not, they have been made anew. Blocks."""
+        reason = "they do not come to the digest"
+        with self.rows.reading() as rows:
+            state = rows.state
+            try:
+                rows.base.check()
+                found = measure(rows.all_nodes(), rows.all_edges())
+            except (RowsDamaged, msgspec.MsgspecError, ValueError) as error:
+                found, reason = None, str(error)
+        if found == (state.digest, state.nodes, state.edges):
+            return True
+        log.error("check_failed", store=self.name, view="rows", sequence=state.sequence, reason=reason)
+        self._renew_rows()
+        return False
+
+    def check_engine(self) -> bool:
+        """As `check_rows`, of the engine's rows; nothing is wrong with a file that is not open. Blocks."""
+        if not self.engine.is_open:
+            return True
+        folder = fresh_folder(self.layout.scratch / "check")
+        try:
+            with self.engine.reading(timeout=0, asked=False) as session:
+                state = session.dump(folder)
+            ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+            ok = ok and self._are_links(snapshot.measure_links(folder), state.sequence)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not ok:
+            log.error("check_failed", store=self.name, view="engine", sequence=state.sequence)
+            with self.engine.commits:
+                self.engine.heal("its rows do not come to the digest")
+        return ok
+
+    def _are_links(self, found: LinksState | None, sequence: int) -> bool:
+        """Whether links as of a commit come to what the journal says; those that have changed since are let pass."""
+        if found is None:
+            return True
+        with self.reading_links() as (_, links):
+            if links is None:
+                return found == LinksState()
+            return links.changed > sequence or found == links.state
+
+    def end_segment(self) -> int:
+        """Have the journal go on in another segment; the last commit before that. Blocks."""
+        ended: list[int] = []
+
+        def prepare() -> WriteBatch:
+            self.journal.begin_segment()
+            ended.append(self.state.sequence)
+            return WriteBatch()
+
+        self.submit_prepared(prepare).result()
+        return ended[0]
+
+    def erase(self, before: int, ids: Collection[str]) -> None:
+        """Leave nothing in any file, nor with listeners, of what was so up to a commit and is no more. Blocks.
+
+        Of nodes with these ``ids`` not even the last version stays.
+
+        A segment of the journal ends there. Others read and write meanwhile. Twice comes to the same. Raises
+        Unavailable, StorageFull, and what making snapshot and engine's file raise.
+        """
+        try:
+            self.folding.erase()
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._renew_rows()
+        self.copy.close()
+        self.catalog.erase()
+        self.memories.erase()
+        self.links.erase()
+        self.ended.erase(ids)
+        self._forgotten = frozenset(ids)
+        try:
+            self.compactor.erase(before)
+        finally:
+            self._forgotten = frozenset()
+        self.feed.forget()
+        for mark in self.after_erasing:
+            mark()
+
+    def break_off(self) -> None:
+        """Leave snapshots and engine files that are just being made to the next time; the store is to be closed."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Finish what is queued, then close everything and leave the mark of a clean close."""
+        self.break_off()
+        self._writer.stop()
+        self.compactor.wait()
+        self.folding.settle()
+        self.copy.close()
+        self.engine.close()
+        links = self._links_at_close()
+        self.links.close()
+        self.ended.close()
+        self.rows.close()
+        self.catalog.close()
+        self.memories.close()
+        self.commits.note()
+        end = self.journal.end
+        self.journal.close()
+        self.layout.mark_closed(self.state, end, *links)
+        log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
+
+    def _links_at_close(self) -> tuple[int, int]:
+        """How many links there are, and the last commit that changed any; -1 where that cannot be told."""
+        try:
+            with self.reading_links() as (_, links):
+                return (0, 0) if links is None else (links.state.count, links.changed)
+        except (Unavailable, sqlite3.Error):
+            log.exception("links_not_counted", store=self.name)
+            return -1, -1
+
+    # In the writing thread
+
+    def _commit(self, writes: list[Write]) -> None:
+        laps = Laps()
+        for write in writes:
+            self.observation.waited(write.origin, laps.started - write.queued_at)
+        self.folding.hold_back()
+        laps.lap("held_back")
+        if any(write.prepare is not None for write in writes):
+            writes = [ready for write in writes if (ready := prepared(write)) is not None]
+            laps.lap("prepare")
+        changes, reports = self._plan(writes, self.clock.now())
+        laps.lap("plan")
+        size = sum(each.size for each in changes)
+        if changes:
+            require_room_to_write(self.layout.root, sum(write.batch.cost for write in writes))
+            self.commits.append(changes)
+            self.clock.stamped(changes[-1].time)
+            laps.lap("journal")
+            planned = writes[0].plan
+            show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
+            with self.links.taking(changes) if self.links.is_asked else contextlib.nullcontext():
+                show()
+            if not self.ended.is_empty or any(change.last_versions for change in changes):
+                self.ended.taking(changes)
+            laps.lap("rows")
+            self._committed_at = time.monotonic()
+            self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
+            self.engine.committed(size)
+            self.catalog.committed(size)
+            self._remember(changes)
+        self.feed.record(changes, self.state.sequence)
+        if changes:
+            self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
+        for write, report in reports:
+            write.future.set_result(report)
+        if changes:
+            for wake in self.after_commit:
+                wake()
+            self.folding.begin_if_wanted()
+            if self.compactor.wanted():
+                self._writer.wake_when_idle()
+
+    def _remember(self, changes: list[ChangeSet]) -> None:
+        """Tell those who know memories, if they have been asked."""
+        if self.memories.is_asked:
+            self.memories.committed(changes)
+        if self.accesses.waiting:
+            self.accesses.committed(changes)
+
+    def _is_idle(self) -> bool:
+        return not self.writing and time.monotonic() - self._committed_at > IDLE_SECONDS
+
+    def _take_snapshot(self) -> int:
+        """Have a snapshot taken, and a new base made; the sequence that it is of."""
+        closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
+        # What is being erased is kept elsewhere when it has gone from everything that goes with a snapshot.
+        with contextlib.nullcontext() if forgotten else self.commits.keeping():
+            taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
+        self.folding.at_once()
+        return taken.sequence
+
+    def _renew_rows(self) -> None:
+        """Have the present rows made anew in the writer's turn, and wait for it."""
+
+        def prepare() -> WriteBatch:
+            self._renew_rows_now()
+            return WriteBatch()
+
+        self.submit_prepared(prepare).result()
+
+    def _renew_rows_now(self) -> None:
+        self.folding.wait()
+        renew_rows(self.rows, self.layout, self.journal)
+
+    def _raise_format(self) -> None:
+        """Have programs from before refuse the store. Durable when it returns. Raises StorageFull and Unavailable."""
+        with self._describing:
+            if self.description.format < FORMAT:
+                newer = msgspec.structs.replace(self.description, format=FORMAT)
+                with storing(f"raising the format of store {self.name!r}"):
+                    self.description = self.layout.describe(newer)
+
+    def _plan(self, writes: list[Write], now: int) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
+        if writes and (followed := writes[0].followed) is not None:
+            return followed.changes, [(writes[0], Report(sequence=followed.changes[-1].sequence))]
+        if writes and (planned := writes[0].plan) is not None:
+            change, report = planned.change(self.state, now)
+            if self.rows.rows().linked and change.nodes_deleted:
+                change = self.links.with_cut(change)
+                report.edges_deleted += len(change.links_deleted)
+            return [change], [(writes[0], report)]
+        ahead = Ahead(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
+        workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
+        state, rules = self.state, self._rules()
+        changes: list[ChangeSet] = []
+        reports: list[tuple[Write, Report]] = []
+        for write in writes:
+            try:
+                if ahead is not None:
+                    ahead.sequence = state.sequence + 1
+                batch = write.batch if ahead is None else self._decided(write, ahead, workspace)
+                check(batch, workspace, rules)
+            except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
+                write.future.set_exception(error)
+                continue
+            change, report = plan(batch, workspace, state, now, rules)
+            if change is not None:
+                changes.append(change)
+                state = change.state
+                if ahead is not None:
+                    ahead.took(change)
+            reports.append((write, report))
+        return changes, reports
+
+    def _decided(self, write: Write, ahead: Ahead, workspace: Workspace) -> WriteBatch:
+        """The batch of a write, with all that it meets in the workspace."""
+        if write.decide is None:
+            return write.batch
+        try:
+            batch = write.decide(ahead)
+        except RowsDamaged as error:
+            raise self._being_renewed(error) from error
+        workspace.join(self.__gathered([batch], settle=False))
+        return batch
+
+    def __gathered(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
+        try:
+            workspace = _gathered(self.rows.rows(), batches, settle=settle)
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._renew_rows_now()
+            workspace = _gathered(self.rows.rows(), batches, settle=settle)
+        linked = self.rows.rows().linked
+        if any(batch.links or (linked and (batch.delete_nodes or batch.delete_links)) for batch in batches):
+            self.links.gather(workspace, batches)
+        if not self.ended.is_empty:
+            new = {put.id for batch in batches for put in batch.nodes if put.id not in workspace.nodes}
+            workspace.ended = self.ended.versions(new, self.state.sequence) if new else {}
+        return workspace
+
+    def _half_lives(self) -> HalfLives:
+        return half_lives_of(self.description.memory)
+
+    def _rules(self) -> Rules:
+        chosen = self.description
+        keeps_history = self.settings.history and chosen.history != "none"
+        return Rules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
+
+
+def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:
+    """A workspace with everything that planning these batches asks for. Raises RowsDamaged.
+
+    Without ``settle`` there may be further batches, and no edge is taken for one that stays as it is.
+    """
+    workspace = Workspace()
+    batches = list(batches)
+    doomed = [node_id for batch in batches for node_id in batch.delete_nodes]
+    deleted = {*with_versions(rows, doomed)} if doomed else set[str]()
+    named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
+    # In the order in which they came: they are met again and again, and lie beside each other in memory.
+    keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
+    keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
+    ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
+    ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
+    ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
+    rows.base.look_up(named | ends)
+    if rows.know_merges and (merged := merged_among(rows, named | ends)):
+        workspace.merged = merged
+        keys |= dict.fromkeys(map(workspace.followed, [*keys]))
+        ends.update(merged.values())
+    workspace.nodes = rows.nodes(named)
+    workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
+    numbers = rows.edge_numbers([*keys])
+    if settle and len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
+        settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
+        numbers = {key: number for key, number in numbers.items() if key not in settled}
+    workspace.edges = {**rows.numbered_edges(numbers)}
+    # A node that is deleted may be given edges by an earlier batch of the same group.
+    for node_id in deleted:
+        incident = {row.key: row for row in (*rows.outgoing(node_id), *rows.incoming(node_id))}
+        workspace.edges.update(incident)
+        workspace.incident[node_id] = set(incident)
+    return workspace
+
+
+def _only_puts(batch: WriteBatch) -> bool:
+    """Whether a batch neither takes rows away nor wants more of those that stay than that they do."""
+    return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.told)
+
+
+def _settled(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
+    """The edges with these weights that all puts leave as they are; nobody needs to read their rows."""
+    puts = [put for batch in batches for put in batch.edges]
+    other = {put.key for put in puts if not put.says_nothing_new(weights.get(put.key))}
+    return weights if other.isdisjoint(weights) else weights.keys() - other

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.server_discovery import find
+from tests.cli.mcp_stdio.editor import SMALL
+from tests.cli.running import PATIENCE, Running, environment, serving
+from tests.stores.writing import until
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests of a worker process; each test uses stores of its own."""
+    with serving(tmp_path_factory.mktemp("bridged") / "data", variables=SMALL) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data folder of a server whose tools take their time; its log stands beside it."""
+    data = tmp_path_factory.mktemp("slow") / "data"
+    log = data.with_suffix(".log").open("w")
+    command = [sys.executable, "-m", "tests.cli.mcp_stdio.slow_server", str(data)]
+    with log, subprocess.Popen(command, stderr=log, env=environment()) as process:
+        try:
+            until(lambda: find(data) is not None)
+            yield data
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)

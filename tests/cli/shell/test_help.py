@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.cli.shell import formats
+from kgserve.cli.shell.commands import COMMANDS
+from tests.cli.running import Running, kgserve
+
+
+def test_the_commands_are_those_that_there_are_said_to_be() -> None:
+    documented = "help use stores schema params set timing mode write source export quit"
+    assert list(COMMANDS) == documented.split()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.summary.endswith(".")
+    assert len(command.summary) > 20
+    assert "\n" not in command.summary
+
+
+def test_help_lists_every_command_and_explains_each(server: Running) -> None:
+    listed = kgserve("shell", "--url", server.url, "-c", ":help")
+    for command in COMMANDS.values():
+        assert command.usage in listed.out
+        assert command.summary in listed.out
+    each = kgserve("shell", "--url", server.url, "-c", "\n".join(f":help {name}" for name in COMMANDS))
+    for command in COMMANDS.values():
+        assert f"{command.usage}\n  {command.summary}\n" in each.out
+        assert command.details in each.out
+    assert kgserve("shell", "--url", server.url, "-c", ":help nonsense").code == 1
+
+
+def test_every_mode_has_a_writer() -> None:
+    assert set(formats.WRITERS) == set(formats.MODES)
+
+
+def test_rooms() -> None:
+    """One file of the shell asks the server, and what it prints with is its own matter."""
+    folder = Path(formats.__file__).parent
+    assert [each.name for each in folder.glob("*.py") if "import Client" in each.read_text()] == ["session.py"]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kgserve.cli.shell.script import entries, unfinished
+
+
+def texts(script: str) -> list[str]:
+    return [entry.text for entry in entries(script)]
+
+
+def test_statements_end_at_a_semicolon_and_commands_with_their_line() -> None:
+    script = ':use demo\nMATCH (n)\nRETURN n;\n:timing on\nRETURN 1; RETURN 2\n:set a ";"'
+    assert texts(script) == [":use demo", "MATCH (n)\nRETURN n", ":timing on", "RETURN 1", 'RETURN 2\n:set a ";"']
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "RETURN ';'",
+        'RETURN "a;b"',
+        "RETURN 'it\\'s; so'",
+        "MATCH (`a;b`) RETURN 1",
+        "RETURN 1 // not; here\n + 2",
+        "RETURN /* nor; here */ 1",
+        "MATCH (n\n:Entity) RETURN n",
+    ],
+)
+def test_semicolons_and_colons_inside_a_statement_do_not_end_it(statement: str) -> None:
+    assert texts(f"{statement};\nRETURN 2;") == [statement, "RETURN 2"]
+
+
+def test_nothing_is_made_of_blanks_comments_and_lone_semicolons() -> None:
+    assert texts(" ;; \n// a comment;\n/* another */;\n") == []
+    assert texts("RETURN ';' ; /* ; */ RETURN `;`;; RETURN 3;") == ["RETURN ';'", "RETURN `;`", "RETURN 3"]
+
+
+def test_lines_are_counted_from_where_a_statement_begins() -> None:
+    found = list(entries("// head\n\nRETURN 1;\n:use x\n  RETURN\n 2; RETURN 3"))
+    assert [(entry.text, entry.line) for entry in found] == [
+        ("RETURN 1", 3),
+        (":use x", 4),
+        ("RETURN\n 2", 5),
+        ("RETURN 3", 6),
+    ]
+
+
+def test_an_export_holds_a_statement() -> None:
+    assert texts(":export a.csv MATCH (n)\nRETURN n.id;\nRETURN 1;") == [
+        ":export a.csv MATCH (n)\nRETURN n.id",
+        "RETURN 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["MATCH (n)", "RETURN ';", "RETURN 1; RETURN 2", ":export a.csv RETURN 1", "/* x */ a", "/* ;"]
+)
+def test_more_must_follow(text: str) -> None:
+    assert unfinished(text)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "RETURN 1;", "RETURN 1; // done", ":use demo", ":export a.csv RETURN 1;"])
+def test_nothing_more_is_needed(text: str) -> None:
+    assert not unfinished(text)
+
+
+def test_what_cannot_be_read_is_left_for_the_server_to_explain() -> None:
+    assert texts("RETURN 1 # 2; RETURN 3") == ["RETURN 1 # 2", "RETURN 3"]
+    assert texts("RETURN 'a\\q'; RETURN 3")[0] == "RETURN 'a\\q'"
+    assert not unfinished("RETURN #")
+
+
+def test_the_file_of_an_export_is_no_cypher() -> None:
+    assert texts(":export ~/it's.csv RETURN 1;RETURN 2") == [":export ~/it's.csv RETURN 1", "RETURN 2"]
+    assert texts(':export "a;b.csv" RETURN 1;RETURN 2') == [':export "a;b.csv" RETURN 1', "RETURN 2"]
+
+
+def test_a_statement_longer_than_any_is_one() -> None:
+    assert texts(f"RETURN '{'x;' * 70_000}'; RETURN 1") == [f"RETURN '{'x;' * 70_000}'", "RETURN 1"]
+
+
+def test_a_long_script_is_split_quickly() -> None:
+    script = "".join(f"CREATE (:Entity {{id: 'n{number}'}});\n" for number in range(5000))
+    begun = time.thread_time()
+    assert len(texts(script)) == 5000
+    assert time.thread_time() - begun < 5

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kgserve
+from kgserve.client import Client
+from kgserve.client.embedded import Library
+from tests.server.http.serving import Served
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder that is not there yet."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def library(folder: Path) -> Iterator[Library]:
+    """That folder, opened in this process."""
+    with kgserve.open(folder, embedding_provider="hashing") as library:
+        yield library
+
+
+@pytest.fixture(scope="session")
+def client(served: Served) -> Iterator[Client]:
+    """A client of the server that all tests of a worker process share."""
+    with Client(served.url) as client:
+        yield client

@@ -1,0 +1,148 @@
+"""Who may have a data folder, for how long, and what is said to the others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import kgserve
+from kgserve.client import Client
+from kgserve.client.embedded import Library
+from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
+from kgserve.platform.lock import DataFolderLock
+from tests.cli.running import serving
+from tests.client.embedded.running import Program
+
+
+def opened(folder: Path, *, history: bool = True) -> Library:
+    return kgserve.open(folder, history=history, indexes=False)
+
+
+def assert_free(folder: Path) -> None:
+    with DataFolderLock(folder):
+        pass
+
+
+def test_a_closed_one_says_so(library: Library, folder: Path) -> None:
+    store = library.store("s")
+    store.inject([{"id": "a", "type": "t"}])
+    nodes, events = store.nodes(), store.events()
+    library.close()
+    library.close()
+    assert library.closed
+    sentence = rf"data was closed; open it again with kgserve\.open\('{folder}'\)"
+    for ask in (
+        library.stores,
+        store.stats,
+        lambda: store.inject([]),
+        lambda: next(nodes),
+        lambda: next(store.export()),
+        store.events,
+        lambda: store.import_([]),
+    ):
+        with pytest.raises(Conflict, match=sentence):
+            ask()
+    assert list(events) == []
+    assert_free(folder)
+
+
+def test_what_was_written_is_there_again(folder: Path) -> None:
+    with opened(folder) as library:
+        library.store("s").inject([{"id": "a", "type": "t"}])
+    with opened(folder) as library:
+        assert library.store("s").node("a").node.type == "t"
+        assert library.store("s").stats().engine_rebuilds == 0
+
+
+def test_opened_again_in_one_process_it_is_shared(folder: Path, tmp_path: Path) -> None:
+    one = opened(folder)
+    other = opened(tmp_path / "x" / ".." / "data")
+    one.store("s").inject([{"id": "a", "type": "t"}])
+    one.close()
+    assert other.store("s").node("a")
+    with pytest.raises(Conflict, match="was closed"):
+        one.store("s").node("a")
+    with pytest.raises(Conflict, match="in use by process"), DataFolderLock(folder):
+        pass
+    other.close()
+    assert_free(folder)
+
+
+def test_one_that_was_forgotten_keeps_nothing_open(folder: Path) -> None:
+    library = opened(folder)
+    library = opened(folder)
+    library.close()
+    assert_free(folder)
+
+
+def test_with_other_options_it_is_refused(folder: Path) -> None:
+    with opened(folder), pytest.raises(Conflict, match="open in this process with other options; close it first"):
+        opened(folder, history=False)
+    with opened(folder, history=False) as library:
+        library.create("s")
+        with pytest.raises(Conflict, match="histories are turned off"):
+            library.store("s").history("a")
+        with pytest.raises(Unavailable, match="indexes are turned off"):
+            library.store("s").search("a")
+
+
+def test_a_folder_that_is_served_is_left_to_the_client(folder: Path) -> None:
+    with serving(folder) as server:
+        sentence = (
+            rf"served by process {server.process.pid} at {server.url}; use kgserve\.client\.Client\(data='{folder}'\)"
+        )
+        with pytest.raises(Conflict, match=sentence):
+            opened(folder)
+        with Client(data=folder) as client:
+            client.create("of-the-server")
+    with opened(folder) as library:
+        assert [each.name for each in library.stores().stores] == ["of-the-server"]
+
+
+def test_a_folder_that_another_process_has_is_refused(folder: Path) -> None:
+    with Program(folder, "print('ready', flush=True); input()") as other:
+        assert other.line() == "ready"
+        with pytest.raises(Conflict, match=rf"in use by process {other.pid}; close it there, or serve the folder"):
+            opened(folder)
+        assert other.end("\n").code == 0
+    with opened(folder):
+        pass
+
+
+def test_a_forked_process_is_told_to_leave_it(folder: Path) -> None:
+    program = """
+        store.inject([{"id": "a", "type": "t"}])
+        child = os.fork()
+        if child == 0:
+            for ask in (store.stats, lambda: kgserve.open(FOLDER, embedding_provider="hashing")):
+                try:
+                    ask()
+                except kgserve.platform.errors.Conflict as error:
+                    print(error, flush=True)
+            library.close()
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), store.node("a").node.id)
+    """
+    with Program(folder, program, "-W", "ignore::DeprecationWarning") as forking:
+        done = forking.end()
+    first, second, last = done.out.splitlines()
+    assert "from which this one was forked; serve the folder with `kgserve serve`" in first
+    assert f"in use by process {forking.pid}" in second
+    assert last == "7 a"
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "data*"])
+def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match=r"cannot be a data folder|may not hold"):
+        opened(tmp_path / name)
+
+
+def test_models_are_found_as_the_server_finds_them(folder: Path, tmp_path: Path) -> None:
+    # Not prepared, it is missed where it would have been looked for.
+    for options, place in (("", folder / "models"), (f", models_dir={str(tmp_path / 'm')!r}", tmp_path / "m")):
+        program = f"with kgserve.open(FOLDER{options}) as again: pass"
+        with Program(folder, program, opening="") as run:
+            assert f"{place}{os.sep}sentence-transformers--all-MiniLM-L6-v2" in run.end().err

@@ -1,0 +1,55 @@
+"""Answers that are cut, with a limit lower than is usual."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from kgserve.graph.cypher import read
+from kgserve.graph.cypher.read import stream
+from kgserve.graph.requests import CypherRequest
+from kgserve.platform.errors import TimedOut, TooLarge
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.stores.writing import NAME
+
+LONG = "a" * 1_500_000
+
+
+@pytest.fixture(autouse=True)
+def _low(monkeypatch: pytest.MonkeyPatch) -> None:
+    forms = {name: form._replace(most_bytes=1 << 20) for name, form in read._FORMS.items()}
+    monkeypatch.setattr(read, "_FORMS", forms)
+
+
+def asked(pool: StorePool, query: str, form: read.Format) -> bytes:
+    params = {"t": LONG[:1500]}
+    with closing(stream(graph_of(pool, NAME), CypherRequest(query=query, params=params), form)) as rows:
+        return b"".join(rows)
+
+
+def test_a_row_longer_than_an_answer_may_be(pool: StorePool) -> None:
+    query = "RETURN repeat($t, 1000)"
+    with pytest.raises(TooLarge, match="first row"):
+        asked(pool, query, "json")
+    tail = {"row_count": 0, "truncated": True}
+    *_, last = asked(pool, query, "ndjson").splitlines()
+    assert msgspec.json.decode(last, type=dict[str, object]).items() >= tail.items()
+
+
+def test_rows_before_one_that_is_too_long(pool: StorePool) -> None:
+    query = "UNWIND [1, 2, 1000, 3] AS n RETURN n, left(repeat($t, 1000), 1500 * n)"
+    expected = [[1, LONG[:1500]], [2, LONG[:3000]]]
+    answer = msgspec.json.decode(asked(pool, query, "json"))
+    assert (answer["rows"], answer["row_count"], answer["truncated"]) == (expected, 2, True)
+    _, *rows, last = (msgspec.json.decode(line) for line in asked(pool, query, "ndjson").splitlines())
+    assert (rows, last["row_count"], last["truncated"]) == (expected, 2, True)
+
+
+def test_rows_that_take_longer_than_the_time_limit(pool: StorePool) -> None:
+    """All at once they have to be there in time; a stream of them may be long."""
+    request = CypherRequest(query="UNWIND range(1, 5000) AS i RETURN range(1, 40)", timeout_ms=1, max_rows=5000)
+    with pytest.raises(TimedOut):
+        stream(graph_of(pool, NAME), request, "json")

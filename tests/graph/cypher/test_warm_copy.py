@@ -1,0 +1,178 @@
+"""The copy that statements are tried on is kept while they come, and stays what the store is."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.platform.errors import InvalidInput, StorageFull
+from kgserve.projections.cypher_engine import rebuild
+from kgserve.projections.cypher_engine.engine.protocol import NOTHING, FileOptions
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.stores.pool import StorePool
+from kgserve.stores.scratch_database import Trial, WarmCopies, WarmCopy
+from kgserve.stores.store import Store
+from tests.fuzzing import is_thorough
+from tests.graph.bare import Bare, Statements
+from tests.graph.stating import changed, fill, rows, write
+from tests.stores.writing import NAME, PATIENCE, UNTOUCHED, assert_copy_right, assert_whole, batch, settings
+from tests.stores.writing import write as submit
+
+FAILING = "MATCH (n) SET n.content = cast(cast('x' + n.id AS INT64) AS STRING)"
+REFUSED = [
+    "MATCH (n) DETACH DELETE n CREATE (:Entity {id: 'n1'})",
+    "MATCH (n {id: 'n1'}) SET n.type = '', n.tags = ['x'], n.valid_to = timestamp('2020-01-01')",
+    "MATCH (a)-[r]->(b) SET r.weight = cast('inf' AS DOUBLE), r.ordinal = 7",
+    "MATCH (a {id: 'n1'}), (b {id: 'n2'}) CREATE (a)-[:RELATES_TO {weight: 1}]->(b)",
+    FAILING,
+]
+
+
+def between(pool: StorePool, r: random.Random) -> None:
+    """Another write, with what few rows have."""
+    node, other = (f"n{r.randrange(6)}" for _ in range(2))
+    with pool.lease(NAME) as store:
+        match r.randrange(3):
+            case 0:
+                store.submit(WriteBatch(delete_nodes=[node])).result(PATIENCE)
+            case 1:
+                submit(store, batch(node, other, edges=[(node, other, "R")]))
+            case _:
+                whole = {
+                    "id": node,
+                    "type": "u",
+                    "summary": "s",
+                    "tags": ["x", "y"],
+                    "valid_to": "2020-01-01T00:00:00Z",
+                }
+                fill(pool, [whole], [{"from": node, "to": node, "relation_type": "S", "ordinal": r.randrange(9)}])
+
+
+@pytest.mark.parametrize(("seed", "few"), [(0, rebuild.FEW_ROWS), (1, 0)])
+def test_it_stays_what_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: int) -> None:
+    """Statements do what they do in the bare engine; they, refused ones and other writes leave the copy right.
+
+    It is made of so ``few`` rows, or else of what the engine has.
+    """
+    monkeypatch.setattr(rebuild, "FEW_ROWS", few)
+    said: list[str] = []
+    statements, r = Statements(seed), random.Random(seed)
+    with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
+        fill(pool, [{"id": f"n{number}", "type": "t"} for number in range(4)], [])
+        for _ in range(24 if is_thorough() else 8):
+            refused = r.random() < 0.2
+            said.append(r.choice(REFUSED) if refused else statements.next())
+            bare = Bare()
+            bare.fill(rows(pool))
+            if refused:
+                with contextlib.suppress(InvalidInput):
+                    write(pool, said[-1])
+            else:
+                bare.run(said[-1])
+                write(pool, said[-1])
+            assert rows(pool) == bare.rows(), said
+            assert_copy_right(store)
+            if r.random() < 0.4:
+                between(pool, r)
+        assert store.copy.made < 20, said
+        assert_whole(store)
+
+
+def test_one_copy_for_many_statements(pool: StorePool) -> None:
+    with pool.lease(NAME) as store:
+        for number in range(4):
+            assert changed(pool, f"MATCH (n {{id: 'a'}}) SET n.content = '{number}' RETURN count(*)") == {
+                "nodes_updated": 1
+            }
+            fill(pool, [{"id": "d", "type": "t", "content": str(number)}], [])
+            assert changed(pool, "MATCH (n {id: 'd'}) SET n.content = n.type RETURN count(*)") == {"nodes_updated": 1}
+            met = changed(pool, "MATCH (a)-[r]->(b) SET b.type = r.relation_type RETURN count(*)")
+            assert met == ({} if number else {"nodes_updated": 1})
+        with pytest.raises(InvalidInput, match="no type"):
+            write(pool, "MATCH (n) SET n.type = NULL")
+        assert changed(pool, "MATCH (n {id: 'a'}) SET n.content = n.type RETURN count(*)") == {"nodes_updated": 1}
+        assert store.copy.made == 1
+        with pytest.raises(InvalidInput, match="Could not convert"):
+            write(pool, FAILING)
+        assert not store.copy.is_warm
+        assert_copy_right(store)
+        write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x' RETURN count(*)")
+        assert store.copy.made == 2
+        assert_copy_right(store)
+
+
+def test_what_changes_edges_or_deletes_wants_a_file_that_keeps_its_edges(pool: StorePool) -> None:
+    fill(pool, [], [{"from": a, "to": b, "relation_type": "S"} for a in "abc" for b in "abc" if a != b])
+    with pool.lease(NAME) as store:
+        for made, query, counts in (
+            (1, "MATCH (n) SET n.content = 'x' RETURN count(*)", {"nodes_updated": 3}),
+            (
+                1,
+                "MATCH (n {id: 'a'})-[r {relation_type: 'S'}]->({id: 'b'}) DELETE r RETURN count(*)",
+                {"edges_deleted": 1},
+            ),
+            (2, "MATCH (n {id: 'b'})<-[r]-({id: 'a'}) DELETE r RETURN count(*)", {"edges_deleted": 1}),
+            (3, "MATCH (n {id: 'a'}) DETACH DELETE n RETURN 1", {"nodes_deleted": 1, "edges_deleted": 3}),
+            (4, "MATCH (n {id: 'c'}) SET n.content = 'y' RETURN count(*)", {"nodes_updated": 1}),
+        ):
+            assert changed(pool, query) == counts
+            assert store.copy.made == made
+            assert_copy_right(store)
+        fill(pool, [], [{"from": "b", "to": "b", "relation_type": "S"}])
+        assert changed(pool, "MATCH (n {id: 'c'}) DETACH DELETE n RETURN 1") == {"nodes_deleted": 1, "edges_deleted": 2}
+        assert store.copy.made == 5
+        assert_whole(store)
+
+
+def untouched(trial: Trial) -> None:
+    assert trial.difference(UNTOUCHED) == NOTHING
+
+
+def copy_of(store: Store, copies: WarmCopies, seconds: float = 60.0) -> WarmCopy:
+    return WarmCopy(store.layout, store.journal, store.engine, store.rows, copies, seconds)
+
+
+def test_it_is_given_back(pool: StorePool) -> None:
+    with pool.lease(NAME) as store:
+        kept, brief = copy_of(store, WarmCopies()), copy_of(store, WarmCopies(), 0.0)
+        for copy in (kept, brief):
+            copy.run(untouched, UNTOUCHED)
+            assert copy.is_warm
+            copy.tend()
+            assert copy.is_warm == (copy is kept)
+            copy.close()
+            assert list(store.layout.scratch.iterdir()) == []
+        write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x'")
+    pool.close()
+    assert list(pool.layout(NAME).scratch.iterdir()) == []
+
+
+def test_only_some_stores_have_one(pool: StorePool) -> None:
+    copies = WarmCopies(most=2)
+    made: list[WarmCopy] = []
+    for name in "xyz":
+        with pool.lease(name, create=True) as store:
+            submit(store, batch("a"))
+            made.append(copy_of(store, copies))
+            made[-1].run(untouched, UNTOUCHED)
+            if name == "y":
+                made[0].run(untouched, UNTOUCHED)
+    assert [copy.is_warm for copy in made] == [True, False, True]
+    for copy in made:
+        copy.close()
+
+
+def test_it_makes_room_on_a_full_disk(pool: StorePool) -> None:
+    with pool.lease(NAME) as store:
+        write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x' RETURN count(*)")
+        options = store.engine.options
+        store.engine.options = msgspec.structs.replace(options, file=FileOptions(cache_bytes=1 << 60))
+        with pytest.raises(StorageFull, match="works on a copy"):
+            write(pool, "MATCH (n {id: 'a'}) SET n.content = 'y' RETURN count(*)")
+        assert list(store.layout.scratch.iterdir()) == []
+        store.engine.options = options
+        assert changed(pool, "MATCH (n {id: 'a'}) SET n.content = 'y' RETURN count(*)") == {"nodes_updated": 1}

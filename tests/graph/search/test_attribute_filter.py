@@ -1,0 +1,72 @@
+"""Searching among the nodes that have some attributes finds what is left of all hits, however it goes about it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+
+from kgserve.graph.search.attribute_filter import Holders, IndexesAmong
+from kgserve.graph.search.search import PastSurroundings, Searched, at_moment
+from kgserve.graph.temporal import Past
+from kgserve.projections.text import ANYTHING
+from kgserve.storage.model.attributes import conditions, has_all
+from tests.projections.looking_back import WORDS, Known, Watched, watched
+
+COUNT = 300
+EVERY = 1_000
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """Most nodes are open and hold "fox" among many words; those that say nothing else are done."""
+    source = random.Random(7)
+    with watched(tmp_path_factory.mktemp("among") / "data") as store:
+        far = {f"far{n}": f"fox {' '.join(source.choices(WORDS, k=30))}" for n in range(COUNT)}
+        near = {f"near{n}": "fox fox" for n in range(COUNT // 3)}
+        store.put(**{key: Known("beast", text, attributes='{"status":"open"}') for key, text in far.items()})
+        store.put(**{key: Known("beast", text, attributes='{"status":"done"}') for key, text in near.items()})
+        store.settle()
+        # From here on the past differs from the present, in attributes alone and in texts.
+        turned = {f"far{n}": Known("beast", far[f"far{n}"], attributes='{"status":"done"}') for n in range(0, COUNT, 9)}
+        store.put(**turned, far1=Known("beast", "hen", attributes='{"status":"open"}'))
+        store.delete("far2")
+        store.settle()
+        yield store
+
+
+def among(searched: Searched, said: Watched, wanted: dict[str, Any], tried: int) -> IndexesAmong:
+    """The indexes narrowed, with so many hits tried before all names are given."""
+    asked = conditions(wanted)
+    around = searched.around
+    then = (around.history, around.at) if isinstance(around, PastSurroundings) else None
+
+    def passing(ids: Collection[str]) -> set[str]:
+        return {row.id for row in around.rows(ids).values() if has_all(row.attributes, asked)}
+
+    return IndexesAmong(searched.indexes, Holders(said.store, asked, then), passing, tried)
+
+
+@pytest.mark.parametrize("tried", [0, 60, 3_200])
+@pytest.mark.parametrize("as_of", [None, 2])
+@pytest.mark.parametrize("wanted", [{"status": "open"}, {"status": "done"}, {"status": None}])
+def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_of: int | None, tried: int) -> None:
+    past = None if as_of is None else Past(said.historian, as_of)
+    with at_moment(said.store, said.indexer, past, "any") as searched:
+        narrowed = among(searched, said, wanted, tried)
+        vector = searched.queries.of("fox")
+        words = searched.indexes.words("fox", EVERY, ANYTHING)
+        meaning = searched.indexes.meaning(vector, EVERY, ANYTHING)
+        asked = conditions(wanted)
+        left = {key for key, row in searched.around.rows({*words, *meaning}).items() if has_all(row.attributes, asked)}
+        for limit in (1, 7, 40, EVERY):
+            kept = [score for key, score in words.items() if key in left][:limit]
+            found = narrowed.words("fox", limit, ANYTHING)
+            assert [*found.values()] == pytest.approx(kept)
+            assert found.keys() <= left
+            kept = [score for key, score in meaning.items() if key in left][:limit]
+            found = narrowed.meaning(vector, limit, ANYTHING)
+            assert [*found.values()] == pytest.approx(kept, abs=1e-5)
+            assert found.keys() <= left

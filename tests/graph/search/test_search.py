@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.search import search as searches
+from kgserve.graph.search.search import PresentSurroundings, context, search, search_batch
+from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.projections.indexing import FailingEmbedder, OtherEmbedder, StuckEmbedder, caught_up, followed, indexed
+from tests.stores.writing import NAME, PATIENCE, batch, settings, until, write
+
+
+def fill(data: Path) -> None:
+    with followed(data) as (store, indexes):
+        write(store, batch("a", "b", content="fox"))
+        caught_up(store, indexes)
+
+
+def test_without_indexes_there_is_no_search(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        pool.create(NAME)
+        for work in (
+            lambda: search(graph_of(pool, NAME, None), SearchRequest(query="x")),
+            lambda: search_batch(graph_of(pool, NAME, None), BatchSearchRequest(queries=[SearchVariant(query="x")])),
+            lambda: context(graph_of(pool, NAME, None), ContextRequest(query="x")),
+        ):
+            with pytest.raises(Unavailable, match="turned off"):
+                work()
+
+
+def test_vectors_of_another_model_leave_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searches, "AT_LEAST_SECONDS", 20 * PATIENCE)
+    fill(tmp_path)
+    with indexed(tmp_path, OtherEmbedder()) as (pool, indexer):
+        started = time.monotonic()
+        for at_least in (None, 1):
+            found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=at_least))
+            assert [hit.node.id for hit in found.hits] == ["a", "b"]
+            assert found.index_sequence == 1
+            for mode in ("semantic", "hybrid"):
+                with pytest.raises(Conflict, match=f"kgserve reindex {NAME}"):
+                    search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode=mode, at_least=at_least))
+        words = [SearchVariant(query="fox", mode="keyword")]
+        assert search_batch(
+            graph_of(pool, NAME, indexer), BatchSearchRequest(queries=words, at_least=1)
+        ).per_query_hits == [2]
+        with pytest.raises(Conflict):
+            search_batch(
+                graph_of(pool, NAME, indexer), BatchSearchRequest(queries=[*words, SearchVariant(query="fox")])
+            )
+        assert time.monotonic() - started < 10 * PATIENCE, "nobody waits for an index that cannot be opened"
+
+
+def test_words_are_found_while_embedding_fails(tmp_path: Path) -> None:
+    with followed(tmp_path, FailingEmbedder()) as (store, indexes):
+        write(store, batch("a", content="fox"))
+        assert indexes.keyword.wait(1, 30)
+    with indexed(tmp_path, FailingEmbedder()) as (pool, indexer):
+        found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=1))
+        assert [hit.node.id for hit in found.hits] == ["a"]
+        with pytest.raises(Unavailable, match="does not answer"):
+            search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
+
+
+def test_a_search_that_waits_for_a_loading_model_says_so(tmp_path: Path) -> None:
+    embedder = StuckEmbedder()
+    with followed(tmp_path, embedder) as (store, indexes):
+        write(store, batch("a", content="fox"))
+        assert embedder.started.wait(PATIENCE)
+        assert "have not seen sequence 1 yet, only 0" in str(indexes.not_seen(1))
+        embedder.is_loading = True
+        assert "the embedding model is loading" in str(indexes.not_seen(1))
+        assert "have not seen sequence 1" in str(indexes.not_seen(1, words_alone=True))
+        embedder.let_go.set()
+
+
+def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    with indexed(tmp_path) as (pool, indexer), pool.lease(NAME) as store:
+        graph, keyword = graph_of(pool, NAME, indexer), indexer.of(store).keyword
+        wanted = SearchRequest(query="fox", mode="keyword", at_least=1)
+        assert len(search(graph, wanted).hits) == 2
+        look_up, clear, go_on, cleared_at = keyword.search, keyword._clear, threading.Event(), list[int]()
+
+        def refilled_behind_it(*args: Any, **more: Any) -> Any:
+            hits = look_up(*args, **more)
+            keyword.refill_wanted = True
+            keyword.wake()
+            until(lambda: bool(cleared_at))
+            return hits
+
+        def cleared_slowly() -> None:
+            cleared_at.append(keyword.sequence)
+            assert go_on.wait(PATIENCE)
+            clear()
+
+        monkeypatch.setattr(keyword, "_clear", cleared_slowly)
+        with monkeypatch.context() as patched:
+            patched.setattr(keyword, "search", refilled_behind_it)
+            patched.setattr(searches, "AT_LEAST_SECONDS", 0.1)
+            with pytest.raises(Unavailable, match="have not seen sequence 1 yet, only 0"):
+                search(graph, wanted)
+        assert cleared_at == [0]
+        go_on.set()
+        assert len(search(graph, wanted).hits) == 2
+
+
+def test_a_commit_to_come_is_not_waited_for(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with indexed(tmp_path) as (pool, indexer), pytest.raises(InvalidInput, match="at_least"):
+        search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", at_least=2))
+
+
+def test_neighbours_of_many_at_once_are_those_of_each_where_some_are_not_true(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    names = [f"n{number}" for number in range(12)]
+    bounds = [(None, None), (None, None), (None, 5), (9, None), (1, 9)]
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        for part in range(3):
+            extras = [NodeExtrasPut(valid_from=first, valid_to=last) for first, last in chance.choices(bounds, k=12)]
+            keys = [(chance.choice(names), chance.choice(names), f"r{part}") for _ in range(30)]
+            nodes = [NodePut(0, name, "t", "", extras=each) for name, each in zip(names, extras, strict=True)]
+            edges = [
+                EdgePut(0, key, chance.random(), extras=EdgeExtrasPut(valid_from=first, valid_to=last))
+                for key, (first, last) in zip(keys, chance.choices(bounds, k=30), strict=True)
+            ]
+            write(store, WriteBatch(nodes=nodes, edges=edges))
+            with store.reading() as rows:
+                for moment in (None, 3, 7, 20):
+                    around = PresentSurroundings(rows, moment)
+                    found, there = around.neighbours([*names, "none"]), around.rows(names)
+                    assert found["none"] == []
+                    for name in there:
+                        edges = [edge for edge in around.edges(name) if {edge.source, edge.target} <= there.keys()]
+                        ends = [(edge.target if edge.source == name else edge.source, edge.weight) for edge in edges]
+                        assert sorted(found[name]) == sorted(ends)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.graph.answers import Edge, Node
+from kgserve.graph.context import Entry, as_json, count_tokens, entries, markdown
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+IDS = st.lists(TEXTS.filter(bool), min_size=1, max_size=8, unique=True)
+
+
+def node(node_id: str, content: str = "", kind: str = "t") -> Node:
+    return Node(
+        id=node_id, type=kind, content=content, attributes={}, version=1, sequence=1, created_at="", updated_at=""
+    )
+
+
+def edge(source: str, target: str, kind: str = "KNOWS") -> Edge:
+    return Edge(
+        id="-", source=source, target=target, relation_type=kind, weight=1.0, attributes={}, version=1, sequence=1
+    )
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[Node], list[Edge]]:
+    ids = draw(IDS)
+    nodes = [node(each, draw(TEXTS), draw(TEXTS)) for each in ids]
+    ends = st.sampled_from([*ids, "somebody else"])
+    return nodes, [edge(draw(ends), draw(ends), draw(TEXTS)) for _ in range(draw(st.integers(0, 8)))]
+
+
+def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
+    return msgspec.json.decode(text)
+
+
+@given(graphs(), st.integers(1, 300))
+def test_markdown_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
+    nodes, edges = graph
+    made = markdown(entries(nodes, edges), budget)
+    assert count_tokens(made.text) <= made.tokens <= budget
+    assert all(f"[{each.id}]" in made.text for each in nodes[: made.count])
+    assert made.truncated or made.count == len(nodes)
+
+
+@given(graphs(), st.integers(1, 600))
+def test_json_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
+    nodes, edges = graph
+    made = as_json(entries(nodes, edges), budget)
+    assert count_tokens(made.text) == made.tokens <= budget
+    assert made.truncated == (made.count < len(nodes))
+    if made.count:
+        value, told = decoded(made.text), [each.id for each in nodes[: made.count]]
+        assert [each["id"] for each in value["nodes"]] == told
+        inside = [each for each in edges if {each.source, each.target} <= set(told)]
+        assert len(value["edges"]) == len(inside)
+
+
+def test_edges_between_nodes_of_the_text_come_with_them() -> None:
+    edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
+    made = markdown(entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000)
+    assert made.text.splitlines() == [
+        "- [a] (t) first",
+        "- [b] (t) second",
+        "  - [a] KNOWS [b]",
+        "  - [b] LIKES [a]",
+        "- [c] (t)",
+        "  - [c] IS [c]",
+    ]
+    assert (made.count, made.truncated) == (3, False)
+    value = decoded(as_json(entries([node("a", "first"), node("b")], edges), 1000).text)
+    assert value["nodes"][0] == {"id": "a", "type": "t", "content": "first"}
+    assert value["edges"][0] == {"from": "a", "to": "b", "relation_type": "KNOWS"}
+    assert len(value["edges"]) == 2
+
+
+def test_what_is_of_several_stores_says_which() -> None:
+    mixed = [Entry(node("a", "first"), (), "mine"), *entries([node("a"), node("b")], [edge("a", "b")], "ours")]
+    assert markdown(mixed, 1000).text.splitlines() == [
+        "- [a] (t, in mine) first",
+        "- [a] (t, in ours)",
+        "- [b] (t, in ours)",
+        "  - [a] KNOWS [b]",
+    ]
+    value = decoded(as_json(mixed, 1000).text)
+    assert [each["store"] for each in value["nodes"]] == ["mine", "ours", "ours"]
+    assert value["edges"][0]["store"] == "ours"
+
+
+def test_a_long_text_is_cut_at_a_word() -> None:
+    made = markdown(entries([node("a", "word " * 100), node("b", "never reached")], []), 40)
+    assert made.text.startswith("- [a] (t) word word")
+    assert made.text.endswith("word …")
+    assert (made.count, made.truncated) == (1, True)
+
+
+def test_nothing_fits() -> None:
+    assert markdown([Entry(node("a", "text"))], 1) == as_json([Entry(node("a", "text"))], 1)
+    assert markdown([Entry(node("a", "text"))], 1).truncated
+    assert not markdown([], 100).truncated
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("word", 1),
+        ("words", 2),
+        ("12", 1),
+        ("123", 2),
+        ("a b", 2),
+        ("a  b", 3),
+        ("a\nb", 3),
+        ("é", 1),
+        ("日", 2),
+    ],
+)
+def test_tokens(text: str, tokens: int) -> None:
+    assert count_tokens(text) == tokens
+
+
+@pytest.mark.parametrize("write", [markdown, as_json])
+def test_large_texts_take_time_in_proportion(write: Any) -> None:
+    nodes = [node(f"n{i}", "some words of it " * 500) for i in range(100)]
+    edges = [edge(f"n{i}", f"n{(i + step) % 100}") for i in range(100) for step in range(1, 20)]
+    started = time.thread_time()
+    count_tokens("".join(each.content for each in nodes))
+    once = time.thread_time() - started
+    started = time.thread_time()
+    made = write(entries(nodes, edges), 1_000_000)
+    assert made.count == 100
+    assert time.thread_time() - started < 10 * once + 1

@@ -1,0 +1,267 @@
+"""Callers share threads, and who writes much leaves something to others."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kgserve.graph import handle
+from kgserve.graph.handle import LATELY_SECONDS, WRITES_AT_ONCE, Callers, Places, Shares, Turns
+from kgserve.platform.errors import Limited
+from kgserve.projections.cypher_engine.engine.turns import asker
+from tests.stores.writing import PATIENCE
+
+THREADS, EACH, OPEN = 4, 2, 5
+
+
+def shares() -> tuple[Shares, Places]:
+    queue = Places("requests", OPEN, "of yours wait")
+    return Shares(THREADS, EACH, queue), queue
+
+
+def test_a_caller_with_much_to_do_leaves_threads_to_others() -> None:
+    free, begun = threading.Event(), threading.Semaphore(0)
+
+    def hold() -> str:
+        begun.release()
+        assert free.wait(PATIENCE)
+        return asker.get()
+
+    async def run() -> None:
+        share, _ = shares()
+        held = [asyncio.create_task(share.run(hold, "greedy")) for _ in range(THREADS)]
+        for _ in range(EACH):
+            assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
+        assert not begun.acquire(blocking=False)
+        assert await share.run(asker.get, "modest") == "modest"
+        free.set()
+        assert await asyncio.gather(*held) == ["greedy"] * THREADS
+        assert share._each == {}
+
+    asyncio.run(run())
+
+
+def test_who_sends_too_many_is_told_to_come_again() -> None:
+    free = threading.Event()
+
+    async def run() -> None:
+        share, queue = shares()
+        held = [asyncio.create_task(share.run(lambda: free.wait(PATIENCE), "greedy")) for _ in range(OPEN)]
+        await asyncio.sleep(0)
+        with pytest.raises(Limited, match="5 of yours wait") as refused:
+            await share.run(free.is_set, "greedy")
+        assert refused.value.retry_after > 0
+        assert await share.run(free.is_set, "modest") is False
+        assert (queue.taken, queue.refused) == (OPEN, 1)
+        free.set()
+        assert all(await asyncio.gather(*held))
+        assert (share._each, queue.taken) == ({}, 0)
+
+    asyncio.run(run())
+
+
+def test_who_has_asked_may_be_looked_at_from_any_thread() -> None:
+    callers, over = Callers(), threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            assert callers.others("0") <= 7
+            assert callers.has_others("0") <= callers.are_several()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            looking = threads.submit(look)
+            for at in range(100_000):
+                callers.asks(str(at % 8))
+            over.set()
+            looking.result()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers = Callers()
+    assert not callers.are_several()
+    callers.asks("one")
+    callers.asks("one")
+    assert not callers.are_several()
+    assert not callers.has_others("one")
+    callers.asks("two")
+    assert callers.are_several()
+    assert callers.has_others("one")
+    monkeypatch.setattr(handle, "LATELY_SECONDS", -1.0)
+    assert not callers.are_several()
+    assert not callers.has_others("one")
+    assert callers.others("one") == 0
+
+
+class Writers:
+    """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
+
+    def __init__(self) -> None:
+        self.callers, self.queue = Callers(), Places("requests", OPEN, "of yours wait")
+        self.turns = Turns(self.callers, self.queue)
+        self.begun: list[int] = []
+        self._ends: list[asyncio.Event] = []
+        self._news = asyncio.Event()
+
+    async def begin(self, count: int) -> list[asyncio.Task[None]]:
+        """So many more."""
+        first = len(self._ends)
+        self._ends += [asyncio.Event() for _ in range(count)]
+        tasks = [asyncio.create_task(self._write(number)) for number in range(first, first + count)]
+        await asyncio.sleep(0)
+        return tasks
+
+    async def end(self, *numbers: int) -> None:
+        """Have some end, and those that come after them begin."""
+        for number in numbers:
+            self._ends[number].set()
+        async with asyncio.timeout(PATIENCE):
+            while self.begun[-1] < min(numbers[-1] + WRITES_AT_ONCE, len(self._ends) - 1):
+                self._news.clear()
+                await self._news.wait()
+
+    async def _write(self, number: int) -> None:
+        async with self.turns.one("many"):
+            self.begun.append(number)
+            self._news.set()
+            await self._ends[number].wait()
+
+
+def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("many")
+        alone = await writers.begin(WRITES_AT_ONCE + 1)
+        assert writers.begun == [*range(WRITES_AT_ONCE + 1)]
+        await writers.end(*writers.begun)
+        await asyncio.gather(*alone)
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        assert writers.begun == [*range(WRITES_AT_ONCE)]
+        for number in range(len(tasks)):
+            await writers.end(number)
+            # One after the other, in the order in which they came.
+            assert writers.begun == [*range(min(number + WRITES_AT_ONCE + 1, len(tasks)))]
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0)
+        assert (writers.turns._taken, writers.turns._waiting, writers.queue.taken) == ({}, {}, 0)
+
+    asyncio.run(run())
+
+
+def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
+    async def run() -> None:
+        writers, loop = Writers(), asyncio.get_running_loop()
+        tasks = await writers.begin(0)
+        for other in ("one", "another"):
+            writers.callers.asks(other)
+        tasks = await writers.begin(WRITES_AT_ONCE + 1)
+        began = loop.time()
+        await asyncio.sleep(0.05)
+        worked = loop.time() - began
+        await writers.end(0)
+        assert loop.time() - began >= 3 * worked
+        await writers.end(*range(1, len(tasks)))
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "LONGEST_TURN_SECONDS", 0.02)
+
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 2)
+        assert writers.begun == [*range(WRITES_AT_ONCE)]
+        async with asyncio.timeout(PATIENCE):
+            while len(writers.begun) < len(tasks):  # though none of those before has ended
+                writers._news.clear()
+                await writers._news.wait()
+        [late] = await writers.begin(1)
+        for each in writers._ends[:2]:
+            each.set()
+        await asyncio.gather(*tasks[:2])
+        assert writers.turns._taken["many"] <= WRITES_AT_ONCE + 1, "places beyond those that there are go away again"
+        for each in writers._ends:
+            each.set()
+        await asyncio.gather(*tasks, late)
+        async with asyncio.timeout(PATIENCE):
+            while writers.turns._taken:  # noqa: ASYNC110  # the last places rest
+                await asyncio.sleep(0.001)
+        assert writers.queue.taken == 0
+
+    asyncio.run(run())
+
+
+def test_all_go_on_once_nobody_else_asks() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        writers.callers._asked["other"] -= 2 * LATELY_SECONDS
+        await writers.end(0)
+        await asyncio.sleep(0)
+        assert writers.begun == [*range(len(tasks))]
+        writers.callers.asks("other")
+        [late] = await writers.begin(1)
+        assert len(writers.begun) == len(tasks)
+        await writers.end(*range(1, len(tasks) + 1))
+        await asyncio.gather(*tasks, late)
+        async with asyncio.timeout(PATIENCE):
+            while writers.turns._taken:  # noqa: ASYNC110  # the last place may still rest
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_who_leaves_while_waiting_takes_no_place_along() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        tasks[WRITES_AT_ONCE].cancel()
+        await writers.end(0)
+        assert writers.begun[-1] == WRITES_AT_ONCE + 1
+        [place] = writers.turns._waiting["many"]
+        writers._ends[1].set()
+        while not place.done():  # noqa: ASYNC110  # to be there before the write goes on
+            await asyncio.sleep(0)
+        # It has been given a place, and leaves before it can take it.
+        tasks[-1].cancel()
+        await asyncio.gather(*tasks[-1:], return_exceptions=True)
+        assert (writers.turns._taken, writers.turns._waiting) == ({"many": WRITES_AT_ONCE - 1}, {})
+        for each in writers._ends:
+            each.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (writers.turns._taken, writers.queue.taken) == ({}, 0)
+
+    asyncio.run(run())
+
+
+def test_no_more_wait_to_write_than_may() -> None:
+    async def run() -> None:
+        writers = Writers()
+        writers.callers.asks("other")
+        tasks = await writers.begin(WRITES_AT_ONCE + OPEN)
+        with pytest.raises(Limited, match="5 of yours wait"):
+            async with writers.turns.one("many"):
+                pass
+        async with writers.turns.one("other"):
+            pass
+        for number in range(len(tasks)):
+            await writers.end(number)
+        await asyncio.gather(*tasks)
+        assert writers.turns._taken == {}
+
+    asyncio.run(run())

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kgserve.platform.errors import InvalidInput
+from tests.cli.nursery import TOP
+from tests.graph.transfer.formats.converting import read
+
+_US = pa.timestamp("us")
+
+
+def test_some_of_the_columns_are_enough_and_rows_are_counted_as_in_a_spreadsheet(tmp_path: Path) -> None:
+    nodes, edges = tmp_path / "n.csv", tmp_path / "e.csv"
+    nodes.write_bytes(
+        '\ufeffid,type,content,tags\r\n1,t,"two\nlines",\r\n2,t\r\n\r\n3,t,é,"[""x""]"\r\n4,t,,x\r\n'.encode()
+    )
+    edges.write_text("from,to,relation_type,weight\n1,3,R,0.5\n1,3,R,heavy\n1,3,R,nan\n", "utf-8")
+    rows, faults = read(edges, nodes)
+    assert rows == [
+        {"kind": "node", "id": "1", "type": "t", "content": "two\nlines"},
+        {"kind": "node", "id": "3", "type": "t", "content": "é", "tags": ["x"]},
+        {"kind": "edge", "from": "1", "to": "3", "relation_type": "R", "weight": 0.5},
+    ]
+    assert [fault.partition(": ")[0] for fault in faults] == [
+        "n.csv row 3",
+        "n.csv row 6",
+        "e.csv row 3",
+        "e.csv row 4",
+    ]
+
+
+def test_bytes_that_are_not_utf8_cost_their_row(tmp_path: Path) -> None:
+    file = tmp_path / "n.csv"
+    file.write_bytes(b"id,type\na,t\nb\xff,t\nc,t\n")
+    rows, faults = read(file)
+    assert [each["id"] for each in rows] == ["a", "c"]
+    assert faults == [
+        "n.csv row 3: holds text that is not Unicode: half a surrogate pair, or bytes of another encoding"
+    ]
+
+
+def test_a_quote_without_its_other_half_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "n.csv"
+    file.write_text('id,type\na,t\n"b,t\nc,t\n')
+    rows, faults = read(file)
+    assert [each["id"] for each in rows] == ["a"]
+    assert faults == ["n.csv row 3: is no row of CSV: unexpected end of data"]
+
+
+@pytest.mark.parametrize(
+    "row", ["x" * (17 << 20), f'"{"y" * 200}\n",' * 85_000, "," * (17 << 20)], ids=["cell", "lines", "cells"]
+)
+def test_a_row_without_an_end_is_refused(row: str, tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text(f"id,type\na,t\n{row}")
+    with pytest.raises(InvalidInput, match=r"n\.csv row 3: is longer than"):
+        read(tmp_path / "n.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has no header"),
+        ("name,type\n", "neither those of nodes"),
+        ("id,type,color\n", "column 'color' is not one of"),
+        ("id,id,type\n", "column 'id' is there twice"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text(text)
+    with pytest.raises(InvalidInput, match=reason):
+        read(tmp_path / "n.csv")
+
+
+def test_parquet_of_others(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": ["a", "b", None],
+            "type": pa.array(["t", "t", "t"]).dictionary_encode(),
+            "attributes": [{"x": 1}, {"x": 2}, None],
+            "valid_from": pa.array([0, None, 1], pa.timestamp("ns")),
+            "valid_to": pa.array([None, 10**12, None], pa.timestamp("s")),
+        }
+    )
+    pq.write_table(table, tmp_path / "n.parquet")
+    rows, faults = read(tmp_path / "n.parquet")
+    assert rows[0] == {
+        "kind": "node",
+        "id": "a",
+        "type": "t",
+        "attributes": {"x": 1},
+        "valid_from": "1970-01-01T00:00:00.000000Z",
+    }
+    assert faults == ["n.parquet row 2: valid_to is outside the years 1 to 9999"]
+
+
+def test_numbers_that_json_has_not_are_told(tmp_path: Path) -> None:
+    columns = {"from": ["a"] * 3, "to": ["b"] * 3, "relation_type": ["r"] * 3, "weight": [float("nan"), 0.5, -math.inf]}
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    rows, faults = read(tmp_path / "e.parquet")
+    assert [each["weight"] for each in rows] == [0.5]
+    assert faults == [
+        "e.parquet row 1: weight is nan, which is no finite number",
+        "e.parquet row 3: weight is -inf, which is no finite number",
+    ]
+
+
+def test_values_that_python_has_not_are_told(tmp_path: Path) -> None:
+    moments = pa.array([1_735_689_600_000_000_001], pa.timestamp("ns"))
+    attributes = pa.StructArray.from_arrays([moments], ["at"])
+    pq.write_table(pa.table({"id": ["a"], "type": ["t"], "attributes": attributes}), tmp_path / "n.parquet")
+    with pytest.raises(InvalidInput, match=r"n\.parquet cannot be read after row 0: Nanosecond"):
+        read(tmp_path / "n.parquet")
+
+
+def test_a_long_text_that_is_stored_once_does_not_fill_the_memory(tmp_path: Path) -> None:
+    rows, long = 60, "x" * (4 << 20)
+    content = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([long]))
+    table = pa.table({"id": [str(n) for n in range(rows)], "type": ["t"] * rows, "content": content})
+    pq.write_table(table, tmp_path / "n.parquet", store_schema=False)
+    assert (tmp_path / "n.parquet").stat().st_size < 1 << 20
+    command = [sys.executable, "-c", MEASURING, str(tmp_path / "n.parquet")]
+    measured = subprocess.run(command, capture_output=True, text=True, check=True, cwd=TOP)
+    taken, *records = map(int, measured.stdout.split())
+    assert taken < 120 << 20
+    assert len(records) == rows
+    assert min(records) > len(long)
+
+
+# In a process of its own: other tests' servers in this one take memory, too.
+MEASURING = """
+import sys, tracemalloc
+from contextlib import ExitStack
+from pathlib import Path
+from kgserve.graph.transfer.formats.files import open_parts
+from kgserve.graph.transfer.formats.lines import Found
+
+def sizes(path, stack):
+    for part in open_parts("parquet", [path], stack):
+        yield from (len(record.line) for record in part.records if isinstance(record, Found))
+
+tracemalloc.start()
+with ExitStack() as stack:
+    records = list(sizes(Path(sys.argv[1]), stack))
+print(tracemalloc.get_traced_memory()[1], *records)
+"""
+
+
+def test_one_row_of_too_much_is_told(tmp_path: Path) -> None:
+    tags = pa.array([["x" * 1000] * 9000, ["y"]])
+    pq.write_table(pa.table({"id": ["a", "b"], "type": ["t", "t"], "tags": tags}), tmp_path / "n.parquet")
+    rows, faults = read(tmp_path / "n.parquet")
+    assert [each["tags"] for each in rows] == [["y"]]
+    assert [fault.partition(" bytes")[0].rpartition(" ")[0] for fault in faults] == ["n.parquet row 1: comes to"]
+
+
+def test_any_flipped_byte_of_a_parquet_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    table = pa.table(
+        {"id": ["a"] * 20, "type": ["t"] * 20, "tags": [["x"]] * 20, "created_at": pa.array([1] * 20, _US)}
+    )
+    pq.write_table(table, tmp_path / "n.parquet")
+    whole = (tmp_path / "n.parquet").read_bytes()
+    source = random.Random(5)
+    for _ in range(300):
+        text = bytearray(whole)
+        text[source.randrange(len(text))] = source.randrange(256)
+        (tmp_path / "n.parquet").write_bytes(text)
+        with suppress(InvalidInput):
+            read(tmp_path / "n.parquet")
+
+
+def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "n.parquet").write_bytes(b"PAR1" + b"x" * 100 + b"PAR1")
+    with pytest.raises(InvalidInput, match=r"n\.parquet is no Parquet file"):
+        read(tmp_path / "n.parquet")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "n.parquet")
+    with pytest.raises(InvalidInput, match="neither those of nodes"):
+        read(tmp_path / "n.parquet")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.platform.errors import InvalidInput
+from tests.graph.transfer.formats.converting import Row, read
+
+MAPPING = """
+delimiter = ";"
+encoding = "latin-1"
+
+[[nodes]]
+file = "people.csv"
+id = "person:{id}"
+type = "Person"
+content = ["{first} {last}", "{bio}"]
+tags = { column = "groups", separator = "|" }
+valid_from = "{joined}"
+attributes = { age = "int", active = "bool", extra = "json", since = { column = "joined", type = "datetime" } }
+
+[[nodes]]
+file = "things.csv"
+id = "{{{name}}}"
+type = "{kind}"
+
+[[edges]]
+file = "owns.csv"
+from = "person:{who}"
+to = "{{{what}}}"
+relation_type = "OWNS"
+weight = "{share}"
+ordinal = "{place}"
+"""
+PEOPLE = """id;first;last;bio;groups;joined;age;active;extra
+1;Zoë;Müller;"likes; semicolons";a | b|;2020-01-02;41;yes;{"k":[1]}
+2;Bob;;;;;;;
+3;Eve;;;;;old;;
+;Nobody;;;;;;;
+5;Ann;;;;yesterday;;;
+6;Tim;;;;;;perhaps;
+7;Kim;;;;;;;{
+"""
+
+
+def written(folder: Path, mapping: str = MAPPING) -> Path:
+    (folder / "people.csv").write_text(PEOPLE, "latin-1")
+    (folder / "things.csv").write_text("name;kind\ncar;Vehicle\n")
+    (folder / "owns.csv").write_text("who;what;share;place\n1;car;0.5;3\n2;car;;\n2;car;much;\n")
+    (folder / "mapping.toml").write_text(mapping)
+    return folder / "mapping.toml"
+
+
+def test_columns_become_nodes_and_edges(tmp_path: Path) -> None:
+    rows, faults = read(kind="csv", mapping=written(tmp_path))
+    first: Row = {
+        "kind": "node",
+        "id": "person:1",
+        "type": "Person",
+        "content": "Zoë Müller\nlikes; semicolons",
+        "attributes": {"age": 41, "active": True, "extra": {"k": [1]}, "since": "2020-01-02T00:00:00+00:00"},
+        "tags": ["a", "b"],
+        "valid_from": "2020-01-02T00:00:00+00:00",
+    }
+    assert rows[0] == first
+    assert [each["id"] for each in rows[1:3]] == ["person:2", "{car}"]
+    assert rows[3] == {
+        "kind": "edge",
+        "from": "person:1",
+        "to": "{car}",
+        "relation_type": "OWNS",
+        "weight": 0.5,
+        "ordinal": 3,
+        "attributes": {},
+    }
+    assert rows[4]["from"] == "person:2"
+    assert faults == [
+        "people.csv row 4: age is 'old', which is no integer",
+        "people.csv row 5: id: column id is empty",
+        "people.csv row 6: joined is 'yesterday', which is no time such as 2025-07-15T12:00:00Z",
+        "people.csv row 7: active is 'perhaps', which is neither true nor false",
+        "people.csv row 8: extra is not JSON: Input data was truncated",
+        "owns.csv row 4: weight is 'much', which is no number",
+    ]
+
+
+def test_files_that_are_named_take_the_places_of_those_of_the_mapping(tmp_path: Path) -> None:
+    mapping = written(tmp_path)
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "things.csv").write_text("name;kind\nboat;Vehicle\n")
+    rows, _ = read(tmp_path / "else" / "things.csv", kind="csv", mapping=mapping)
+    assert [each["id"] for each in rows] == ["{boat}"]
+    with pytest.raises(InvalidInput, match=r"says nothing of unknown\.csv"):
+        read(tmp_path / "unknown.csv", kind="csv", mapping=mapping)
+
+
+def test_an_edge_may_lead_into_the_store_that_a_column_names(tmp_path: Path) -> None:
+    mapping = written(tmp_path, MAPPING + 'to_graph = "{where}"\n')
+    (tmp_path / "owns.csv").write_text("who;what;share;place;where\n1;car;;;garage\n2;car;;;\n")
+    rows, _ = read(kind="csv", mapping=mapping)
+    assert [each.get("to_graph") for each in rows if each["kind"] == "edge"] == ["garage", None]
+
+
+def test_json_says_the_same(tmp_path: Path) -> None:
+    written(tmp_path)
+    mapping = tmp_path / "mapping.json"
+    node = {"file": "things.csv", "id": "{name}", "type": "{kind}"}
+    mapping.write_bytes(msgspec.json.encode({"delimiter": ";", "nodes": [node]}))
+    rows, faults = read(kind="csv", mapping=mapping)
+    assert (rows, faults) == ([{"kind": "node", "id": "car", "type": "Vehicle", "content": "", "attributes": {}}], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (('type = "Person"', 'typ = "Person"'), r"nodes\[0\]\.typ: Object contains unknown field"),
+        (('id = "person:{id}"', 'id = "person:{uid}"'), r"nodes\[0\]\.id: people\.csv has no column 'uid'"),
+        (('id = "person:{id}"', 'id = "person:{id"'), "a brace without its other half"),
+        (('age = "int"', 'age = "integer"'), r"Invalid enum value 'integer'"),
+        (('delimiter = ";"', 'delimiter = ";;"'), "delimiter"),
+        (("latin-1", "klingon"), "unknown encoding: klingon"),
+        (("latin-1", "base64"), "encoding: 'base64' is not a text encoding"),
+        (("latin-1", "punycode"), "Unsupported error handling"),
+        (("latin-1", "utf-16"), r"row 1: is no text in utf-16"),
+        (("owns.csv", "a\\u0000b.csv"), r"edges\[0\]\.file: .*null byte"),
+        ((MAPPING, "a = " + "[" * 50_000), "cannot be read as TOML"),
+        (("[[edges]]", "[[edges]"), "cannot be read as TOML"),
+        (("owns.csv", "none.csv"), r"edges\[0\]\.file: .*none\.csv: No such file"),
+        ((MAPPING, ""), "neither nodes nor edges"),
+    ],
+)
+def test_a_mapping_that_is_wrong_is_refused_with_the_place(
+    change: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        read(kind="csv", mapping=written(tmp_path, MAPPING.replace(*change)))
+
+
+def test_a_column_that_is_there_twice_is_refused_where_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("id,name,name\n1,a,b\n")
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text('[[nodes]]\nfile = "p.csv"\nid = "{id}"\ntype = "t"\n')
+    assert read(kind="csv", mapping=mapping)[0][0]["id"] == "1"
+    mapping.write_text('[[nodes]]\nfile = "p.csv"\nid = "{name}"\ntype = "t"\n')
+    with pytest.raises(InvalidInput, match=r"nodes\[0\]\.id: p\.csv has more than one column 'name'"):
+        read(kind="csv", mapping=mapping)

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from kgserve.graph.transfer.transfer import export
+from kgserve.platform.settings import MEBIBYTE
+from kgserve.storage.journal.snapshot import BATCH_BYTES
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, PATIENCE, settings
+
+
+def test_large_texts_are_sent_a_few_at_a_time(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path, buffer_pool_mb=512)) as pool, pool.lease(NAME, create=True) as store:
+        for first in range(0, 60, 20):
+            nodes = [NodePut(at, f"n{first + at}", "t", secrets.token_hex(MEBIBYTE // 2)) for at in range(20)]
+            store.submit(WriteBatch(nodes=nodes)).result(PATIENCE)
+        with export(graph_of(pool, NAME)) as stream:
+            blocks = [len(block) for block in stream]
+    assert sum(blocks) > 60 * MEBIBYTE
+    assert max(blocks) < 2 * BATCH_BYTES

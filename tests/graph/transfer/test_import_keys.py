@@ -1,0 +1,20 @@
+"""The index of the keys that an import has named, against a dictionary."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.graph.transfer.import_keys import ImportedKeys
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12))
+def test_the_earliest_line_of_each_key_is_known(blocks: list[list[int]]) -> None:
+    index, first, line = ImportedKeys(), dict[int, int](), 0
+    for block in blocks:
+        lines = list(range(line + 1, line + len(block) + 1))
+        line += len(block)
+        expected = {
+            place: first[key] for place, key in enumerate(block) if first.setdefault(key, lines[place]) < lines[place]
+        }
+        assert index.add(block, lines) == expected

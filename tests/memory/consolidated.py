@@ -1,0 +1,92 @@
+"""Stores with memories, indexed with the real model, and what an export of them says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kgserve.embedding.embedder import load_embedder
+from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.transfer.transfer import export
+from kgserve.memory.maintenance import Keeper
+from kgserve.projections.indexer import Indexer
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.rows import NodeRow
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.embedding.prepared import model_settings
+from tests.stores.writing import PATIENCE, settings
+
+HOOKS = (
+    "React hooks allow state in functional components",
+    "Hooks in React let functional components use state",
+    "With React hooks, functional components can have state",
+    "React hooks let functional components have state",
+    "React hooks give state to functional components",
+)
+MOVING = {"version", "sequence", "updated_at"}
+
+
+class Place(NamedTuple):
+    """A pool whose stores are indexed."""
+
+    pool: StorePool
+    indexer: Indexer
+    keeper: Keeper | None = None
+
+    def graph(self, name: str) -> Graph:
+        return Graphs(self.pool, self.indexer).graph(name)
+
+
+@contextmanager
+def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generator[Place]:
+    """A pool with the real model; with ``tick``, in seconds, its stores are kept."""
+    wanted = settings(data, models_dir=model_settings().models_dir, **options)
+    with closing(Indexer(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
+        pool.companions.append(indexer)
+        if tick is None:
+            yield Place(pool, indexer)
+            return
+        with closing(Keeper(indexer, tick)) as keeper:
+            pool.companions.append(keeper)
+            yield Place(pool, indexer, keeper)
+            pool.close()
+
+
+def memory(node_id: str, content: str, memory_type: str = "observation", **fields: Any) -> NodePut:
+    """A memory to write; ``created_at`` in microseconds, ``attributes`` as a dict, the rest are extras."""
+    created, attributes = fields.pop("created_at", None), fields.pop("attributes", None)
+    extras = NodeExtrasPut(confidence=fields.pop("confidence", 1.0), **fields)
+    own = None if attributes is None else json.dumps(attributes, sort_keys=True, separators=(",", ":"))
+    return NodePut(0, node_id, memory_type, content, own, created_at=created, extras=extras)
+
+
+def put(store: Store, nodes: Iterable[NodePut], edges: Iterable[EdgePut] = ()) -> None:
+    """Write them at once."""
+    store.submit(WriteBatch(nodes=[*nodes], edges=[*edges])).result(PATIENCE)
+
+
+def row_of(store: Store, node_id: str) -> NodeRow:
+    """A node that is there."""
+    with store.reading() as rows:
+        row = rows.node(node_id)
+    assert row is not None
+    return row
+
+
+def exported(of: Graph) -> list[str]:
+    """What an export says, in order, without what every write moves."""
+    with export(of) as stream:
+        lines = [json.loads(line) for line in b"".join(stream).splitlines()]
+    return sorted(json.dumps(_still(line), sort_keys=True) for line in lines if line.get("kind") in {"node", "edge"})
+
+
+def _still(line: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in line.items() if name not in MOVING}
+    if isinstance(kept.get("attributes"), dict):
+        kept["attributes"] = {name: value for name, value in kept["attributes"].items() if name not in MOVING}
+    return kept

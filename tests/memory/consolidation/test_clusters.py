@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.platform.text.similarity import complete_linkage
+
+PAIRS = st.dictionaries(
+    st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), st.sampled_from([0.86, 0.9, 0.95, 1.0])
+)
+
+
+def test_a_chain_does_not_drift() -> None:
+    assert complete_linkage({("a", "b"): 0.9, ("b", "c"): 0.89}) == [["a", "b"]]
+    assert complete_linkage({("a", "b"): 0.9, ("b", "c"): 0.89, ("a", "c"): 0.86}) == [["a", "b", "c"]]
+
+
+def test_the_nearest_come_together_first() -> None:
+    assert complete_linkage({("a", "b"): 0.87, ("b", "c"): 0.99}) == [["b", "c"]]
+    square = {("a", "b"): 0.95, ("c", "d"): 0.94, ("a", "c"): 0.9, ("b", "d"): 0.9, ("a", "d"): 0.9, ("b", "c"): 0.88}
+    assert complete_linkage(square) == [["a", "b", "c", "d"]]
+    del square["b", "c"]
+    assert complete_linkage(square) == [["a", "b"], ["c", "d"]]
+
+
+def test_nothing_makes_no_group() -> None:
+    assert complete_linkage({}) == []
+    assert complete_linkage({("a", "a"): 1.0}) == []
+
+
+@given(PAIRS)
+def test_each_two_of_a_group_are_a_pair_and_no_two_groups_could_be_one(pairs: dict[tuple[str, str], float]) -> None:
+    groups = complete_linkage(pairs)
+    known = {frozenset(pair) for pair in pairs}
+    for group in groups:
+        assert all(frozenset(pair) in known for pair in combinations(group, 2))
+    members = [each for group in groups for each in group]
+    assert len(members) == len(set(members))
+    for one, other in combinations(groups, 2):
+        assert any(frozenset((a, b)) not in known for a in one for b in other)
+
+
+@given(PAIRS, st.randoms())
+def test_the_order_of_the_pairs_does_not_matter(pairs: dict[tuple[str, str], float], random: object) -> None:
+    turned = {(b, a): similarity for (a, b), similarity in reversed(pairs.items()) if (b, a) not in pairs}
+    if len(turned) == len(pairs):
+        assert complete_linkage(turned) == complete_linkage(pairs)

@@ -1,0 +1,76 @@
+"""A run of consolidation in a process that is killed in the middle of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kgserve.memory.api import ConsolidationsQuery, UndoConsolidationRequest
+from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
+from kgserve.storage.model.batch import EdgePut
+from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.memory.consolidated import exported, memory, put
+from tests.stores.writing import NAME, settings
+
+CLUSTERS = 60
+CONSOLIDATE = """
+import sys
+from pathlib import Path
+from kgserve.memory.api import ConsolidateRequest
+from kgserve.memory.consolidation.use_cases import consolidate
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, settings
+
+with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME) as store:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    store.after_commit.append(lambda: print("x", end="", flush=True))
+    consolidate(graph_of(pool, NAME), ConsolidateRequest())
+"""
+
+
+def killed_after(data: Path, commits: int) -> None:
+    """Have a process consolidate, and kill it once it has made so many commits."""
+    command = [sys.executable, "-c", CONSOLIDATE, str(data)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while b"ready" not in process.stdout.readline():
+            pass
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.read(commits)
+        process.kill()
+
+
+def test_each_cluster_is_whole_or_untouched_and_can_be_taken_back(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        first = [memory(f"a{at}", f"Thing {at} is good", tags=("one",)) for at in range(CLUSTERS)]
+        second = [
+            memory(f"b{at}", f"The thing {at} is good", tags=("other",), confidence=0.5) for at in range(CLUSTERS)
+        ]
+        about = [EdgePut(0, (f"b{at}", f"a{(at + 1) % CLUSTERS}", "is_about")) for at in range(CLUSTERS)]
+        put(store, [*first, *second], about)
+        before = exported(graph_of(pool, NAME))
+    for commits in (1, 2, 23):
+        killed_after(tmp_path, commits)
+        with StorePool(settings(tmp_path)) as pool, pool.lease(NAME) as store:
+            of = graph_of(pool, NAME)
+            with store.reading() as rows:
+                nodes = {row.id: row.extras or NO_EXTRAS for row in rows.all_nodes()}
+                edges = {row.key for row in rows.all_edges()}
+            merged = {at for at in range(CLUSTERS) if nodes[f"b{at}"].ended == "merged"}
+            assert len(merged) >= commits - 1
+            for at in range(CLUSTERS):
+                target = f"a{(at + 1) % CLUSTERS}"
+                assert ((f"a{at}", target, "is_about") in edges) is (at in merged)
+                assert ((f"b{at}", target, "is_about") in edges) is (at not in merged)
+                assert ("other" in nodes[f"a{at}"].tags) is (at in merged)
+            (run,) = consolidations(of, ConsolidationsQuery()).runs
+            assert run.state == ("done" if len(merged) == CLUSTERS and run.clusters else "interrupted")
+            undo_consolidation(of, UndoConsolidationRequest(run_id=run.id))
+            assert exported(of) == before

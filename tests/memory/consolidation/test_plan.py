@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.memory.api import Cluster
+from kgserve.memory.consolidation.plan import (
+    MAX_LINES,
+    MAX_TEXT,
+    ClusterPlan,
+    Grown,
+    Member,
+    Taken,
+    TooManyEdges,
+    grown_of,
+    kind_of,
+    moved,
+    planned,
+    record,
+    taken_of,
+)
+from kgserve.storage.model.fields import NodeExtras
+from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
+from kgserve.storage.model.soft_delete import MERGED, brought_back, is_active, withdrawn
+
+THEN = "2025-01-01T00:00:00.000000Z"
+
+
+def row(node_id: str, content: str = "", created: int = 0, own: dict[str, Any] | None = None, **extras: Any) -> NodeRow:
+    attributes = json.dumps(own or {}, sort_keys=True, separators=(",", ":"))
+    return NodeRow(node_id, "fact", content, attributes, 1, 1, created, created, NodeExtras(confidence=1.0, **extras))
+
+
+def edge(source: str, target: str, relation_type: str = "is_about", weight: float = 1.0) -> EdgeRow:
+    return EdgeRow(source, target, relation_type, weight, edge_attributes(THEN, THEN, "{}"), 1, 1)
+
+
+def members(*rows: NodeRow, effective: float = 1.0) -> list[Member]:
+    return [Member(each, effective) for each in rows]
+
+
+def test_lines_that_were_said_are_not_said_again() -> None:
+    rows = [
+        row("a", "Tea is hot\nMilk is cold", 1),
+        row("b", "the tea is hot.\nSugar is sweet", 2),
+        row("c", "Salt is white!", 3),
+    ]
+    found = planned(members(*rows), 0.9)
+    assert isinstance(found, ClusterPlan)
+    assert (found.primary, found.absorbed) == ("a", ("b", "c"))
+    assert found.content == "Tea is hot\nMilk is cold\nSugar is sweet\nSalt is white!"
+
+
+def test_newer_metadata_counts_and_the_greatest_importance() -> None:
+    rows = [
+        row("new", "x", 9, {"a": 3, "b": 3}),
+        row("old", "x", 1, {"a": 1, "c": 1}, importance=0.8),
+        row("mid", "x", 5, {"b": 2}),
+    ]
+    found = planned([Member(rows[0], 0.9), Member(rows[1], 0.5), Member(rows[2], 0.5)], 0.9)
+    assert isinstance(found, ClusterPlan)
+    assert (found.primary, found.absorbed) == ("new", ("old", "mid"))
+    assert found.attributes == '{"a":3,"b":3,"c":1}'
+    assert found.importance == 0.8
+    assert found.says_more(rows[0])
+    assert not found.says_more(row("new", "x", 9, {"a": 3, "b": 3, "c": 1}, importance=0.8))
+
+
+def test_seconds_of_fading_do_not_decide_who_stays() -> None:
+    found = planned([Member(row("young", "x", 9), 1.0), Member(row("old", "x", 1), 0.9999)], 0.9)
+    assert isinstance(found, ClusterPlan)
+    assert found.primary == "old"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reason"),
+    [
+        (row("a", "x" * MAX_TEXT), row("b", "y"), "2,000 characters"),
+        (row("a", "\n".join(map(str, range(MAX_LINES)))), row("b", "y"), "20 lines"),
+        (
+            row("a", "x", tags=tuple(map(str, range(60)))),
+            row("b", "x", tags=tuple(map(str, range(40, 101)))),
+            "100 tags",
+        ),
+        (row("a", "x", own={"a": "x" * 200_000}), row("b", "x", own={"b": "x" * 200_000}), "metadata"),
+    ],
+)
+def test_what_would_be_too_much_is_left(one: NodeRow, other: NodeRow, reason: str) -> None:
+    found = planned(members(one, other), 0.9)
+    assert isinstance(found, Cluster)
+    assert reason in found.reason
+
+
+def test_what_is_long_already_may_absorb_what_says_the_same() -> None:
+    found = planned(members(row("a", "x " * MAX_TEXT), row("b", "X " * MAX_TEXT)), 1.0)
+    assert isinstance(found, ClusterPlan)
+    assert found.content == "x " * MAX_TEXT
+
+
+def test_what_is_pinned_is_not_absorbed() -> None:
+    assert planned(members(row("a", "x", importance=1.0), row("b", "x", importance=1.0)), 1.0) is None
+    found = planned(members(row("a", "x"), row("b", "x", 9, importance=1.0)), 1.0)
+    assert isinstance(found, ClusterPlan)
+    assert (found.primary, found.absorbed) == ("b", ("a",))
+
+
+def test_what_must_be_the_same() -> None:
+    usual = kind_of(row("a"))
+    assert usual == kind_of(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
+    others = [row("c", layer=1), row("d", name="n"), row("e", valid_from=1), row("f", valid_to=1)]
+    assert usual not in [kind_of(each) for each in others]
+    assert [kind_of(each) for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))] == [
+        None
+    ] * 3
+
+
+def test_relations_move_and_the_greater_weight_counts() -> None:
+    edges = {
+        "b": [edge("b", "x", weight=0.9), edge("b", "y", weight=0.3), edge("b", "a"), edge("p", "b"), edge("b", "c")],
+        "c": [edge("c", "y", weight=0.5), edge("c", "z", "child_of"), edge("b", "c")],
+        "d": [edge("d", "w", "child_of"), edge("k", "d", "child_of")],
+    }
+    had = {("a", "x", "is_about"): edge("a", "x", weight=0.4)}
+    found = {key[:2]: put.weight for key, put in moved("a", edges, had, parented=False).items()}
+    assert found == {("a", "x"): 0.9, ("a", "y"): 0.5, ("p", "a"): 1.0, ("a", "z"): 1.0, ("k", "a"): 1.0}
+    assert ("a", "z", "child_of") not in moved("a", edges, had, parented=True)
+    turned = dict(reversed(edges.items()))
+    assert moved("a", turned, had, parented=False) == moved("a", edges, had, parented=False)
+
+
+def test_notes_are_read_as_they_were_written() -> None:
+    taken = Taken("run", "alice", 3, [edge("a", "b", weight=0.25)])
+    assert taken_of(record(taken)) == taken
+    grown = Grown("", 2, "former", parented=True, had=[edge("a", "c")])
+    assert grown_of(record(grown)) == grown
+    with pytest.raises(TooManyEdges):
+        record(Taken("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)]))
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (5, None), (None, 9), (5, 9)])
+def test_what_is_withdrawn_holds_at_no_moment_and_comes_back_as_it_was(bounds: tuple[int | None, int | None]) -> None:
+    old = row("a", "x", 7, valid_from=bounds[0], valid_to=bounds[1])
+    put = withdrawn(old, MERGED, "b")
+    assert put.extras is not None
+    assert old.extras is not None
+    extras = put.extras.onto(old.extras)
+    assert (extras.ended, extras.belongs_to, extras.former_from, extras.former_to) == ("merged", "b", *bounds)
+    gone = msgspec.structs.replace(old, extras=extras)
+    assert not any(is_active(gone, at) or gone.holds_at(at) for at in range(12))
+    back = brought_back(gone).extras
+    assert back is not None
+    assert back.onto(extras) == old.extras

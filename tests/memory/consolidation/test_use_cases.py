@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.memory.api import (
+    ApplyPlan,
+    ConsolidateRequest,
+    ConsolidationReport,
+    ConsolidationsQuery,
+    PruneMemoriesRequest,
+    UndoConsolidationRequest,
+)
+from kgserve.memory.consolidation.use_cases import (
+    RETRY_SECONDS,
+    consolidate,
+    consolidations,
+    prune_memories,
+    undo_consolidation,
+)
+from kgserve.platform.errors import Conflict, NotFound, Unavailable
+from kgserve.projections.memory_index.decay import DAY
+from kgserve.storage.model.batch import EdgePut, WriteBatch
+from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.redirects import MERGED_INTO
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of, node_of
+from tests.memory.consolidated import HOOKS, Place, exported, memory, placed, put, row_of
+from tests.projections.indexing import StuckEmbedder, caught_up, indexed
+from tests.stores.writing import settings
+
+NOW = 1_790_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with placed(tmp_path_factory.mktemp("stores")) as opened:
+        yield opened
+
+
+def run(place: Place, store: str, **wanted: object) -> ConsolidationReport:
+    return consolidate(place.graph(store), ConsolidateRequest(**wanted))  # type: ignore[arg-type]
+
+
+def hooks(place: Place, name: str) -> None:
+    with place.pool.lease(name, create=True) as store:
+        put(store, [memory(f"m{at}", text, created_at=NOW + at, tags=(f"t{at}",)) for at, text in enumerate(HOOKS)])
+
+
+def test_memories_that_say_the_same_become_one(place: Place, store: str) -> None:
+    hooks(place, store)
+    done = run(place, store)
+    assert (done.clusters_found, done.memories_merged, done.near_checked) == (1, 4, True)
+    assert done.clusters[0].primary == "m0"
+    assert done.clusters[0].similarity > 0.85
+    with place.pool.lease(store) as leased:
+        primary = row_of(leased, "m0")
+        assert primary.content.splitlines() == [*HOOKS]
+        assert (primary.extras or NO_EXTRAS).tags == ("t0", "t1", "t2", "t3", "t4")
+        for absorbed in done.clusters[0].absorbed:
+            row = row_of(leased, absorbed)
+            extras = row.extras or NO_EXTRAS
+            assert (extras.ended, extras.belongs_to) == ("merged", "m0")
+            assert extras.valid_from == extras.valid_to == row.created_at
+            with leased.reading() as rows:
+                assert rows.edge((absorbed, "m0", MERGED_INTO)) is not None
+    assert run(place, store).clusters_found == 0
+
+
+def test_a_dry_run_changes_nothing_and_is_exactly_what_is_then_applied(place: Place, store: str) -> None:
+    hooks(place, store)
+    before = exported(place.graph(store))
+    plan = run(place, store, dry_run=True)
+    assert exported(place.graph(store)) == before
+    assert plan.run is None
+    done = run(place, store, apply=ApplyPlan(plan=plan.plan))
+    assert done.clusters == plan.clusters
+    assert done.run is not None
+    assert (done.clusters_found, done.memories_merged) == (plan.clusters_found, plan.memories_merged)
+
+
+def test_a_plan_that_is_no_longer_true_is_refused_with_what_changed(place: Place, store: str) -> None:
+    hooks(place, store)
+    plan = run(place, store, dry_run=True)
+    with place.pool.lease(store) as leased:
+        put(leased, [memory("m3", "Something else")])
+    before = exported(place.graph(store))
+    with pytest.raises(Conflict, match="'m3'"):
+        run(place, store, apply=ApplyPlan(plan=plan.plan))
+    assert exported(place.graph(store)) == before
+    with pytest.raises(Conflict, match="not known"):
+        run(place, store, apply=ApplyPlan(plan=plan.plan + 100))
+    with pytest.raises(Conflict, match="not known"):
+        run(place, store, apply=ApplyPlan(plan=plan.plan), similarity_threshold=0.9)
+
+
+def relations() -> list[EdgePut]:
+    return [
+        EdgePut(0, ("m0", "x", "is_about"), 0.3),
+        EdgePut(0, ("m1", "x", "is_about"), 0.9, '{"how":"well"}'),
+        EdgePut(0, ("m1", "y", "is_about"), 0.7),
+        EdgePut(0, ("m2", "y", "is_about"), 0.8),
+        EdgePut(0, ("m1", "m0", "related_to"), 0.4),
+        EdgePut(0, ("m1", "m2", "related_to"), 0.4),
+        EdgePut(0, ("z", "m2", "mentions"), 0.2),
+        EdgePut(0, ("m1", "p", "child_of")),
+        EdgePut(0, ("m2", "q", "child_of")),
+        EdgePut(0, ("c", "m2", "child_of")),
+    ]
+
+
+def related(place: Place, name: str) -> None:
+    with place.pool.lease(name, create=True) as store:
+        others = [memory(each, f"Thing {each}", "concept", created_at=NOW) for each in "xyzpqc"]
+        own = {"source": "chat", "n": 1}
+        first = memory(
+            "m0",
+            HOOKS[0],
+            created_at=NOW,
+            created_by="alice",
+            importance=0.4,
+            valid_from=5,
+            attributes=own,
+            tags=("old",),
+        )
+        second = memory("m1", HOOKS[1], created_at=NOW + 1, attributes={"n": 2}, importance=0.9, valid_from=5)
+        third = memory("m2", HOOKS[2] + ".", created_at=NOW + 2, created_by="bob", valid_from=5)
+        put(store, [*others, first, second, third], relations())
+
+
+def test_the_primary_takes_over_relations_metadata_and_tags(place: Place, store: str) -> None:
+    related(place, store)
+    assert run(place, store, types=["observation"]).memories_merged == 2
+    with place.pool.lease(store) as leased, leased.reading() as rows:
+        out = {(row.target, row.relation_type): row.weight for row in rows.outgoing("m0")}
+        assert out == {("x", "is_about"): 0.9, ("y", "is_about"): 0.8, ("p", "child_of"): 1.0}
+        into = {(row.source, row.relation_type) for row in rows.incoming("m0") if row.source in {"z", "c", "m1", "m2"}}
+        assert into == {("z", "mentions"), ("c", "child_of"), ("m1", MERGED_INTO), ("m2", MERGED_INTO)}
+        row = rows.node("m0")
+        assert row is not None
+        assert row.attributes == '{"n":2,"source":"chat"}'
+        assert (row.extras or NO_EXTRAS).importance == 0.9
+        for absorbed in ("m1", "m2"):
+            assert {edge.relation_type for edge in rows.outgoing(absorbed)} == {MERGED_INTO}
+            extras = (rows.node(absorbed) or row).extras or NO_EXTRAS
+            assert (extras.valid_from, extras.valid_to, extras.former_from, extras.former_to) == (5, 5, 5, None)
+
+
+@pytest.mark.parametrize(
+    "chosen", [{}, {"history": "none"}, {"conflict_policy": "manual"}, {"kind_whitelist": ("observation", "concept")}]
+)
+def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, chosen: dict[str, Any]) -> None:
+    related(place, store)
+    with place.pool.lease(store) as leased:
+        leased.change_settings(lambda settings: msgspec.structs.replace(settings, **chosen))
+    of = place.graph(store)
+    before = exported(of)
+    done = run(place, store, types=["observation"])
+    assert exported(of) != before
+    assert consolidations(of, ConsolidationsQuery()).runs[0].id == done.run
+    undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
+    assert (undone.restored_count, undone.skipped) == (2, [])
+    assert exported(of) == before
+    assert consolidations(of, ConsolidationsQuery()).runs == []
+    with pytest.raises(NotFound):
+        undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
+
+
+def test_clusters_that_are_related_are_taken_back_in_turn(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        memories = [memory(f"{each}{at}", f"Thing {at}", created_at=NOW) for at in range(6) for each in "abc"]
+        links = [EdgePut(0, (f"b{at}", f"b{(at + 1) % 6}", "next"), 0.5 + at / 20) for at in range(6)]
+        links += [EdgePut(0, (f"c{at}", f"b{(at + 2) % 6}", "next")) for at in range(6)]
+        links += [EdgePut(0, (f"a{at}", f"a{(at + 1) % 6}", "next"), 0.6) for at in range(6)]
+        put(leased, memories, links)
+    of = place.graph(store)
+    before = exported(of)
+    done = run(place, store, similarity_threshold=1.0)
+    assert (done.clusters_found, done.memories_merged) == (6, 12)
+    with place.pool.lease(store) as leased, leased.reading() as rows:
+        found = {row.key: row.weight for row in rows.all_edges() if row.relation_type == "next"}
+    weights = {("a0", "a1"): 0.6, ("a3", "a4"): 0.65, ("a5", "a0"): 0.75, ("a2", "a4"): 1.0}
+    assert len(found) == 12
+    assert {pair: found[(*pair, "next")] for pair in weights} == weights
+    undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
+    assert (undone.restored_count, undone.skipped) == (12, [])
+    assert exported(of) == before
+
+
+def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, store: str) -> None:
+    related(place, store)
+    of = place.graph(store)
+    done = run(place, store, types=["observation"])
+    with place.pool.lease(store) as leased:
+        put(leased, [memory("m0", "Hooks are fine")], [EdgePut(0, ("m0", "y", "is_about"), 0.1)])
+    taken = UndoConsolidationRequest(run_id=done.run or "")
+    with pytest.raises(Conflict, match="'m0'"):
+        undo_consolidation(of, taken)
+    undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or "", force=True))
+    assert (undone.restored, undone.skipped) == (["m1", "m2"], ["m0"])
+    with place.pool.lease(store) as leased, leased.reading() as rows:
+        assert row_of(leased, "m0").content == "Hooks are fine"
+        assert row_of(leased, "m1").content == HOOKS[1]
+        assert {row.target: row.weight for row in rows.outgoing("m0")} == {"x": 0.3, "y": 0.1}
+        assert {row.target for row in rows.outgoing("m2")} == {"y", "q"}
+
+
+def test_a_run_whose_primary_was_absorbed_later_names_the_run_that_did(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(
+            leased,
+            [memory("a", "The user likes tea", confidence=0.9), memory("b", "the user likes tea", confidence=0.5)],
+        )
+    of = place.graph(store)
+    before = exported(of)
+    first = run(place, store)
+    with place.pool.lease(store) as leased:
+        put(leased, [memory("c", "The user likes tea.", confidence=1.0)])
+    again = run(place, store)
+    assert [(each.primary, each.absorbed) for each in again.clusters] == [("c", ["a"])]
+    with pytest.raises(Conflict, match=f"'a' was absorbed by 'c' since, in the consolidation '{again.run}': undo that"):
+        undo_consolidation(of, UndoConsolidationRequest(run_id=first.run or ""))
+    # A third one, of which "c" is the primary, and takes words over.
+    with place.pool.lease(store) as leased:
+        put(leased, [memory("d", "the user likes tea!", confidence=0.5, tags=("warm",))])
+    third = run(place, store)
+    assert [(each.primary, each.absorbed) for each in third.clusters] == [("c", ["d"])]
+    with pytest.raises(Conflict, match="changed since the consolidation: 'c'"):
+        undo_consolidation(of, UndoConsolidationRequest(run_id=again.run or ""))
+    for done in (third, again, first):
+        assert undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or "")).restored_count == 1
+    with place.pool.lease(store) as leased:
+        leased.submit(WriteBatch(delete_nodes=["c", "d"])).result()
+    assert exported(of) == before
+
+
+def test_what_the_guard_keeps_apart_is_told(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        texts = ("The user prefers React over Vue", "The user prefers Vue over React")
+        put(leased, [memory("a", texts[0]), memory("b", texts[1])])
+        put(leased, [memory("c", "The server has 8 cores"), memory("d", "The server has 16 cores")])
+    told = run(place, store, dry_run=True)
+    assert told.clusters == []
+    found = {tuple(each.ids): each.differs for each in told.kept_apart}
+    assert found == {("a", "b"): "names", ("c", "d"): "numbers"}
+    assert all(each.similarity > 0.85 for each in told.kept_apart)
+    assert run(place, store, guard=False).clusters_found == 2
+
+
+def test_others_stay_out_of_it(place: Place, store: str) -> None:
+    same = "The build runs on Linux"
+    with place.pool.lease(store, create=True) as leased:
+        memories = [
+            memory("pinned", same, created_at=NOW + 9, importance=1.0),
+            memory("also pinned", same, created_at=NOW + 10, importance=1.0),
+            memory("older", same, created_at=NOW),
+            memory("weak", same + ".", created_at=NOW - 1, confidence=0.4),
+            memory("episode", same, layer=3),
+            memory("other episode", same, layer=3),
+            memory("fact", same, "fact"),
+            memory("layered", same, layer=2),
+            memory("named", same, name="Linux"),
+            memory("other time", same, valid_from=1),
+            memory("ended", same, valid_to=2),
+        ]
+        put(leased, memories)
+    done = run(place, store, similarity_threshold=1.0)
+    assert [(each.primary, sorted(each.absorbed)) for each in done.clusters] == [
+        ("pinned", ["layered", "older", "weak"])
+    ]
+
+
+def test_memories_without_layer_are_consolidated_with_those_of_a_layer(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        puts = [
+            memory("none", HOOKS[0], created_at=NOW),
+            memory("fact", HOOKS[1], "fact", layer=2, created_at=NOW + 1),
+            memory("concept", HOOKS[0] + ".", "concept", layer=1, created_at=NOW + 2),
+            memory("episode", HOOKS[0], "episode", layer=3, created_at=NOW + 3),
+            memory("decided", HOOKS[0], "decision", created_at=NOW + 4),
+        ]
+        put(leased, puts)
+        done = run(place, store)
+        assert [(each.primary, each.absorbed) for each in done.clusters] == [("none", ["concept"])]
+        assert (row_of(leased, "none").extras or NO_EXTRAS).layer == 1
+        assert run(place, store).clusters == []
+        undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=done.run or ""))
+        assert (row_of(leased, "none").extras or NO_EXTRAS).layer is None
+
+
+def test_a_fact_and_its_restatement_without_layer_are_one(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory("fact", HOOKS[0], "fact", layer=2, created_at=NOW), memory("none", HOOKS[1])])
+    (cluster,) = run(place, store).clusters
+    assert {cluster.primary, *cluster.absorbed} == {"fact", "none"}
+
+
+def test_the_one_that_is_worth_most_stays(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory("old", HOOKS[0], created_at=NOW, confidence=0.5), memory("new", HOOKS[0] + ".")])
+    (cluster,) = run(place, store).clusters
+    assert (cluster.primary, cluster.absorbed, cluster.content) == ("new", ["old"], HOOKS[0] + ".")
+
+
+def test_what_would_grow_too_long_is_left_and_told(place: Place, store: str) -> None:
+    long = "React hooks allow state in functional components and are easy to test. " * 20
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory("a", long + "Good."), memory("b", long + "Good work.")])
+    done = run(place, store)
+    assert done.clusters == []
+    assert [(each.primary, each.absorbed, "2,000 characters" in each.reason) for each in done.left] == [
+        ("a", ["b"], True)
+    ]
+
+
+def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"{each}{at}", f"Thing {at}") for at in range(3) for each in "ab"])
+        refused: list[str] = []
+
+        class Changing(set[str]):
+            """Runs that go on; a memory of theirs changes when one begins."""
+
+            def add(self, run: str, /) -> None:
+                leased.submit(WriteBatch(nodes=[memory("b1", "Other thing")])).result()
+                super().add(run)
+
+        def take_back() -> None:
+            # In the writer's thread: nothing is written meanwhile.
+            for going in consolidations(place.graph(store), ConsolidationsQuery()).runs:
+                if going.state == "running":
+                    with pytest.raises(Unavailable, match="still going on"):
+                        undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=going.id))
+                    refused.append(going.id)
+
+        leased.runs = Changing()
+        leased.after_commit.append(take_back)
+        done = run(place, store, similarity_threshold=1.0)
+        leased.after_commit.remove(take_back)
+        assert (done.clusters_found, done.memories_merged) == (2, 2)
+        assert [(each.primary, each.absorbed, each.reason) for each in done.left] == [
+            ("a1", ["b1"], "changed meanwhile")
+        ]
+        assert row_of(leased, "b1").content == "Other thing"
+    assert {*refused} == {done.run}
+    listed = consolidations(place.graph(store), ConsolidationsQuery()).runs
+    assert [(each.clusters, each.merged, each.state) for each in listed] == [(2, 2, "done")]
+
+
+def test_without_vectors_only_the_wording_counts(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool, pool.lease("s", create=True) as leased:
+        put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[1], HOOKS[0].lower()))])
+        done = consolidate(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
+    assert not done.near_checked
+    assert [(each.primary, each.absorbed) for each in done.clusters] == [("m0", ["m2"])]
+
+
+class BusyModel(StuckEmbedder):
+    """A model of meaning that takes its time."""
+
+    degraded = False
+
+
+def test_consolidation_is_refused_while_vectors_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.memory.consolidation.candidates.WAIT_SECONDS", 0.1)
+    model = BusyModel()
+    with indexed(tmp_path, model) as (pool, indexer), pool.lease("s", create=True) as leased:
+        put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[0].lower()))])
+        graph = graph_of(pool, "s", indexer)
+        for dry_run in (True, False):
+            with pytest.raises(Unavailable, match="were not compared and nothing was merged") as refused:
+                consolidate(graph, ConsolidateRequest(dry_run=dry_run))
+            assert refused.value.retry_after == RETRY_SECONDS
+        assert consolidations(graph, ConsolidationsQuery()).runs == []
+        model.let_go.set()
+        caught_up(leased, indexer.of(leased))
+        done = consolidate(graph, ConsolidateRequest())
+    assert (done.near_checked, done.memories_merged) == (True, 1)
+
+
+def test_vectors_of_letters_merge_nothing(tmp_path: Path) -> None:
+    with indexed(tmp_path) as (pool, indexer), pool.lease("s", create=True) as leased:
+        put(leased, [memory("a", "The build runs on Linux"), memory("b", "The build ran on Linux")])
+        caught_up(leased, indexer.of(leased))
+        done = consolidate(graph_of(pool, "s", indexer), ConsolidateRequest(similarity_threshold=0.1, guard=False))
+    assert (done.near_checked, done.clusters) == (False, [])
+
+
+def test_a_memory_that_goes_with_a_merge_leads_to_the_one_that_stayed(place: Place, store: str) -> None:
+    hooks(place, store)
+    run(place, store)
+    found = node_of(place.graph(store), "m3")
+    assert (found.node.id, found.redirected_from) == ("m0", "m3")
+    with place.pool.lease(store) as leased, pytest.raises(Conflict, match="was merged into 'm0'"):
+        put(leased, [memory("m3", "Something new")])
+
+
+def test_many_of_one_wording_become_one(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"m{at:03}", "The build runs on Linux", created_at=NOW + at) for at in range(150)])
+    done = run(place, store)
+    assert [(each.primary, len(each.absorbed)) for each in done.clusters] == [("m000", 149)]
+
+
+def test_a_store_that_takes_some_types_alone_takes_runs(place: Place, store: str) -> None:
+    hooks(place, store)
+    with place.pool.lease(store) as leased:
+        kinds = ("observation",)
+        leased.change_settings(lambda settings: msgspec.structs.replace(settings, kind_whitelist=kinds))
+    assert run(place, store).clusters_found == 1
+
+
+def test_faded_memories_are_withdrawn_and_protected_ones_are_not(place: Place, store: str) -> None:
+    now = time.time_ns() // 1000
+    with place.pool.lease(store, create=True) as leased:
+        ages = {"fresh": 0, "kept": 129, "faded": 131}
+        memories = [memory(each, each, created_at=now - days * DAY) for each, days in ages.items()]
+        old = now - 400 * DAY
+        memories += [
+            memory("pinned", "p", created_at=old, importance=1.0),
+            memory("domain", "d", created_at=old, layer=0),
+        ]
+        memories += [memory("parent", "q", created_at=old), memory("child", "r"), memory("plain", "s", confidence=None)]
+        put(leased, memories, [EdgePut(0, ("child", "parent", "child_of"))])
+        put(leased, [memory("rewritten", "x", created_at=old)])
+        put(leased, [memory("rewritten", "y")])
+    of = place.graph(store)
+    told = prune_memories(of, PruneMemoriesRequest(dry_run=True))
+    assert (told.ids, told.count, told.mode) == (["faded"], 1, "archive")
+    assert told.kept == {"pinned": 1, "layer": 1, "parent": 1, "recent": 1}
+    done = prune_memories(of, PruneMemoriesRequest())
+    assert done.ids == ["faded"]
+    with place.pool.lease(store) as leased:
+        extras = row_of(leased, "faded").extras or NO_EXTRAS
+        assert (extras.ended, extras.valid_from == extras.valid_to) == ("pruned", True)
+    assert prune_memories(of, PruneMemoriesRequest()).count == 0

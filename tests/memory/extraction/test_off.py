@@ -1,0 +1,71 @@
+"""Without a language model nothing of it is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kgserve
+from kgserve.admin.composition import make_extractor
+from kgserve.platform.errors import InvalidInput
+from kgserve.platform.settings import Settings
+from tests.cli.running import environment
+from tests.cli.running import kgserve as command
+from tests.memory.extraction.chat_service import running, says
+from tests.memory.extraction.memory import awaited
+
+PROGRAM = """
+import sys, threading
+import kgserve
+import kgserve.server.app
+with kgserve.open(sys.argv[1]) as library:
+    library.store("s").retain("Tea is hot.", extract=True)
+    library.store("s").reflect()
+    print(sorted(each for each in sys.modules if "kgserve.memory.extraction.llm" in each or each.endswith("extractor")))
+    print(sorted(each.name for each in threading.enumerate() if each.name in {"llm", "extractor"}))
+"""
+
+
+def test_nothing_is_imported_and_no_thread_runs(tmp_path: Path) -> None:
+    variables = {"KGSERVE_EMBEDDING_PROVIDER": "hashing"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(variables),
+    )
+    assert done.stdout.splitlines() == ["[]", "[]"], done.stderr
+    assert not list(tmp_path.rglob("extraction.sqlite*"))
+
+
+@pytest.mark.parametrize("url", ["localhost:1234/v1", "ftp://host/v1", "http://", "http://[::"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="llm_url"):
+        make_extractor(Settings(llm_url=url, llm_model="m"), None)
+
+
+def test_both_url_and_model_turn_it_on() -> None:
+    assert make_extractor(Settings(llm_url="http://127.0.0.1:1/v1"), None) is None
+    assert make_extractor(Settings(llm_model="m"), None) is None
+
+
+def test_the_key_has_no_option() -> None:
+    refused = command("serve", "--llm-key", "secret")
+    assert refused.code != 0
+    assert "no such option" in refused.err.lower()
+
+
+def test_within_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as service:
+        for name, value in service.options.items():
+            monkeypatch.setenv(f"KGSERVE_{name.upper()}", value)
+        service.usually = says(facts=[{"content": "Rain is wet."}])
+        with kgserve.open(tmp_path, embedding_provider="hashing") as library:
+            store = library.store("s")
+            assert store.retain("It rained, and we got wet.", extract=True).extracting is True
+            assert awaited(lambda: [each for each in store.memories().memories if each.content == "Rain is wet."])
+            assert store.extract_memories().queued == 0

@@ -1,0 +1,121 @@
+"""What reading has made of memories, in exports and imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.graph.transfer.transfer import export
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.graph.transfer.test_importing import imported
+from tests.graphs import graph_of
+from tests.stores.test_access_commits import kept
+from tests.stores.test_accesses import journaled, once_more
+from tests.stores.writing import batch, settings, write
+
+MEMORIES = WriteBatch(
+    nodes=[
+        NodePut(number, name, "fact", name, extras=NodeExtrasPut(confidence=1.0)) for number, name in enumerate("ab")
+    ]
+)
+READ = {"access_count", "last_accessed_at", "access_confidence"}
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(pool: StorePool) -> Iterator[Store]:
+    with pool.lease("s", create=True) as store:
+        write(store, MEMORIES, batch("plain", edges=[("a", "plain", "is_about")]))
+        journaled(store)
+        yield store
+
+
+def exported(pool: StorePool, store: str = "s") -> bytes:
+    with export(graph_of(pool, store)) as stream:
+        return b"".join(stream)
+
+
+def lines(text: bytes) -> dict[str, dict[str, Any]]:
+    rows = map(msgspec.json.decode, text.splitlines())
+    return {row["id"]: row for row in rows if row["kind"] == "node"}
+
+
+def test_lines_of_memories_say_how_they_were_read(pool: StorePool, store: Store) -> None:
+    before = exported(pool)
+    assert not any(READ & row.keys() for row in lines(before).values())
+    for _ in range(3):
+        store.accesses.update(["a"], once_more)
+    assert store.accesses.settle()
+    store.accesses.update(["a"], once_more)
+    found = lines(exported(pool))
+    assert {name: found["a"].pop(name) for name in READ} == {
+        "access_count": 4,
+        "last_accessed_at": "1970-01-01T00:00:00.000004Z",
+        "access_confidence": 0.25,
+    }
+    assert found == lines(before), "all else is as it was"
+    assert len(store.accesses) == 0, "an export writes what waits"
+
+
+def test_an_export_makes_a_store_whose_memories_were_read_as_often(pool: StorePool, store: Store) -> None:
+    store.accesses.update(["a", "b"], once_more)
+    store.accesses.update(["b"], once_more)
+    text = exported(pool)
+    assert imported(pool, text, store="copy").ok
+    with pool.lease("copy") as copy:
+        assert kept(copy) == {"a": 1, "b": 2}
+        journaled(copy)
+        assert sorted(exported(pool, "copy").splitlines()) == sorted(text.splitlines())
+        sequence = copy.state.sequence
+        assert imported(pool, text, store="copy").sequence == sequence, "nothing is written twice"
+
+
+def test_the_later_reading_counts_whichever_comes_first(pool: StorePool, store: Store) -> None:
+    store.accesses.update(["a"], once_more)
+    old = exported(pool)
+    store.accesses.update(["a", "b"], once_more)
+    new = exported(pool)
+    store.accesses.update(["b"], once_more)
+    for text in (old, new, old):
+        assert imported(pool, text).ok
+    assert store.accesses.of("ab") == {"a": Access("a", 2, 2, 0.5), "b": Access("b", 2, 2, 0.5)}
+    imported(pool, new, old, store="copy")
+    with pool.lease("copy") as copy:
+        assert kept(copy) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '"access_count":1',
+        '"access_count":0,"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1',
+        '"access_count":1,"last_accessed_at":"yesterday","access_confidence":1',
+        '"access_count":1,"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1.5',
+        '"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1',
+    ],
+)
+def test_a_line_that_says_it_wrong_is_left_out(pool: StorePool, store: Store, said: str) -> None:
+    answer = imported(pool, b'{"kind":"node","id":"c","type":"fact","confidence":1,%s}\n' % said.encode())
+    assert (answer.error_count, answer.nodes_created) == (1, 0)
+    assert "access" in answer.errors[0].message
+    assert kept(store) == {}
+
+
+def test_what_is_not_there_has_not_been_read(pool: StorePool, store: Store) -> None:
+    """A node that is refused, for it has no type, takes what its line says of reading it along."""
+    line = '{"kind":"node","id":"x","access_count":1,"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1}\n'
+    assert imported(pool, line.encode()).error_count == 1
+    assert kept(store) == {}

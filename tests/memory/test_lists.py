@@ -1,0 +1,374 @@
+"""Lists of memories with every filter and order, of entities, of relations; and what a store remembers in numbers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from kgserve.graph.handle import Graph
+from kgserve.graph.merge import merge
+from kgserve.graph.merge_api import MergeNode
+from kgserve.memory import analytics, lists, store_memory
+from kgserve.memory.api import MemoriesQuery, Memory, MemoryRequest
+from kgserve.memory.entities_api import (
+    ConfidenceQuery,
+    CountsQuery,
+    EntitiesQuery,
+    EntityMemoriesRequest,
+    GrowthQuery,
+    RelationsQuery,
+)
+from kgserve.memory.presentation import now_in_microseconds
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound
+from kgserve.platform.times import format_time
+from kgserve.projections.memory_index.decay import DAY
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.store_settings import MemorySettings
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, settings, write
+
+NOW = now_in_microseconds()
+TYPES = ("fact", "preference", "decision")
+COUNT = 300
+SLACK = 2e-3
+"""Confidences fade a little while a test runs."""
+
+
+class World(NamedTuple):
+    graph: Graph
+    open: Store
+    accesses: dict[str, Access]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with (
+        StorePool(settings(tmp_path_factory.mktemp("lists"))) as pool,
+        pool.lease(NAME, create=True) as opened,
+    ):
+        opened.change_settings(
+            lambda old: msgspec.structs.replace(old, memory=MemorySettings(half_life_by_type={"preference": None}))
+        )
+        yield World(graph_of(pool, NAME), opened, fill(opened))
+
+
+def fill(store: Store) -> dict[str, Access]:
+    """Memories of all kinds, entities, and relations between them; how some were used."""
+    choice = random.Random(3)
+    names = {"e0": "Alice", "e1": "alice ", "e2": "Bob", "e3": "Zoë", "e4": "Alicia"}
+    entities = [
+        NodePut(0, node_id, "person" if at < 3 else "project", extras=NodeExtrasPut(name=name))
+        for at, (node_id, name) in enumerate(names.items())
+    ]
+    nodes = [memory(choice, number) for number in range(COUNT)]
+    about = [EdgePut(0, (put.id, f"e{choice.randrange(5)}", "is_about")) for put in nodes[::2]]
+    knows = [EdgePut(0, (a, b, kind), 0.25 * at) for at, (a, b, kind) in enumerate(RELATIONS)]
+    write(store, WriteBatch(nodes=[*entities, *nodes], edges=[*about, *knows]))
+    accesses = {
+        node_id: Access(node_id, number, NOW - number * DAY, 0.9)
+        for number, node_id in enumerate((put.id for put in nodes[::7]), 1)
+    }
+    write(store, WriteBatch(accesses=list(accesses.values())))
+    return accesses
+
+
+RELATIONS = [
+    ("e0", "e2", "knows"),
+    ("e2", "e0", "knows"),
+    ("e0", "e3", "uses"),
+    ("e3", "e4", "uses"),
+    ("e0", "e4", "knows"),
+]
+
+
+def memory(choice: random.Random, number: int) -> NodePut:
+    pick = choice.choice
+    extras = NodeExtrasPut(
+        tags=tuple(choice.sample("xyz", pick((0, 1, 2)))),
+        confidence=pick((0.0, 0.2, 0.6, 1.0)),
+        source=pick(("", "chat")),
+        layer=pick((None, 2, 3)),
+        ended=pick(("", "", "", "", "forgotten", "pruned")),
+        valid_to=pick((None, None, None, NOW - DAY)),
+    )
+    created = NOW - choice.randrange(1, 90 * 24) * (DAY // 24)
+    own = pick(('{"status":"open"}', '{"status":"done","n":1}', "{}"))
+    return NodePut(0, f"m{number:03}", pick(TYPES), f"memory {number}", own, extras=extras, created_at=created)
+
+
+def listed(store: World, **query: Any) -> list[Memory]:
+    """All pages of a list."""
+    found: list[Memory] = []
+    page = lists.list_memories(store.graph, MemoriesQuery(**query))
+    while True:
+        found += page.memories
+        assert len(page.memories) <= query.get("limit", 20)
+        if page.next_cursor is None:
+            return found
+        query.pop("offset", None)
+        page = lists.list_memories(store.graph, MemoriesQuery(**query, cursor=page.next_cursor))
+
+
+def everything(store: World) -> list[Memory]:
+    return listed(store, ended="any", limit=1000)
+
+
+def in_force(store: World) -> list[Memory]:
+    return [each for each in everything(store) if not_ended(each) and not isinstance(each.valid_to, str)]
+
+
+def not_ended(memory: Memory) -> bool:
+    return isinstance(memory.ended, msgspec.UnsetType)
+
+
+def ids(found: list[Memory]) -> list[str]:
+    return [each.id for each in found]
+
+
+def test_a_memory_is_shown_whole(store: World) -> None:
+    with store.open.reading() as rows:
+        there = {row.id: row for row in rows.all_nodes() if row.is_memory}
+    found = {each.id: each for each in everything(store)}
+    assert found.keys() == there.keys()
+    for node_id, each in found.items():
+        row, access = there[node_id], store.accesses.get(node_id)
+        assert row.extras is not None
+        assert (each.content, each.memory_type, each.tags) == (row.content, row.type, list(row.extras.tags))
+        assert (each.access_count, each.last_accessed_at) == (
+            (access.count, format_time(access.last)) if access else (0, None)
+        )
+        since, worth = row.created_at, row.extras.confidence or 0.0
+        if access is not None and access.last > since:
+            since, worth = access.last, access.confidence
+        faded = worth if row.type == "preference" else worth * 0.5 ** ((NOW - since) / (30 * DAY))
+        assert each.effective_confidence == pytest.approx(faded, abs=SLACK)
+
+
+FILTERS: dict[str, Any] = {
+    "types": ["fact", "decision"],
+    "tags": ["x", "y"],
+    "min_confidence": 0.3,
+    "after_date": format_time(NOW - 50 * DAY),
+    "before_date": format_time(NOW - 10 * DAY),
+    "entity": "Zoë",
+    "source": "chat",
+    "layer": 3,
+    "ended": "pruned",
+    "metadata": '{"status": "done", "n": 1.0}',
+    "valid_at": "any",
+}
+
+
+def fits(each: Memory, query: dict[str, Any]) -> bool:
+    """Whether a memory is to be in a list, by the words of its documentation."""
+    ended = "" if isinstance(each.ended, msgspec.UnsetType) else each.ended
+    is_true = isinstance(each.valid_to, msgspec.UnsetType) or "valid_at" in query or "ended" in query
+    return (
+        ended == query.get("ended", "")
+        and is_true
+        and ("types" not in query or each.memory_type in query["types"])
+        and set(query.get("tags", ())) <= set(each.tags)
+        and each.effective_confidence >= query.get("min_confidence", 0)
+        and query.get("after_date", "") <= each.created_at < query.get("before_date", "Z")
+        and ("entity" not in query or "e3" in [entity.id for entity in each.entities])
+        and query.get("source", each.source) == each.source
+        and ("layer" not in query or each.layer == query["layer"])
+        and ("metadata" not in query or each.metadata == {"status": "done", "n": 1})
+    )
+
+
+def test_every_filter_alone_and_some_together(store: World) -> None:
+    choice, all_there = random.Random(5), everything(store)
+    queries = [{name: value} for name, value in FILTERS.items()]
+    queries += [{name: FILTERS[name] for name in choice.sample(list(FILTERS), 2)} for _ in range(30)]
+    found = Counter[str]()
+    for query in queries:
+        expected = {each.id for each in all_there if fits(each, query)}
+        assert {each.id for each in listed(store, **query, limit=7)} == expected, query
+        found.update(dict.fromkeys(query, len(expected)))
+    assert all(found[name] for name in FILTERS)
+
+
+@pytest.mark.parametrize("sort", ["created", "updated", "confidence", "accessed"])
+def test_orders_pages_and_offsets(store: World, sort: str) -> None:
+    def rank(each: Memory) -> Any:
+        of = {"created": each.created_at, "updated": each.updated_at, "accessed": each.last_accessed_at or ""}
+        return round(each.effective_confidence, 4) if sort == "confidence" else of[sort]
+
+    there = ids(in_force(store))
+    found = listed(store, sort=sort, limit=13)
+    ranks = [rank(each) for each in found]
+    assert ranks == sorted(ranks, reverse=True)
+    assert sorted(ids(found)) == sorted(there)
+    assert ids(listed(store, sort=sort, limit=50, offset=40)) == ids(found)[40:]
+    assert ids(listed(store, sort=sort, limit=3, offset=len(there) - 4)) == ids(found)[-4:]
+    types = ids(listed(store, sort=sort, types=["fact"], limit=4))
+    assert types == [each.id for each in found if each.memory_type == "fact"]
+
+
+def test_cursors_and_questions_that_cannot_be(store: World) -> None:
+    page = lists.list_memories(store.graph, MemoriesQuery(limit=1))
+    faults: list[dict[str, Any]] = [
+        {"cursor": "nonsense"},
+        {"cursor": "\ud800"},
+        {"cursor": page.next_cursor, "sort": "updated"},
+        {"cursor": page.next_cursor, "offset": 1},
+        {"cursor": (page.next_cursor or "") + "!"},
+        {"before_date": "2025-01"},
+        {"metadata": "[1]"},
+        {"metadata": '{"a": 18446744073709551616}'},
+        {"valid_at": "yesterday"},
+    ]
+    for query in faults:
+        with pytest.raises(InvalidInput):
+            lists.list_memories(store.graph, MemoriesQuery(**query))
+    with pytest.raises(NotFound):
+        listed(store, entity="nobody")
+    with pytest.raises(Conflict):
+        listed(store, entity="ALICE")
+    assert listed(store, metadata='{"status": "lost"}') == []
+
+
+def test_memories_of_an_entity_by_id_or_name(store: World) -> None:
+    request = EntityMemoriesRequest(entity_id="e2", limit=1000)
+    found = lists.entity_memories(store.graph, request).memories
+    assert {each.id for each in found} == {
+        each.id for each in in_force(store) if "e2" in [entity.id for entity in each.entities]
+    }
+    by_name = lists.entity_memories(store.graph, msgspec.structs.replace(request, entity_id="bob"))
+    assert ids(by_name.memories) == ids(found)
+
+
+def test_entities_by_type_and_beginning_of_the_name(store: World) -> None:
+    def names(**query: Any) -> list[str]:
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = lists.list_entities(store.graph, EntitiesQuery(limit=2, cursor=cursor, **query))
+            found += [each.id for each in page.entities]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    assert names() == ["e0", "e1", "e4", "e2", "e3"]
+    assert names(name="ALI") == ["e0", "e1", "e4"]
+    assert names(type=["person"]) == ["e0", "e1", "e2"]
+    assert names(type=["project", "person"], name="z") == ["e3"]
+    assert names(type=["thing"]) == []
+    with pytest.raises(InvalidInput):
+        lists.list_entities(store.graph, EntitiesQuery(cursor="x"))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, RELATIONS),
+        ({"source": "e0"}, [key for key in RELATIONS if key[0] == "e0"]),
+        ({"target": "zoë"}, [("e0", "e3", "uses")]),
+        ({"type": ["uses"]}, [key for key in RELATIONS if key[2] == "uses"]),
+        ({"type": ["uses", "knows"]}, RELATIONS),
+        ({"source": "e0", "target": "e4"}, [("e0", "e4", "knows")]),
+        ({"source": "e0", "type": ["knows"]}, [("e0", "e2", "knows"), ("e0", "e4", "knows")]),
+        ({"min_strength": 0.5}, RELATIONS[2:]),
+        ({"target": "e4", "min_strength": 0.9}, [("e0", "e4", "knows")]),
+    ],
+)
+def test_relations_between_entities(store: World, query: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    for limit in (1, 2, 100):
+        found: list[tuple[str, str, str]] = []
+        cursor: str | None = None
+        while True:
+            page = lists.list_relations(store.graph, RelationsQuery(limit=limit, cursor=cursor, **query))
+            found += [(each.source, each.target, each.relation_type) for each in page.relations]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert sorted(found) == sorted(expected)
+
+
+def test_numbers_are_those_of_a_recount(store: World) -> None:
+    there = [each for each in everything(store) if not_ended(each)]
+    stats = analytics.overview(store.graph)
+    worths = [each.effective_confidence for each in there]
+    assert (stats.total_memories, stats.total_entities, stats.total_relations) == (len(there), 5, len(RELATIONS))
+    assert stats.memories_by_type == Counter(each.memory_type for each in there)
+    assert stats.average_confidence == pytest.approx(sum(worths) / len(worths), abs=1e-4)
+    created = sorted(each.created_at for each in there)
+    assert (stats.oldest_memory, stats.newest_memory) == (created[0], created[-1])
+    assert stats.low_confidence_count == sum(worth < 0.1 for worth in worths)
+    assert stats.ended == Counter(each.ended for each in everything(store) if not not_ended(each))
+    assert stats.sequence == store.open.state.sequence
+    found = analytics.confidence(store.graph, ConfidenceQuery(buckets=7))
+    assert [bucket.count for bucket in found.buckets] == [
+        sum(min(int(worth * 7), 6) == at for worth in worths) for at in range(7)
+    ]
+    assert (found.buckets[0].least, found.buckets[-1].most, found.total) == (0.0, 1.0, len(there))
+
+
+def test_types_tags_and_growth(store: World) -> None:
+    there = [each for each in everything(store) if not_ended(each)]
+    types = analytics.types(store.graph, CountsQuery())
+    assert {each.memory_type: each.count for each in types.types} == Counter(each.memory_type for each in there)
+    assert sum(each.share for each in types.types) == pytest.approx(1)
+    tags = analytics.tags(store.graph, CountsQuery(limit=2)).tags
+    assert [(each.tag, each.count) for each in tags] == Counter(
+        tag for each in sorted(there, key=lambda each: each.id) for tag in sorted(each.tags)
+    ).most_common(2)
+    days = [date.fromisoformat(each.created_at[:10]) for each in there]
+    firsts = {
+        "day": [day.isoformat() for day in days],
+        "week": [(day - timedelta(days=day.weekday())).isoformat() for day in days],
+        "month": [day.replace(day=1).isoformat() for day in days],
+    }
+    for by, periods in firsts.items():
+        found = analytics.growth(store.graph, msgspec.convert({"by": by, "limit": 1000}, GrowthQuery)).periods
+        assert {each.period: each.created for each in found} == Counter(periods)
+        assert [each.period for each in found] == sorted(set(periods))
+        assert found[-1].total == len(there)
+        last = analytics.growth(store.graph, msgspec.convert({"by": by, "limit": 2}, GrowthQuery)).periods
+        assert last == found[-2:]
+
+
+def test_a_use_counts_in_lists_and_numbers_at_once(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as opened:
+        graph = graph_of(pool, NAME)
+        assert analytics.overview(graph).average_confidence is None
+        old = NodePut(0, "old", "fact", "x", extras=NodeExtrasPut(confidence=0.5, confidence_at=NOW - 30 * DAY))
+        write(opened, WriteBatch(nodes=[old, NodePut(0, "new", "fact", "y", extras=NodeExtrasPut(confidence=0.3))]))
+        world = World(graph, opened, {})
+        assert ids(listed(world, sort="confidence")) == ["new", "old"]
+        assert listed(world, min_confidence=0.34) == []
+        store_memory.get_memory(graph, MemoryRequest(memory_id="old"))
+        assert ids(listed(world, min_confidence=0.34)) == ["old"]
+        assert ids(listed(world, sort="confidence")) == ["old", "new"]
+        assert ids(listed(world, sort="accessed")) == ["old", "new"]
+        assert analytics.overview(graph).average_confidence == pytest.approx((0.6 + 0.3) / 2, abs=SLACK)
+
+
+def test_merged_entities_are_one(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as opened:
+        graph = graph_of(pool, NAME)
+        named = [NodePut(0, each, "person", extras=NodeExtrasPut(name=each)) for each in ("Al", "Alice", "Bob")]
+        told = NodePut(0, "m", "fact", "likes tea", extras=NodeExtrasPut(confidence=1.0))
+        edges = [EdgePut(0, ("Al", "Bob", "knows")), EdgePut(0, ("m", "Al", "is_about"))]
+        write(opened, WriteBatch(nodes=[*named, told], edges=edges))
+        stats = analytics.overview(graph)
+        assert (stats.total_entities, stats.total_relations) == (3, 1)
+        merge(graph, MergeNode(node_id="Al", into="Alice")).result(30)
+        stats = analytics.overview(graph)
+        assert (stats.total_entities, stats.total_relations) == (2, 1)
+        [relation] = lists.list_relations(graph, RelationsQuery()).relations
+        assert (relation.source, relation.target) == ("Alice", "Bob")
+        about = lists.entity_memories(graph, EntityMemoriesRequest(entity_id="Alice"))
+        assert ids(about.memories) == ["m"]

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsolidationRequest
+from kgserve.memory.consolidation import candidates
+from kgserve.memory.consolidation.plan import RunRecord
+from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
+from kgserve.projections.memory_index.decay import DAY
+from kgserve.storage.model.batch import RUN, NodePut
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.stores.store import Store
+from tests.memory.consolidated import HOOKS, Place, memory, placed, put, row_of
+from tests.stores.writing import NAME, PATIENCE
+
+TICK = 0.05
+
+
+def choose(store: Store, **memory_settings: Any) -> None:
+    def change(settings: Any) -> Any:
+        return msgspec.structs.replace(settings, memory=msgspec.structs.replace(settings.memory, **memory_settings))
+
+    store.change_settings(change)
+
+
+def awaited(what: Callable[[], Any]) -> Any:
+    """What it comes to, once it is true."""
+    end = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def runs(place: Place) -> list[ConsolidationRun]:
+    return consolidations(place.graph(NAME), ConsolidationsQuery()).runs
+
+
+def ended(store: Store, node_id: str) -> str:
+    return (row_of(store, node_id).extras or NO_EXTRAS).ended
+
+
+def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_path: Path) -> None:
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=3)
+        put(store, [memory("a", "Tea is hot"), memory("b", "The tea is hot.")])
+        time.sleep(4 * TICK)
+        assert runs(place) == []
+        put(store, [memory("c", HOOKS[0]), memory("d", HOOKS[1])])
+        (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
+        assert (run.trigger, run.clusters, run.merged) == ("automatic", 1, 1)
+        assert [sorted(each.ids) for each in run.suggestions] == [["c", "d"]]
+        assert [ended(store, each) for each in "abcd"] == ["", "merged", "", ""]
+
+
+def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "WAIT_SECONDS", TICK)
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=4)
+        assert place.indexer.of(store).wait(0, PATIENCE)
+        woken = [*store.after_commit]
+        store.after_commit.clear()  # so the indexes stay where they are
+        put(store, [memory("a", HOOKS[0]), memory("b", HOOKS[1])])
+        put(store, [memory("c", "Tea is hot"), memory("d", "The tea is hot.")])
+        (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
+        assert (run.merged, run.suggestions) == (1, [])
+        store.after_commit.extend(woken)
+        put(store, [memory("e", "Milk"), memory("f", "Rain falls"), memory("g", "Owls hunt")])
+        assert place.indexer.of(store).wait(store.state.sequence, PATIENCE)
+        put(store, [memory("h", "Oak trees")])
+        newest = awaited(lambda: len(found := runs(place)) == 2 and found[0])
+        assert [sorted(each.ids) for each in newest.suggestions] == [["a", "b"]]
+
+
+def test_what_was_taken_back_is_not_joined_by_itself_again(tmp_path: Path) -> None:
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=2)
+        put(store, [memory("a", "Tea is hot"), memory("b", "The tea is hot.")])
+        (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
+        undo_consolidation(place.graph(NAME), UndoConsolidationRequest(run_id=run.id))
+        assert runs(place)[0].state == "undone"
+        put(store, [memory("c", "Milk is cold"), memory("d", "The milk is cold.")])
+        awaited(lambda: ended(store, "d") == "merged")
+        assert ended(store, "b") == ""
+
+
+def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
+    with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=4)
+        put(store, [memory(each, "Tea is hot") for each in "abc"])
+        broken = RunRecord(
+            status="running",
+            trigger="manual",
+            similarity_threshold=0.85,
+            guard=True,
+            through=1,
+            started_at="2025-01-01T00:00:00Z",
+        )
+        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+        assert runs(place)[0].state == "interrupted"
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
+        awaited(lambda: '"interrupted"' in row_of(store, "consolidation-0").attributes)
+        put(store, [memory("d", "Tea is hot")])
+        awaited(lambda: [run for run in runs(place) if run.merged == 3])
+        sequence = awaited(lambda: runs(place)[0].state == "done" and store.state.sequence)
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
+        time.sleep(4 * TICK)
+        assert store.state.sequence == sequence
+
+
+def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
+    with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=2)
+        put(store, [memory(each, "Tea is hot") for each in "ab"])
+        broken = RunRecord(
+            status="running",
+            trigger="automatic",
+            similarity_threshold=0.85,
+            guard=True,
+            through=store.state.sequence,
+            started_at="2025-01-01T00:00:00Z",
+        )
+        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
+        awaited(lambda: ended(store, "b") == "merged")
+        assert {run.state for run in runs(place)} >= {"interrupted"}
+
+
+def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
+    now = time.time_ns() // 1000
+    with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
+        put(store, [memory("old", "Long ago", created_at=now - 200 * DAY), memory("new", "Just now")])
+        put(store, [memory("deleted", "Also long ago", "error", created_at=now - 200 * DAY)])
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
+        awaited(lambda: ended(store, "old") == "pruned")
+        assert ended(store, "new") == ""
+        many = [f"m{at}" for at in range(1_000)]
+        put(store, [memory(each, each) for each in many])
+        store.accesses.update(many, lambda node_id, _: Access(node_id, 1, now, 1.0))
+        awaited(lambda: len(store.accesses) == 0)
+
+
+def test_nothing_is_done_where_it_is_turned_off(tmp_path: Path) -> None:
+    now = time.time_ns() // 1000
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation="off", consolidation_interval=1, prune="off")
+        put(store, [memory("a", "Tea is hot"), memory("b", "Tea is hot"), memory("c", "x", created_at=now - 200 * DAY)])
+        sequence = store.state.sequence
+        time.sleep(6 * TICK)
+        assert store.state.sequence == sequence
+        choose(store, consolidation="full")
+        awaited(lambda: ended(store, "b") == "merged")

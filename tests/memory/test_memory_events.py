@@ -1,0 +1,71 @@
+"""What listeners hear of memories that are consolidated, pruned and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
+from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, undo_consolidation
+from kgserve.projections.memory_index.decay import DAY
+from kgserve.storage.changefeed import Reader
+from kgserve.storage.model.events import Position, Selection
+from tests.memory.consolidated import HOOKS, Place, memory, placed, put
+
+ROWS = ("node_", "edge_")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with placed(tmp_path_factory.mktemp("stores")) as opened:
+        yield opened
+
+
+def hooks(place: Place, name: str) -> int:
+    """Five memories that say the same; the sequence then."""
+    with place.pool.lease(name, create=True) as store:
+        put(store, [memory(f"m{at}", text, created_at=1_790_000_000_000_000 + at) for at, text in enumerate(HOOKS)])
+        return store.state.sequence
+
+
+def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
+    """What is said of memories after a commit, without the rows."""
+    with place.pool.lease(name) as store:
+        reader = Reader(store.feed, Position.after(after), lambda: None)
+        entries = reader.take(Selection()) or []
+        reader.close()
+    found = [(entry.event.kind, msgspec.json.decode(entry.data)) for entry in entries]
+    return [each for each in found if not each[0].startswith(ROWS)]
+
+
+def test_a_consolidation_is_told_with_its_numbers_and_so_is_its_undo(place: Place, store: str) -> None:
+    before = hooks(place, store)
+    done = consolidate(place.graph(store), ConsolidateRequest())
+    assert done.run is not None
+    heard = told(place, store, before)
+    assert sorted(data["id"] for kind, data in heard if kind == "memory_deleted") == ["m1", "m2", "m3", "m4"]
+    assert {data["reason"] for kind, data in heard if kind == "memory_deleted"} == {"merged"}
+    [(_, updated)] = [each for each in heard if each[0] == "memory_updated"]
+    assert updated["id"] == "m0"
+    assert updated["changes"]["content"].splitlines() == [*HOOKS]
+    kind, complete = heard[-1]
+    assert (kind, complete["id"], complete["merged"], complete["deleted"]) == ("consolidation_complete", done.run, 4, 4)
+    assert [kind for kind, _ in heard].count("consolidation_complete") == 1
+    with place.pool.lease(store) as leased:
+        after = leased.state.sequence
+    undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=done.run))
+    heard = told(place, store, after)
+    assert sorted(data["id"] for kind, data in heard if kind == "memory_created") == ["m1", "m2", "m3", "m4"]
+    assert {kind for kind, _ in heard} == {"memory_created", "memory_updated"}
+
+
+def test_a_memory_that_has_faded_is_told_as_pruned(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory("old", "long ago", created_at=1_790_000_000_000_000 - 400 * DAY)])
+        after = leased.state.sequence
+    prune_memories(place.graph(store), PruneMemoriesRequest())
+    [(kind, data)] = told(place, store, after)
+    assert (kind, data["id"], data["reason"]) == ("memory_deleted", "old", "pruned")

@@ -1,0 +1,132 @@
+"""The order of memories, and the ways to them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.graph.search.fusion import weighted
+from kgserve.memory.recall_scoring import (
+    MOST_ENTITIES,
+    Recalled,
+    Standing,
+    Way,
+    in_order,
+    joined,
+    named_in,
+    plain,
+    possible_names,
+    ways,
+    withheld,
+)
+from tests.fuzzing import examples
+
+FULL = Standing(1.0, 0.5)
+
+
+def test_confidence_is_the_last_factor_of_both_together() -> None:
+    words, meaning = {"a": 8.0, "b": 4.0}, {"a": 0.5, "b": 0.75, "c": 1.0}
+    standing = {"a": Standing(0.5, 0.5), "b": FULL, "c": FULL}
+    found = joined(weighted(words, meaning, 0.4), words, meaning, standing)
+    scores = [(each.id, each.score) for each in found]
+    assert scores == [("b", pytest.approx(0.65)), ("c", pytest.approx(0.6)), ("a", pytest.approx(0.35))]
+    assert (found[2].match, found[2].keyword, found[2].semantic) == (pytest.approx(0.7), 8.0, 0.5)
+    assert found[2].why == "words 1.00, meaning 0.50, times confidence 0.50"
+
+
+def test_one_index_alone_keeps_its_order_and_scores() -> None:
+    found = plain({"a": 7.5, "b": 2.0}, by_words=True)
+    assert [(each.id, each.score, each.keyword, each.semantic) for each in found] == [
+        ("a", 7.5, 7.5, None),
+        ("b", 2.0, 2.0, None),
+    ]
+    assert plain({"a": 0.25}, by_words=False)[0].why == "meaning 0.25"
+
+
+def test_importance_tells_equals_apart() -> None:
+    found = [Recalled(key, 0.5, 0.5) for key in "abc"]
+    order = in_order(found, {"a": FULL, "b": Standing(1.0, 1.0), "c": FULL})
+    assert [each.id for each in order] == ["b", "a", "c"]
+
+
+def test_what_was_left_out_counts_where_it_matches_no_worse() -> None:
+    shown = [Recalled("a", 0.4, 0.8), Recalled("b", 0.3, 0.5)]
+    left_out = {"x": 0.6, "y": 0.5, "z": 0.4}
+    why = {"x": "superseded", "y": "below_confidence", "z": "below_confidence"}
+    assert withheld(shown, 2, left_out, why) == {"below_confidence": 1, "superseded": 1}
+    assert withheld(shown, 3, left_out, why) == {"below_confidence": 2, "superseded": 1}
+    assert withheld([], 1, {}, {}) == {}
+
+
+ENTITIES = "abcdefg"
+WORTH = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
+EDGES = st.lists(st.tuples(st.sampled_from(ENTITIES), st.sampled_from(ENTITIES), WORTH), max_size=14)
+STARTS = st.dictionaries(st.sampled_from(ENTITIES), WORTH, max_size=2)
+
+
+def all_walks(starts: dict[str, float], edges: list[tuple[str, str, float]], depth: int) -> dict[str, float]:
+    """The best product of any walk of at most so many relations."""
+    best = {entity: strength for entity, strength in starts.items() if strength > 0}
+    level = dict(best)
+    for _ in range(depth):
+        further: dict[str, float] = {}
+        for one, other, worth in [*edges, *((b, a, worth) for a, b, worth in edges)]:
+            if level.get(one, 0.0) * worth > further.get(other, 0.0):
+                further[other] = level[one] * worth
+        for entity, strength in further.items():
+            best[entity] = max(best.get(entity, 0.0), strength)
+        level = further
+    return best
+
+
+@given(starts=STARTS, edges=EDGES, depth=st.integers(0, 4))
+@examples(200)
+def test_ways_are_the_best_of_all_walks(
+    starts: dict[str, float], edges: list[tuple[str, str, float]], depth: int
+) -> None:
+    around: dict[str, list[tuple[str, float]]] = {}
+    for one, other, worth in edges:
+        around.setdefault(one, []).append((other, worth))
+        around.setdefault(other, []).append((one, worth))
+    found = list(ways(starts, lambda entity: around.get(entity, ()), depth))
+    assert {way.entity: way.strength for way in found} == all_walks(starts, edges, depth)
+    assert len({way.entity for way in found}) == len(found)
+    assert [way.strength for way in found] == sorted((way.strength for way in found), reverse=True)
+    assert all(way.hops <= depth for way in found)
+
+
+def test_a_weak_way_of_few_relations_leads_further_than_a_strong_one_of_many() -> None:
+    around = {"a": [("b", 1.0), ("c", 0.1)], "b": [("c", 1.0)], "c": [("d", 1.0)]}
+    found = {way.entity: way for way in ways({"a": 1.0}, lambda entity: around.get(entity, ()), 2)}
+    assert found["c"] == Way("c", 1.0, 2)
+    assert found["d"] == Way("d", 0.1, 2)
+
+
+def test_many_entities_are_not_all_gone_through() -> None:
+    chance = random.Random(3)
+    found = ways({"0": 1.0}, lambda _: ((str(chance.randrange(10**9)), chance.random()) for _ in range(50)), 9)
+    assert sum(1 for _ in found) <= MOST_ENTITIES + 1
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("Where does Alice Smith work?", ["alice smith"]),
+        ("what did ALICE  say", ["alice"]),
+        ("is it Bob's?", ["bob"]),
+        ("and the (web shop)", ["web shop"]),
+        ("nobody", []),
+        ("what is it", []),
+        ("ab", []),
+    ],
+)
+def test_names_in_a_query_are_the_longest_that_are_known(query: str, named: list[str]) -> None:
+    known = {name: [name] for name in ("alice smith", "alice", "smith", "bob", "web shop", "what", "ab", "is")}
+    assert named_in(possible_names(query), known) == named
+
+
+def test_long_queries_are_looked_through_to_a_bound() -> None:
+    assert len(possible_names("word0 " + " ".join(f"word{number}" for number in range(5_000)))) < 400

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench.topics import topics
+from kgserve.memory.reflect import reflect
+from kgserve.memory.reflect_api import CONTRADICTS, Reflection, ReflectRequest
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound
+from kgserve.storage.model.batch import EdgePut, NodePut
+from kgserve.storage.model.names import IS_ABOUT
+from kgserve.storage.model.parents import CHILD_OF
+from kgserve.storage.rows.ways import parents
+from tests.memory.consolidated import Place, exported, memory, placed, put, row_of
+
+TOPICS = dict([*topics().items()][:6])
+GIVEN = [*TOPICS][:4]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with placed(tmp_path_factory.mktemp("stores")) as opened:
+        yield opened
+
+
+def run(place: Place, name: str, **wanted: object) -> Reflection:
+    return reflect(place.graph(name), ReflectRequest(**wanted))  # type: ignore[arg-type]
+
+
+def filled(place: Place, name: str) -> None:
+    """Concepts for four topics, and facts on six: their ids begin with their topics."""
+    concepts = [memory(topic, topic, "concept", layer=1) for topic in GIVEN]
+    facts = [
+        memory(f"{topic}/{at:02}", text, "fact", layer=2) for topic in TOPICS for at, text in enumerate(TOPICS[topic])
+    ]
+    with place.pool.lease(name, create=True) as store:
+        put(store, [*concepts, *facts])
+
+
+def test_what_is_certain_is_placed_and_the_rest_is_proposed(place: Place, store: str) -> None:
+    filled(place, store)
+    before = exported(place.graph(store))
+    dry = run(place, store, dry_run=True)
+    assert exported(place.graph(store)) == before
+    assert (dry.run, dry.looked_at, dry.near_checked) == (None, 72, True)
+
+    done = run(place, store)
+    assert done.run is not None
+    assert (done.linked, done.proposals) == (dry.linked, dry.proposals)
+    right = sum(link.id.startswith(f"{link.parent_id}/") for link in done.linked)
+    assert right > 32
+    assert len(done.linked) - right < 4
+    with place.pool.lease(store) as leased, leased.reading() as rows:
+        assert parents(rows, [link.id for link in done.linked]) == {link.id: link.parent_id for link in done.linked}
+        edge = rows.edge((done.linked[0].id, done.linked[0].parent_id, CHILD_OF))
+        assert edge is not None
+        assert edge.weight == done.linked[0].score
+    texts = {f"{topic}/{at:02}": text for topic in TOPICS for at, text in enumerate(TOPICS[topic])}
+    for concept in (each for each in done.proposals if each.kind == "concept"):
+        assert len(concept.ids) >= 3
+        said = " ".join(texts[node_id] for node_id in concept.ids)
+        assert all(word in said for word in concept.name.split())
+        assert len(concept.name.split()) == 2
+
+    again = run(place, store, dry_run=True)
+    assert not {link.id for link in again.linked} & {link.id for link in done.linked}
+    undone = run(place, store, undo=True)
+    assert (undone.run, undone.undone, undone.skipped) == (done.run, done.linked_count, [])
+    assert exported(place.graph(store)) == before
+    with pytest.raises(NotFound, match="no run yet"):
+        run(place, store, undo=True)
+
+
+def test_proposals_are_decided_once(place: Place, store: str) -> None:
+    filled(place, store)
+    before = exported(place.graph(store))
+    done = run(place, store, threshold=0.9)
+    concept, refused, *_ = (each for each in done.proposals if each.kind == "concept")
+    link = next(each for each in done.proposals if each.kind == "link" and len(each.candidates) > 1)
+    other = link.candidates[1].id
+    names = {str(concept.number): "A concept", str(link.number): other}
+    accepted = run(place, store, accept=[concept.number, link.number], refuse=[refused.number], names=names)
+    states = {each.number: each.state for each in accepted.proposals}
+    assert states[concept.number] == states[link.number] == "accepted"
+    assert states[refused.number] == "refused"
+    placed_below = {each.id: each.parent_id for each in accepted.linked}
+    assert {placed_below[each] for each in link.ids} == {other}
+    made = {placed_below[each] for each in concept.ids}
+    assert len(made) == 1
+    with place.pool.lease(store) as leased:
+        row = row_of(leased, *made)
+    assert (row.content, row.type, row.extras and row.extras.layer) == ("A concept", "concept", 1)
+
+    again = (({"accept": [concept.number]}, "accepted already"), ({"refuse": [refused.number]}, "refused already"))
+    for wrong, reason in again:
+        with pytest.raises(Conflict, match=reason):
+            run(place, store, **wrong)
+    for nonsense in ({"accept": [99]}, {"accept": [1], "dry_run": True}, {"accept": [3], "refuse": [3]}):
+        with pytest.raises(InvalidInput):
+            run(place, store, **nonsense)
+    keys = {each.key for each in run(place, store, threshold=0.9, dry_run=True).proposals}
+    assert keys.isdisjoint({concept.key, link.key, refused.key})
+
+    assert run(place, store, undo=True).skipped == []
+    assert exported(place.graph(store)) == before
+
+
+def test_entities_in_common_speak_for_a_place_and_for_a_contradiction(place: Place, store: str) -> None:
+    ports = [memory(f"port{at}", f"The shop's database listens on port 543{at}.") for at in (2, 3)]
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [NodePut(0, "Shop", "project", "")])
+        put(leased, ports, [EdgePut(0, (each.id, "Shop", IS_ABOUT)) for each in ports])
+    done = run(place, store)
+    [proposal] = done.proposals
+    assert (proposal.kind, sorted(proposal.ids), proposal.differs) == ("contradiction", ["port2", "port3"], "numbers")
+    run(place, store, accept=[1])
+    with place.pool.lease(store) as leased, leased.reading() as rows:
+        younger, older = proposal.ids
+        assert rows.edge((younger, older, CONTRADICTS)) is not None
+    assert run(place, store, dry_run=True).proposals == []
+
+
+def test_what_says_the_same_is_made_one_and_an_undo_brings_it_back(place: Place, store: str) -> None:
+    texts = ("Alice prefers tea.", "alice prefers the tea")
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"m{at}", text) for at, text in enumerate(texts)])
+    before = exported(place.graph(store))
+    assert run(place, store).merged == 1
+    assert run(place, store, undo=True).undone == 1
+    assert exported(place.graph(store)) == before
+
+
+def test_a_concept_without_words_is_named_by_what_its_first_memory_says(place: Place, store: str) -> None:
+    texts = ("1 + 1 = 2", "1 + 2 = 3", "2 + 2 = 4", "2 + 3 = 5")
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"sum{at}", text) for at, text in enumerate(texts)])
+    [concept] = (each for each in run(place, store, dry_run=True).proposals if each.kind == "concept")
+    assert concept.name == texts[int(concept.ids[0][3:])]

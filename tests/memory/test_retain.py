@@ -1,0 +1,227 @@
+"""Retaining texts and conversations, and forgetting them, with the real model and a history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import kgserve
+from kgserve.client import Store
+from kgserve.client.embedded import Library
+from kgserve.memory.retain_api import RetainAnswer
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound
+from tests.embedding.prepared import model_settings
+
+ANN = [{"name": "Ann", "entity_type": "person"}]
+MOVING = {"version", "sequence", "updated_at"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    folder = tmp_path_factory.mktemp("stores")
+    with kgserve.open(folder, models_dir=model_settings().models_dir) as library:
+        yield library
+
+
+@pytest.fixture
+def kept(library: Library, store: str) -> Store:
+    return library.store(store)
+
+
+def done(answer: RetainAnswer) -> list[tuple[str, str]]:
+    return [(each.type, each.content) for each in answer.operations]
+
+
+def types(answer: RetainAnswer) -> list[str]:
+    return [each.type for each in answer.operations]
+
+
+def exported(kept: Store) -> list[dict[str, Any]]:
+    """All rows, but for what every write moves."""
+    rows = [msgspec.to_builtins(row) for row in kept.export()]
+    return sorted(({key: value for key, value in row.items() if key not in MOVING} for row in rows), key=str)
+
+
+def test_what_a_text_comes_to(kept: Store) -> None:
+    kept.create_entities([{"name": name, "entity_type": "location"} for name in ("New York", "York")])
+    knows = {"source": "Alice", "target": "Bob", "relation_type": "knows", "strength": 0.9}
+    alice = [{"name": "Alice", "entity_type": "person"}]
+    first = kept.retain("The office in New York opens at nine.", entities=alice, relations=[knows], tags=["work"])
+    assert sorted(done(first)) == [
+        ("create", "The office in New York opens at nine."),
+        ("link", "Alice"),
+        ("link", "Alice knows Bob"),
+        ("link", "New York"),
+    ]
+    (made,) = (each for each in first.operations if each.type == "create")
+    assert made.version_id == f"{made.memory_id}@{first.sequence}"
+    memory = kept.memory(made.memory_id, touch=False)
+    assert (memory.memory_type, memory.layer, memory.tags, memory.importance) == ("fact", 2, ["work"], 0.5)
+    assert kept.memory_stats().total_relations == 1
+    # The same again, and in other words; then what is near, which is told.
+    again = kept.retain("the office in New York opens at nine")
+    assert done(again) == [("noop", "The office in New York opens at nine.")]
+    near = kept.retain("The office in New York opens at ten.")
+    assert near.near_checked
+    assert [each.id for each in near.similar] == [made.memory_id]
+    assert [each.type for each in near.operations if each.type != "link"] == ["create"]
+    # A correction, and what it needs.
+    right = kept.retain("The office in New York opens at 8.", supersedes=made.memory_id, update="correct")
+    assert [each.type for each in right.operations] == ["update"]
+    assert right.operations[0].version_id == f"{made.memory_id}@{right.sequence}"
+    assert kept.memory_stats().ended == {}
+    superseded = kept.retain("The office in New York opens at 7.", supersedes=made.memory_id, confidence=0.5)
+    assert superseded.operations[0].reason.startswith(f"supersedes '{made.memory_id}@{right.sequence}'")
+    assert kept.memory_stats().ended == {"superseded": 1}
+    assert kept.memory_stats().total_memories == 2
+    now = kept.memory(made.memory_id, touch=False)
+    assert (now.confidence, now.tags, {each.id for each in now.entities}) == (0.5, ["work"], {"Alice", "New York"})
+    never: dict[str, Any] = {"update": "never", "supersedes": "x"}
+    later: dict[str, Any] = {"valid_from": "soon"}
+    for wanted in (never, later):
+        with pytest.raises(InvalidInput):
+            kept.retain("x", **wanted)
+    with pytest.raises(InvalidInput):
+        kept.retain("x", update="correct")
+    with pytest.raises(NotFound):
+        kept.retain("x", entity_id="nobody", update="correct")
+    with pytest.raises(Conflict):
+        kept.retain("x", entity_id=made.memory_id, update="never")
+    assert done(kept.retain("x", entity_id="somebody", layer=1, memory_type="topic")) == [("create", "x")]
+
+
+def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> None:
+    turns = [
+        {"role": "user", "content": "Hello", "at": "2026-01-01T10:00:00Z"},
+        {"role": "assistant", "content": " "},
+        {"role": "Caroline", "content": "Hello"},
+    ]
+    first = kept.retain(turns, source="chat")
+    assert done(first) == [("create", "Hello"), ("create", "Caroline: Hello")]
+    before = exported(kept)
+    assert [each.type for each in kept.retain(turns, source="chat").operations] == ["noop", "noop"]
+    assert exported(kept) == before
+    more = kept.retain([*turns, {"content": "Bye"}], source="chat")
+    assert [each.type for each in more.operations] == ["noop", "noop", "create"]
+    ids = [each.memory_id for each in more.operations]
+    ways = [(row["from"], row["to"]) for row in exported(kept) if row.get("relation_type") == "next"]
+    assert sorted(ways, key=lambda way: ids.index(way[0])) == [(ids[0], ids[1]), (ids[1], ids[2])]
+    memory = kept.memory(ids[1], touch=False)
+    assert (memory.memory_type, memory.layer, memory.source) == ("episode", 3, "chat")
+    assert memory.metadata == {"role": "Caroline", "position": 2}
+    assert kept.memory(ids[0], touch=False).created_at.startswith("2026-01-01T10")
+    assert kept.memory_stats().total_entities == 0
+    # A window of it, another text at a place, one that was forgotten.
+    window = kept.retain([{"content": "Bye"}, {"content": "Back again"}], source="chat", first=3)
+    assert [each.type for each in window.operations] == ["noop", "create"]
+    with pytest.raises(Conflict):
+        kept.retain([{"content": "Good day"}], source="chat")
+    assert done(kept.retain([{"content": "Good day"}], source="chat", update="correct")) == [("update", "Good day")]
+    kept.forget(entity_id=ids[2])
+    stays = kept.retain([{"content": "Bye"}], source="chat", first=3)
+    assert [(each.type, each.reason) for each in stays.operations] == [("noop", "was forgotten, and stays so")]
+    with pytest.raises(InvalidInput):
+        kept.retain([{"content": ""}])
+    with pytest.raises(InvalidInput):
+        kept.retain(turns, entity_id="x")
+
+
+def test_what_was_said_long_ago_fades_from_when_it_is_kept(library: Library, store: str) -> None:
+    library.create(store, memory={"prune": "off"})
+    kept = library.store(store)
+    old = "2020-02-03T04:05:06Z"
+    said = kept.retain([{"role": "Ann", "content": "The pelican is painted blue.", "at": old}], source="chat")
+    told = kept.retain("The stork is painted green.", created_at=old)
+    turn, text = (each.operations[0].memory_id for each in (said, told))
+    found = kept.recall("Which bird is painted?", at_least=told.sequence, touch=False)
+    assert ([hit.id for hit in found.hits], found.withheld) == ([turn], {"below_confidence": 1})
+    memory = kept.memory(turn, touch=False)
+    assert memory.created_at.startswith("2020-02-03")
+    assert memory.effective_confidence == pytest.approx(1, abs=0.01)
+    assert {each.id for each in kept.memories(before_date="2020-03-01T00:00:00Z").memories} == {turn, text}
+    assert kept.prune_memories(dry_run=True).ids == [text]
+    # What is said to be unsure fades from now as well, and stays for a day.
+    unsure = kept.retain([{"content": "Or red.", "at": old}], source="chat", first=1, confidence=0.01)
+    assert kept.prune_memories(dry_run=True).ids == [text]
+    assert kept.prune_memories(dry_run=True).kept == {"recent": 1}
+    assert kept.memory(unsure.operations[0].memory_id, touch=False).effective_confidence == pytest.approx(0.01)
+
+
+def versions_of_a_secret(kept: Store) -> int:
+    for at in range(5):
+        text = f"Ann keeps the spare key under stone {at}."
+        kept.retain(text, entity_id="key", valid_from=f"202{at}-01-01T00:00:00Z", entities=ANN)
+    return kept.retain("Ann likes tea.", entities=ANN).sequence
+
+
+def asked(kept: Store, at_least: int, valid_at: str | None, as_of: int | None = None) -> dict[str, str]:
+    """Every way to ask for the key that finds it, and what it says."""
+    query = "Ann spare key stone"
+    moments: dict[str, Any] = {"valid_at": valid_at, "as_of": as_of}
+    found: dict[str, Any] = {
+        "recall": kept.recall(query, at_least=at_least, touch=False, **moments).hits,
+        "search": kept.search(query, at_least=at_least, **moments).hits,
+        "batch": kept.search_batch([query], **moments),
+        "context": kept.context(query, **moments),
+        "traverse": kept.traverse("Ann", direction="both", **moments).nodes,
+    }
+    if as_of is None:
+        found["list"] = kept.memories(valid_at=valid_at).memories
+    return {way: text for way, each in found.items() if "under stone" in (text := str(each))}
+
+
+def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Store) -> None:
+    before = versions_of_a_secret(kept)
+    here = exported(kept)
+    for moment, stone in ((None, 4), ("2022-06-01T00:00:00Z", 2)):
+        ways = asked(kept, before, moment)
+        assert len(ways) == 6, ways.keys()
+        assert all(f"stone {stone}" in text and f"stone {3 - stone}" not in text for text in ways.values())
+    assert kept.forget(entity_id="key", dry_run=True).memories_removed == 5
+    assert kept.forget(query="where is the spare key?").matches[0].id == "key"
+    assert exported(kept) == here
+    gone = kept.forget(ids=["key", "nobody"], reason="a secret")
+    assert (gone.memories_removed, gone.relations_removed, gone.ids[0]) == (5, 5, "key")
+    for moment in (None, "2020-06-01T00:00:00Z", "2022-06-01T00:00:00Z", "2024-06-01T00:00:00Z"):
+        assert asked(kept, gone.sequence, moment) == {}
+    with pytest.raises(NotFound, match="undo"):
+        list(kept.entity_history("key"))
+    with pytest.raises(NotFound):
+        kept.memory("key")
+    assert "recall" in asked(kept, gone.sequence, "any")
+    assert {"recall", "search", "traverse"} <= asked(kept, gone.sequence, None, as_of=before).keys()
+    with pytest.raises(Conflict, match="forgotten"):
+        kept.retain("Ann keeps the spare key under stone 9.", entity_id="key")
+    twice: list[dict[str, Any]] = [{"entity_id": "key"}, {"ids": ["nobody"]}, {"entity_id": "nobody", "undo": True}]
+    for again in twice:
+        nothing = kept.forget(**again)
+        assert (nothing.memories_removed, nothing.memories_restored, nothing.ids) == (0, 0, [])
+    back = kept.forget(entity_id="key", undo=True)
+    assert (back.memories_restored, back.relations_restored) == (5, 5)
+    assert exported(kept) == here
+    assert len(asked(kept, back.sequence, None)) == 6
+    # For good.
+    assert kept.forget(entity_id="key", hard=True).memories_removed == 5
+    assert kept.memory_stats().total_memories == 1
+    assert kept.memory_stats().ended == {}
+    both: dict[str, Any] = {"entity_id": "a", "hard": True, "undo": True}
+    two: dict[str, Any] = {"ids": ["a"], "entity_id": "a"}
+    for wrong in (two, both):
+        with pytest.raises(InvalidInput):
+            kept.forget(**wrong)
+    with pytest.raises(Conflict):
+        kept.forget(entity_id="Ann")
+
+
+def test_an_edge_between_two_that_were_forgotten_comes_back_with_the_second(kept: Store) -> None:
+    for name in ("one", "two"):
+        kept.retain(f"Number {name}.", entity_id=name)
+    kept.retain([{"content": "a"}, {"content": "b"}], source="c")
+    ids = [each.id for each in kept.memories(layer=3).memories]
+    here = exported(kept)
+    assert [kept.forget(entity_id=each).relations_removed for each in ids] == [1, 0]
+    assert [kept.forget(entity_id=each, undo=True).relations_restored for each in ids] == [0, 1]
+    assert exported(kept) == here

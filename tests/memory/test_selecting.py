@@ -1,0 +1,63 @@
+"""Deletions by filter beside other writes, and how much one commit takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.graph import reading
+from kgserve.graph.reading import delete_nodes
+from kgserve.graph.requests import DeleteNodesRequest
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, PATIENCE, batch, held, settings, write
+
+OPEN, DONE = '{"status":"open"}', '{"status":"done"}'
+
+
+def test_what_no_longer_fits_when_its_turn_comes_stays(tmp_path: Path) -> None:
+    wanted = DeleteNodesRequest(attributes={"status": "open"})
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, node_id, "t", attributes=OPEN) for node_id in "abc"]))
+        with held(store):
+            earlier = store.submit(WriteBatch(nodes=[NodePut(0, "b", attributes=DONE)], delete_nodes=["c"]))
+            later = delete_nodes(graph_of(pool, NAME), wanted)
+        earlier.result(PATIENCE)
+        done = later.result(PATIENCE)
+        assert (done.ids, done.count, done.more) == (["a"], 1, False)
+        with store.reading() as rows:
+            assert [row.id for row in rows.all_nodes()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("most", "at_once"), [(1, [["a"], ["b"], ["c"]]), (5, [["a"], ["b", "c"]]), (9, [["a", "b", "c"]])]
+)
+def test_a_commit_takes_so_many_edges_or_a_single_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, at_once: list[list[str]]
+) -> None:
+    """The edges of "a" are six, "b" and "c" have two each, and one is between "a" and "b"."""
+    monkeypatch.setattr(reading, "EDGES_AT_ONCE", most)
+    wanted = DeleteNodesRequest(ids=["a", "b", "c"])
+    dry = DeleteNodesRequest(ids=["a", "b", "c"], dry_run=True)
+    edges = [
+        *(("a", f"x{n}", "r") for n in range(5)),
+        ("b", "a", "r"),
+        ("b", "b", "r"),
+        ("x0", "c", "r"),
+        ("c", "x1", "r"),
+    ]
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, batch("a", "b", "c", *(f"x{n}" for n in range(5)), edges=edges))
+        graph, gone = graph_of(pool, NAME), 0
+        for ids in at_once:
+            foretold = delete_nodes(graph, dry).result(PATIENCE)
+            done = delete_nodes(graph, wanted).result(PATIENCE)
+            assert done.ids == foretold.ids == ids
+            assert (done.more, foretold.more) == (ids != at_once[-1],) * 2
+            assert done.edges_deleted == foretold.edges_deleted
+            gone += done.edges_deleted
+        assert gone == len(edges)
+        assert store.state.edges == 0
+        assert delete_nodes(graph, wanted).result(PATIENCE).missing == ["a", "b", "c"]

@@ -1,0 +1,421 @@
+"""What was true when: facts told in any order, corrections, and the edges of the rule."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.graph import history, mutations, reading
+from kgserve.graph.answers import EntityVersion
+from kgserve.graph.cypher import write_transaction
+from kgserve.graph.handle import Graph
+from kgserve.graph.queries import EntityHistoryRequest, NodeId, NodesQuery
+from kgserve.graph.requests import CypherRequest, DeleteNodesRequest, TraverseRequest
+from kgserve.memory import forget, lists, retain, store_memory
+from kgserve.memory.api import (
+    AssociatedEntity,
+    MemoriesQuery,
+    MemoryId,
+    MemoryRequest,
+    StoreMemoryRequest,
+    UpdateMemoryRequest,
+)
+from kgserve.memory.retain_api import (
+    ForgetRequest,
+    RetainAnswer,
+    RetainBatchRequest,
+    RetainedBatch,
+    RetainOperation,
+    RetainRequest,
+)
+from kgserve.platform.errors import Conflict, InvalidInput, NotFound
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.soft_delete import VERSION_OF
+from kgserve.stores import bulk_delete
+from kgserve.stores.pool import StorePool
+from tests.fuzzing import is_thorough
+from tests.graphs import graph_of, nodes_of, walked
+from tests.stores.writing import PATIENCE, assert_whole, held, settings
+
+Operations = list[RetainOperation]
+
+DAY = 86_400_000_000
+FACTS = 20_000 if is_thorough() else 2_000
+ALICE = [AssociatedEntity(name="Alice", entity_type="person")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path_factory.mktemp("stores"))) as pool:
+        yield pool
+
+
+@pytest.fixture
+def graph(place: StorePool, store: str) -> Graph:
+    # Neither indexes nor a history: what was true is in the rows alone.
+    return graph_of(place, store)
+
+
+def retained(graph: Graph, content: str, **wanted: Any) -> RetainAnswer:
+    return retain.retain(graph, RetainRequest(content=content, **wanted)).result(PATIENCE)
+
+
+def told(graph: Graph, content: str, **wanted: Any) -> RetainOperation:
+    """What was done to the memory itself."""
+    return next(each for each in retained(graph, content, **wanted).operations if each.type != "link")
+
+
+def versions(graph: Graph, memory: str) -> list[EntityVersion]:
+    return history.entity_history(graph, EntityHistoryRequest(entity_id=memory)).versions
+
+
+def true_at(graph: Graph, moment: str | None) -> dict[str, str]:
+    """What lists say, by the memory that says it."""
+    page = lists.list_memories(graph, MemoriesQuery(valid_at=moment, limit=1000))
+    assert page.next_cursor is None
+    found = {each.id.partition("@")[0]: each.content for each in page.memories}
+    assert len(found) == len(page.memories)
+    return found
+
+
+def homes(graph: Graph) -> None:
+    told(graph, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z", entities=ALICE)
+    told(graph, "Alice lives in London.", entity_id="home", valid_from="2025-01-01T00:00:00Z", entities=ALICE)
+    late = {"valid_from": "2019-01-01T00:00:00Z", "valid_to": "2021-01-01T00:00:00Z"}
+    told(graph, "Alice lives in Madrid.", entity_id="home", entities=ALICE, **late)
+
+
+def test_what_was_true_is_found_everywhere_without_a_history(graph: Graph) -> None:
+    homes(graph)
+    done = told(graph, "Alice lives in London, England.", entity_id="home", update="correct")
+    assert (done.type, done.memory_id) == ("update", "home")
+    found = versions(graph, "home")
+    assert [(each.id, each.content.split()[3][:6], each.valid_from, each.valid_to) for each in found] == [
+        ("home@3", "Madrid", "2019-01-01T00:00:00.000000Z", "2021-01-01T00:00:00.000000Z"),
+        ("home@1", "Berlin", "2022-01-01T00:00:00.000000Z", "2025-01-01T00:00:00.000000Z"),
+        ("home@4", "London", "2025-01-01T00:00:00.000000Z", None),
+    ]
+    assert {each.entity_id for each in found} == {"home"}
+    expected = {
+        "2018-01-01T00:00:00Z": [],
+        "2020-01-01T00:00:00Z": ["home@3"],
+        "2021-06-01T00:00:00Z": [],
+        "2023-01-01T00:00:00Z": ["home@1"],
+        "2026-01-01T00:00:00Z": ["home"],
+        None: ["home"],
+    }
+    for moment, ids in expected.items():
+        page = lists.list_memories(graph, MemoriesQuery(valid_at=moment, tags=[], source=None))
+        assert [each.id for each in page.memories] == ids
+        walk = TraverseRequest(start_id="Alice", direction="both", valid_at=moment)
+        assert [node.id for node in walked(graph, walk).nodes if node.id != "Alice"] == ids
+        assert [node.id for node in nodes_of(graph, NodesQuery(type=["fact"], valid_at=moment)).nodes] == ids
+    # An archived version can be read, and neither changed nor superseded.
+    assert store_memory.get_memory(graph, MemoryRequest(memory_id="home@1")).access_count == 0
+    for wanted in ({"supersedes": "home@1"}, {"supersedes": "home", "entity_id": "x"}):
+        with pytest.raises((Conflict, InvalidInput)):
+            told(graph, "x", **wanted)
+    with pytest.raises(NotFound):
+        store_memory.update_memory(graph, UpdateMemoryRequest(memory_id="home@1", content="x")).result(PATIENCE)
+    # What is said again is no version, nor is it merged into a former one.
+    assert told(graph, "Alice lives in London, England.", entity_id="home").type == "noop"
+    assert told(graph, "Alice lives in Berlin.").type == "create"
+    # Deleted with all of them.
+    store_memory.delete_memory(graph, MemoryId(memory_id="home")).result(PATIENCE)
+    assert [*true_at(graph, "2020-01-01T00:00:00Z").values()] == ["Alice lives in Berlin."]
+    with pytest.raises((NotFound, Conflict)):
+        versions(graph, "home")
+
+
+def by_node(graph: Graph) -> None:
+    assert mutations.delete_node(graph, NodeId(node_id="home")).result(PATIENCE).edges_deleted == 5
+
+
+def by_filter(graph: Graph) -> None:
+    wanted = DeleteNodesRequest(types=["fact"], limit=1)
+    foretold = reading.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
+    done = reading.delete_nodes(graph, wanted).result(PATIENCE)
+    assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
+
+
+def by_statement(graph: Graph) -> None:
+    query = "MATCH (n:Entity {id: 'home'}) DETACH DELETE n"
+    changes = write_transaction.run(graph, CypherRequest(query=query, mode="write")).changes
+    assert changes is not None
+    assert (changes.nodes_deleted, changes.edges_deleted) == (3, 5)
+
+
+def in_one_commit_with_another_version(graph: Graph) -> None:
+    with graph.lease() as store, held(store):
+        request = RetainRequest(content="Alice lives in Rome.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
+        later = retain.retain(graph, request)
+        gone = mutations.delete_node(graph, NodeId(node_id="home"))
+    later.result(PATIENCE)
+    gone.result(PATIENCE)
+
+
+@pytest.mark.parametrize("delete", [by_node, by_filter, by_statement, in_one_commit_with_another_version])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_former_versions_go_with_the_memory_however_it_is_deleted(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, delete: Callable[[Graph], None], *, is_large: bool
+) -> None:
+    homes(graph)
+    if is_large:
+        monkeypatch.setattr(bulk_delete, "LARGE", 1)
+    with graph.lease() as store:
+        # What others call so is no version.
+        nodes = [NodePut(0, "draft", "paper", "x"), NodePut(1, "other@1", "paper", "y")]
+        edges = [
+            EdgePut(0, (source, target, VERSION_OF)) for source, target in (("draft", "other@1"), ("draft", "Alice"))
+        ]
+        store.submit(WriteBatch(nodes=nodes, edges=edges)).result(PATIENCE)
+        delete(graph)
+        mutations.delete_node(graph, NodeId(node_id="other@1")).result(PATIENCE)
+        with store.reading() as rows:
+            assert {row.id for row in rows.all_nodes()} == {"Alice", "draft"}
+            assert [row.key for row in rows.all_edges()] == [("draft", "Alice", VERSION_OF)]
+        assert_whole(store)
+
+
+def test_bounds_do_not_reach_into_those_of_a_former_version(graph: Graph) -> None:
+    homes(graph)
+
+    def changed(**wanted: Any) -> None:
+        store_memory.update_memory(graph, UpdateMemoryRequest(memory_id="home", **wanted)).result(PATIENCE)
+
+    for wanted in ({"valid_from": "2024-12-31T00:00:00Z"}, {"valid_from": "2018-01-01T00:00:00Z"}):
+        with pytest.raises(Conflict, match=r"'home@\d' was from 20"):
+            changed(**wanted)
+        with pytest.raises(Conflict, match="former version"):
+            told(graph, "Alice lives in London.", entity_id="home", update="correct", **wanted)
+    # Between two that were, and later.
+    changed(valid_from="2021-02-01T00:00:00Z", valid_to="2021-11-01T00:00:00Z")
+    with pytest.raises(Conflict, match="'home@1' was from 2022-01-01"):
+        changed(valid_to="2022-02-01T00:00:00Z")
+    changed(valid_to="2022-01-01T00:00:00Z", valid_from="2021-01-01T00:00:00Z")
+    assert true_at(graph, "2021-06-01T00:00:00Z") == {"home": "Alice lives in London."}
+    told(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
+
+
+def told_at_once(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+    """Each in a write of its own, which share groups: what is decided in one counts, and then what is there."""
+    waiting = [retain.retain(graph, request) for request in requests]
+    return [each.result(PATIENCE).operations for each in waiting]
+
+
+def told_in_one_commit(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+    done = retain.retain_batch(graph, RetainBatchRequest(items=requests)).result(PATIENCE)
+    return [each.operations for each in done.results]
+
+
+@pytest.mark.parametrize("tell", [told_at_once, told_in_one_commit])
+def test_facts_told_in_any_order_come_to_the_same(
+    place: StorePool, store: str, tell: Callable[[Graph, list[RetainRequest]], list[Operations]]
+) -> None:
+    made = random.Random(7)
+    graph = graph_of(place, store)
+    starts = {(f"s{made.randrange(60)}", made.randrange(20_000) * DAY) for _ in range(FACTS)}
+    facts = [
+        (
+            subject,
+            start,
+            start + made.randrange(1, 2_000) * DAY if made.random() < 0.3 else None,
+            f"v{made.randrange(9)}",
+        )
+        for subject, start in sorted(starts)
+    ]
+    made.shuffle(facts)
+    for first in range(0, len(facts), 100):
+        requests = [
+            RetainRequest(
+                content=text,
+                entity_id=subject,
+                valid_from=format_time(start),
+                valid_to=None if end is None else format_time(end),
+                source="told",
+            )
+            for subject, start, end, text in facts[first : first + 100]
+        ]
+        for operations in tell(graph, requests):
+            assert {each.type for each in operations} <= {"create", "update"}
+            for each in operations:
+                version = store_memory.get_memory(graph, MemoryRequest(memory_id=each.memory_id, touch=False))
+                assert version.id.partition("@")[0] == each.memory_id.partition("@")[0]
+    model: dict[str, list[tuple[int, int | None, str]]] = {}
+    for subject, start, end, text in facts:
+        model.setdefault(subject, []).append((start, end, text))
+    for _ in range(30):
+        moment = made.randrange(22_000) * DAY + made.randrange(DAY)
+        expected: dict[str, str] = {}
+        for subject, known in model.items():
+            start, end, text = max((each for each in known if each[0] <= moment), default=(0, 0, ""))
+            if text and (end is None or moment < end):
+                expected[subject] = text
+        at = format_time(moment)
+        assert true_at(graph, at) == expected
+        by_source = lists.list_memories(graph, MemoriesQuery(valid_at=at, source="told", types=["fact"], limit=1000))
+        assert len(by_source.memories) == len(expected)
+    for subject, known in model.items():
+        told_of = versions(graph, subject)
+        assert len({each.id for each in told_of}) == len(told_of)
+        assert [(each.content, each.valid_from) for each in told_of] == [
+            (text, format_time(start)) for start, _, text in sorted(known, key=lambda each: each[0])
+        ]
+        assert [each.id for each in told_of][-1].startswith(f"{subject}@")
+
+
+def batch(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
+    request = msgspec.convert({"items": items}, RetainBatchRequest)
+    return retain.retain_batch(graph, request).result(PATIENCE)
+
+
+def test_a_batch_comes_to_what_its_items_come_to_one_after_the_other(place: StorePool, store: str) -> None:
+    items: list[dict[str, Any]] = [
+        {"content": "Alice lives in Berlin.", "entity_id": "home", "valid_from": "2022-01-01T00:00:00Z"},
+        {"content": "Alice lives in London.", "supersedes": "home", "valid_from": "2025-01-01T00:00:00Z"},
+        {
+            "content": "Alice lives in Madrid.",
+            "entity_id": "home",
+            "valid_from": "2019-01-01T00:00:00Z",
+            "valid_to": "2021-01-01T00:00:00Z",
+        },
+        {"content": "alice lives in london", "entity_id": "home"},
+        {"content": "Alice lives in London, England.", "entity_id": "home", "update": "correct", "tags": ["x"]},
+        {"content": "Tea is at four.", "dedup": "exact"},
+        {"content": "tea is at four", "dedup": "exact"},
+        {"content": [{"content": "Hello"}, {"content": "Good day"}], "source": "chat"},
+        {"content": [{"content": "Good day"}, {"content": "Bye"}], "source": "chat", "first": 1},
+        {"content": "Alice lives in Leeds.", "entity_id": "home", "valid_from": "2026-01-01T00:00:00Z"},
+        {"content": "Alice lived in Rome.", "entity_id": "home", "valid_from": "2018-01-01T00:00:00Z"},
+    ]
+    for each in items[:3]:
+        each["entities"] = [{"name": "Alice", "entity_type": "person"}]
+    one, other = (graph_of(place, f"{store}-{name}") for name in ("one", "other"))
+    done = batch(one, *items)
+    assert [{step.type for step in each.operations} for each in done.results] == [
+        {step.type for step in retain.retain(other, msgspec.convert(each, RetainRequest)).result(PATIENCE).operations}
+        for each in items
+    ]
+    told_of = [
+        [(each.content, each.valid_from, each.valid_to) for each in versions(graph, "home")] for graph in (one, other)
+    ]
+    assert told_of[0] == told_of[1]
+    assert [content.split()[3] for content, *_ in told_of[0]] == ["Rome.", "Madrid.", "Berlin.", "London,", "Leeds."]
+    for moment in ("2020-01-01T00:00:00Z", "2023-01-01T00:00:00Z", None):
+        walk = TraverseRequest(start_id="Alice", direction="both", valid_at=moment)
+        found = [{node.content for node in walked(graph, walk).nodes} for graph in (one, other)]
+        assert found[0] == found[1]
+        assert len(found[0]) == 2
+    # What was told of is there under the id that it has come to, and nothing else is called so.
+    for each in done.results[:3]:
+        step = each.operations[0]
+        assert step.version_id is not None
+        assert step.version_id in {version.id for version in versions(one, "home")}
+    assert len({version.id for version in versions(one, "home")}) == 5
+
+
+def test_a_batch_is_kept_whole_or_not_at_all_and_says_where(graph: Graph) -> None:
+    fine = {"content": "Fine.", "entity_id": "fine"}
+    for wanted, kind, said in (
+        ({"content": "x", "supersedes": "nobody"}, NotFound, "items[1]: there is no memory 'nobody'"),
+        ({"content": "x", "entity_id": "fine", "update": "never"}, Conflict, "items[1]: memory 'fine'"),
+        ({"content": "x", "parent": "nobody"}, NotFound, "items[1]: parent_id: "),
+        (
+            {"content": "x", "entity_id": "fine", "valid_from": "2020-01-01T00:00:00Z", "valid_to": "1"},
+            InvalidInput,
+            "items[1].valid_to: is not an RFC 3339 time",
+        ),
+        (
+            {"content": "x", "entity_id": "fine", "valid_to": "2020-01-01T00:00:00Z"},
+            InvalidInput,
+            "items[1].valid_to: is not after valid_from",
+        ),
+        ({"content": [{"content": " "}]}, InvalidInput, "items[1].content: says nothing"),
+        ({"content": [{"content": "x", "at": "soon"}]}, InvalidInput, "items[1].content[0].created_at"),
+        ({"content": [{"content": "x"}] * 1_000}, InvalidInput, "items: hold 1,001 texts and messages"),
+    ):
+        with pytest.raises(kind, match=re.escape(said)):
+            batch(graph, fine, wanted)
+    assert batch(graph, fine).results[0].operations[0].type == "create"
+
+
+def test_bounds_that_meet_each_other(graph: Graph) -> None:
+    # One that begins when another one does takes its place: a version of no length would never be true.
+    told(graph, "a", entity_id="m", valid_from="2020-01-01T00:00:00Z")
+    assert told(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "update"
+    assert [each.content for each in versions(graph, "m")] == ["b"]
+    assert told(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "noop"
+    # An end in the future, and then another one before it; a late one without an end ends where the next begins.
+    told(graph, "c", entity_id="m", valid_from="2021-01-01T00:00:00Z", valid_to="2099-01-01T00:00:00Z")
+    told(graph, "d", entity_id="m", valid_from="2023-01-01T00:00:00Z")
+    told(graph, "e", entity_id="m", valid_from="2022-01-01T00:00:00Z")
+    found = [(each.content, each.valid_from and each.valid_from[:4], each.valid_to and each.valid_to[:4])
+             for each in versions(graph, "m")]  # fmt: skip
+    assert found == [("b", "2020", "2021"), ("c", "2021", "2022"), ("e", "2022", "2023"), ("d", "2023", None)]
+    # Nobody knows since when: what is over was true before.
+    told(graph, "now here", entity_id="n")
+    told(graph, "was there", entity_id="n", valid_from="2019-01-01T00:00:00Z", valid_to="2021-01-01T00:00:00Z")
+    assert [each.content for each in versions(graph, "n")] == ["was there", "now here"]
+    assert true_at(graph, "2020-01-01T00:00:00Z")["n"] == "was there"
+    assert true_at(graph, None)["n"] == "now here"
+    # The head has the commit that one of them has: ids stay apart, also when it is superseded.
+    told(graph, "and now", entity_id="n")
+    ids = [each.id for each in versions(graph, "n")]
+    assert len({*ids}) == 3
+    with pytest.raises(InvalidInput):
+        told(graph, "x", entity_id="n", valid_from="2024-01-01T00:00:00Z", valid_to="2024-01-01T00:00:00Z")
+    with pytest.raises(Conflict):
+        told(graph, "never", entity_id="n", update="never")
+    with pytest.raises(NotFound):
+        told(graph, "nobody", supersedes="nobody")
+
+
+def test_ids_that_look_like_versions_are_refused_and_two_at_once_both_stay(graph: Graph) -> None:
+    for wanted in (
+        StoreMemoryRequest(content="x", memory_id="a@12"),
+        StoreMemoryRequest(content="x", memory_id="a@1.2"),
+    ):
+        with pytest.raises(InvalidInput):
+            store_memory.store_memory(graph, wanted)
+    store_memory.store_memory(graph, StoreMemoryRequest(content="x", memory_id="ann@home")).result(PATIENCE)
+    first = told(graph, "zero", entity_id="m")
+    assert first.type == "create"
+    waiting = [retain.retain(graph, RetainRequest(content=f"state {at}", supersedes="m")) for at in range(5)]
+    assert {each.operations[0].type for each in (one.result(PATIENCE) for one in waiting)} == {"update"}
+    found = versions(graph, "m")
+    # Those of one moment take each other's place.
+    assert found[-1].content == "state 4"
+    assert found[0].content == "zero"
+    assert len({each.id for each in found}) == len(found)
+    assert all(each.valid_to is not None for each in found[:-1])
+
+
+def test_what_a_memory_is_about_goes_along(graph: Graph) -> None:
+    for name in ("Berlin", "London"):
+        retained(graph, f"{name} is a city.", entities=[AssociatedEntity(name=name, entity_type="location")])
+    told(graph, "Alice lives in Berlin.", entity_id="home", entities=ALICE)
+    done = retained(graph, "She moved to London.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
+    assert [(each.type, each.content) for each in done.operations] == [
+        ("update", "She moved to London."),
+        ("link", "London"),
+    ]
+    now = store_memory.get_memory(graph, MemoryRequest(memory_id="home"))
+    assert {each.id for each in now.entities} == {"Alice", "London"}
+    then = store_memory.get_memory(graph, MemoryRequest(memory_id=versions(graph, "home")[0].id))
+    assert {each.id for each in then.entities} == {"Alice", "Berlin"}
+
+
+def test_a_version_that_is_forgotten_alone(graph: Graph) -> None:
+    homes(graph)
+    done = forget.forget(graph, ForgetRequest(entity_id="home@1")).result(PATIENCE)
+    assert (done.memories_removed, done.ids) == (1, ["home@1"])
+    assert [each.content.split()[3] for each in versions(graph, "home")] == ["Madrid.", "London."]
+    back = forget.forget(graph, ForgetRequest(entity_id="home@1", undo=True)).result(PATIENCE)
+    assert (back.memories_restored, back.relations_restored) == (1, 1)
+    assert len(versions(graph, "home")) == 3

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kgserve.platform.access.audit import AUDIT_FILE, EACH, EVERYBODY, KEPT, MAX_BYTES, Audit
+from tests.platform.access.keys import audited
+
+
+def test_a_flood_of_refusals_is_counted_and_not_written(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    for _ in range(1_000):
+        audit.denied("GET /x", "401", address="192.0.2.1")
+    audit.denied("GET /y", "403", address="192.0.2.2", key="abcdefgh")
+    audit.close()
+    lines = audited(tmp_path)
+    flood = [line for line in lines if line["address"] == "192.0.2.1"]
+    assert [line.get("times", 1) for line in flood] == [1] * EACH + [1_000 - EACH]
+    assert [line["act"] for line in lines if line["address"] == "192.0.2.2"] == ["GET /y"]
+
+
+def test_a_flood_from_everywhere_is_bounded_too_and_hides_no_act_of_administration(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    for number in range(20_000):
+        audit.denied("GET /x", "401", address=f"2001:db8:{number:x}::1")
+    audit.administered("dropStore", "done", caller="boss", store="s")
+    lines = audited(tmp_path)
+    assert len(lines) <= EVERYBODY + 1
+    assert (lines[-1]["kind"], lines[-1]["store"]) == ("admin", "s")
+
+
+def test_one_network_counts_as_one_address(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    for number in range(1_000):
+        audit.denied("GET /x", "401", address=f"2001:db8::{number:x}")
+    assert len(audited(tmp_path)) == EACH
+
+
+def test_failing_acts_of_administration_turn_no_file_over(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    for _ in range(1_000):
+        audit.failed("dropStore", "failed: 404", address="192.0.2.1", key="abcdefgh")
+    audit.administered("dropStore", "done", address="192.0.2.1", key="abcdefgh", store="s")
+    audit.close()
+    lines = audited(tmp_path)
+    assert {line["kind"] for line in lines} == {"admin"}
+    assert sum(line.get("times", 1) for line in lines) == 1_001
+    assert len(lines) == EACH + 2
+
+
+def test_what_callers_send_cannot_break_a_line_or_tell_a_secret(tmp_path: Path) -> None:
+    secret = f"kgs_abcdefgh_{'A' * 43}"
+    Audit(tmp_path).denied(f'GET /"\n{{"kind":"admin"}}/{secret}/{"x" * 5_000}', "401", address="a", store=secret)
+    [line] = audited(tmp_path)
+    assert line["kind"] == "denied"
+    assert "AAAA" not in str(line)
+    assert len((tmp_path / AUDIT_FILE).read_bytes()) < 1_000
+
+
+def test_the_file_is_turned_over(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    for number in range(KEPT + 3):
+        (tmp_path / AUDIT_FILE).write_bytes(b"x" * MAX_BYTES)
+        audit.administered(f"act-{number}", "done")
+    assert [line["act"] for line in audited(tmp_path)] == [f"act-{KEPT + 2}"]
+    older = sorted(path.name for path in tmp_path.glob(f"{AUDIT_FILE}.*"))
+    assert older == [f"{AUDIT_FILE}.{number}" for number in range(1, KEPT + 1)]
+
+
+def test_the_command_line_turns_nothing_over(tmp_path: Path) -> None:
+    (tmp_path / AUDIT_FILE).write_bytes(b"{}\n" * (MAX_BYTES // 3 + 1))
+    Audit(tmp_path, rotating=False).administered("keys create", "done")
+    assert [path.name for path in tmp_path.iterdir()] == [AUDIT_FILE]
+
+
+def test_threads_write_whole_lines(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: audit.administered(f"act-{number}", "done"), range(400)))
+    assert {line["act"] for line in audited(tmp_path)} == {f"act-{number}" for number in range(400)}
+
+
+def test_a_log_that_cannot_be_written_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / AUDIT_FILE).mkdir()
+    Audit(tmp_path).administered("act", "done")

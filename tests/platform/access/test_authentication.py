@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgserve.platform.access.authentication import (
+    KEY_FILE,
+    LOCAL,
+    NOBODY,
+    OWNER,
+    Authenticator,
+    Caller,
+    Keyring,
+    add_key,
+    check_may_start,
+    mint,
+    read_keys,
+    revoke_key,
+)
+from kgserve.platform.errors import Conflict, InvalidInput, Unauthenticated
+from kgserve.platform.settings import Settings
+from tests.platform.access.keys import given, now
+
+ELSEWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound here
+TOKEN = "t" * 43
+
+
+def authenticator(data: Path, host: str = "127.0.0.1", *, insecure: bool = False) -> Authenticator:
+    return Authenticator(Settings(data_dir=data, host=host, insecure_no_auth=insecure), Keyring(data), TOKEN)
+
+
+def enter(at: Authenticator, text: str | None = None, path: str = "/api/memory") -> Caller:
+    headers = [(b"authorization", f"Bearer {text}".encode())] if text is not None else []
+    return at.authenticate(path, b"", headers)
+
+
+def refuses(at: Authenticator, text: str | None = None, path: str = "/api/memory") -> bool:
+    try:
+        enter(at, text, path)
+    except Unauthenticated:
+        return True
+    return False
+
+
+def test_this_machine_is_open_until_there_is_a_key(tmp_path: Path) -> None:
+    at = authenticator(tmp_path)
+    assert enter(at) is enter(at, "nonsense") is LOCAL
+    text = given(tmp_path, "read", name="k")
+    assert refuses(at)
+    assert enter(at, text).name == "k"
+    assert enter(at, TOKEN) is OWNER
+    assert not at.still_valid(LOCAL)
+    assert at.still_valid(OWNER)
+
+
+@pytest.mark.abuse(27)
+def test_other_addresses_never_open(tmp_path: Path) -> None:
+    """ABUSE 27: neither at first, nor when the last key goes while the server runs."""
+    at = authenticator(tmp_path, ELSEWHERE)
+    assert refuses(at)
+    text = given(tmp_path, "read")
+    assert enter(at, text).role == "read"
+    (tmp_path / KEY_FILE).unlink()
+    assert refuses(at)
+    assert refuses(at, text)
+    assert enter(at, TOKEN) is OWNER
+
+
+def test_without_keys_on_request(tmp_path: Path) -> None:
+    at = authenticator(tmp_path, ELSEWHERE, insecure=True)
+    assert enter(at) is LOCAL
+    given(tmp_path, "read")
+    assert refuses(at), "who makes a key wants it asked for"
+
+
+def test_what_watches_over_the_process_needs_no_key(tmp_path: Path) -> None:
+    at = authenticator(tmp_path, ELSEWHERE)
+    assert enter(at, path="/health") is enter(at, "nonsense", path="/ready") is NOBODY
+    assert not NOBODY.sees("a")
+    for path in ("/healthy", "/health/", "//health", "/HEALTH", "/ready/x"):
+        assert refuses(at, path=path), path
+
+
+@pytest.mark.parametrize("header", [b"bearer %s", b"BEARER  %s ", b"Bearer %s"])
+def test_the_scheme_in_any_case(header: bytes, tmp_path: Path) -> None:
+    text = given(tmp_path, "read")
+    at = authenticator(tmp_path)
+    assert at.authenticate("/", b"", [(b"authorization", header % text.encode())]).role == "read"
+
+
+def test_whether_it_may_start(tmp_path: Path) -> None:
+    check_may_start(Settings(data_dir=tmp_path), tmp_path)
+    check_may_start(Settings(data_dir=tmp_path, host=ELSEWHERE, insecure_no_auth=True), tmp_path)
+    elsewhere = Settings(data_dir=tmp_path, host=ELSEWHERE)
+    given(tmp_path, "read", expires_at=now() - 1)
+    with pytest.raises(InvalidInput, match="kgserve keys create"):
+        check_may_start(elsewhere, tmp_path)
+    given(tmp_path, "read")
+    check_may_start(elsewhere, tmp_path)
+    (tmp_path / KEY_FILE).write_text("{")
+    with pytest.raises(InvalidInput):
+        check_may_start(elsewhere, tmp_path)
+
+
+PROXIED = [{"trusted_proxies": "127.0.0.1"}, {"allowed_hosts": "localhost, graph.example"}]
+
+
+@pytest.mark.parametrize("options", PROXIED)
+def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict[str, Any]) -> None:
+    """It listens on this machine alone, but the proxy passes everybody on to it."""
+    proxied = Settings(data_dir=tmp_path, **options)
+    with pytest.raises(InvalidInput, match=r"other machines .*kgserve keys create"):
+        check_may_start(proxied, tmp_path)
+    assert refuses(Authenticator(proxied, Keyring(tmp_path)))
+    insecure = Settings(data_dir=tmp_path, insecure_no_auth=True, **options)
+    check_may_start(insecure, tmp_path)
+    assert enter(Authenticator(insecure, Keyring(tmp_path))) is LOCAL
+    text = given(tmp_path, "read")
+    check_may_start(proxied, tmp_path)
+    at = Authenticator(proxied, Keyring(tmp_path))
+    assert enter(at, text).role == "read"
+    (tmp_path / KEY_FILE).unlink()
+    assert refuses(at), "it does not open when the keys go"
+
+
+def test_names_of_this_machine_let_nobody_in(tmp_path: Path) -> None:
+    named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
+    check_may_start(named, tmp_path)
+    assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL
+
+
+def test_a_link_to_keys_that_are_gone_opens_nothing(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "secrets"
+    text = given(data, "read")
+    (data / KEY_FILE).rename(elsewhere)
+    (data / KEY_FILE).symlink_to(elsewhere)
+    at = authenticator(data)
+    assert enter(at, text).role == "read"
+    elsewhere.rename(tmp_path / "away")
+    assert refuses(at)
+    assert refuses(at, text)
+    (tmp_path / "away").rename(elsewhere)
+    assert enter(at, text).role == "read"
+
+
+def test_every_change_of_the_file_is_seen(tmp_path: Path) -> None:
+    ring = Keyring(tmp_path)
+    assert ring.empty
+    for number in range(50):
+        text = given(tmp_path, "read", name=f"k{number}")
+        assert ring.caller(text) is not None
+        revoke_key(tmp_path, f"k{number}", now())
+        assert ring.caller(text) is None
+        assert not ring.is_active(text[4:12])
+    assert not ring.empty
+    assert not ring.usable
+
+
+def test_a_file_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
+    text = given(tmp_path, "read")
+    ring = Keyring(tmp_path)
+    assert ring.caller(text) is not None
+    path = tmp_path / KEY_FILE
+    stat = path.stat()
+    path.write_bytes(path.read_bytes().replace(b'"read"', b'"xxxx"'))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert ring.caller(text) is None
+    assert not ring.empty
+
+
+def test_many_at_once_lose_no_key(tmp_path: Path) -> None:
+    def make(number: int) -> None:
+        key, _ = mint(f"k{number}", "read", ["*"], now())
+        add_key(tmp_path, key)
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {key.name for key in read_keys(tmp_path)} == {f"k{number}" for number in range(12)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keys.json", "keys.lock"]
+
+
+def test_two_active_keys_of_one_name(tmp_path: Path) -> None:
+    given(tmp_path, "read", name="k", expires_at=now() + 3_600_000_000)
+    with pytest.raises(Conflict, match="active key named 'k'"):
+        given(tmp_path, "admin", name="k")

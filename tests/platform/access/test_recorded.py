@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.access import audit as record
+from kgserve.platform.access.audit import AUDIT_FILE, Audit, Place, lines_after, newest_records
+
+
+def test_the_newest_records_are_found_in_files_that_were_turned_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "MAX_BYTES", 1_000)
+    audit = Audit(tmp_path)
+    for number in range(20):
+        audit.administered(f"act-{number}", "done", caller="boss")
+    assert (tmp_path / f"{AUDIT_FILE}.1").exists()
+    assert [each.act for each in newest_records(tmp_path, 15)] == [f"act-{number}" for number in range(5, 20)]
+    assert newest_records(tmp_path / "nowhere", 15) == []
+
+
+def test_a_line_that_was_being_written_when_the_machine_stopped_is_left_out(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    audit.administered("first", "done")
+    with (tmp_path / AUDIT_FILE).open("ab") as file:
+        file.write(b'{"time":"2026')
+    assert [each.act for each in newest_records(tmp_path, 5)] == ["first"]
+    found = lines_after(tmp_path, None)
+    assert found is not None
+    assert found[1].count(b"\n") == 1
+    assert lines_after(tmp_path, found[0]) is None
+
+
+def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "MAX_BYTES", 1_000)
+    chance, audit = random.Random(7), Audit(tmp_path)
+    place: Place | None = None
+    read, written = b"", 0
+    while written < 300:
+        for _ in range(chance.randrange(20)):  # fewer than what the files hold, of which none is lost then
+            audit.administered(f"act-{written}", "done", caller="x" * chance.randrange(90))
+            written += 1
+        while (found := lines_after(tmp_path, place)) is not None:
+            place, lines = found
+            read += lines
+    acts = [line.split(b'"act":"')[1].split(b'"')[0].decode() for line in read.splitlines()]
+    assert acts == [f"act-{number}" for number in range(written)]
+
+
+def test_files_that_are_not_known_are_read_from_the_oldest(tmp_path: Path) -> None:
+    Audit(tmp_path).administered("first", "done")
+    found = lines_after(tmp_path, Place(1, 5_000))
+    assert found is not None
+    assert b"first" in found[1]

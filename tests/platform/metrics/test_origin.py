@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from kgserve.cypher.guard import examine
+from kgserve.platform.errors import StorageFull
+from kgserve.platform.metrics.observation import (
+    Observation,
+    Origin,
+    SlowLog,
+    add_part,
+    begin_request,
+    current_origin,
+    end_request,
+    part,
+)
+from kgserve.platform.settings import Settings
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.stores.writer import Write, Writer
+from tests.captured_log import capture_log
+
+PATIENCE = 30
+
+
+def write_of(request_id: str) -> Write:
+    token = begin_request(Origin(request_id))
+    try:
+        return Write(WriteBatch(), Future())
+    finally:
+        end_request(token)
+
+
+def test_parts_are_laid_to_the_account_of_the_present_request() -> None:
+    add_part("engine", 1.0)  # for nobody
+    token = begin_request(origin := Origin("r1"))
+    try:
+        add_part("engine", 0.5)
+        add_part("engine", 0.25)
+        with part("embedding"):
+            assert current_origin() is origin
+    finally:
+        end_request(token)
+    assert current_origin() is None
+    assert origin.parts["engine"] == 0.75
+    assert origin.parts.keys() == {"engine", "embedding"}
+
+
+@pytest.mark.parametrize("error", [StorageFull("no room"), RuntimeError("a defect")])
+def test_a_failed_commit_is_logged_with_the_ids_of_its_requests(error: Exception) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def commit(writes: list[Write]) -> None:
+        if writes[0].origin is not None and writes[0].origin.request_id == "first":
+            begun.set()
+            go_on.wait(PATIENCE)
+        raise error
+
+    with capture_log(store="hens") as lines:
+        writer = Writer("hens", commit, lambda: None, 10)
+        writes = [write_of(name) for name in ("first", "second", "third", "second")]
+        writer.submit(writes[0])
+        assert begun.wait(PATIENCE)
+        for write in [*writes[1:], Write(WriteBatch(), Future())]:
+            writer.submit(write)
+        go_on.set()
+        writer.stop()
+    assert [type(write.future.exception(PATIENCE)) for write in writes] == [type(error)] * 4
+    assert [line.get("request_id") for line in lines] == ["first", None]
+    assert [line.get("request_ids") for line in lines] == [None, ["second", "third"]]
+    assert {line["event"] for line in lines} <= {"commit_refused", "commit_failed"}
+
+
+def test_only_what_is_slow_is_noted() -> None:
+    slow = SlowLog(100)
+    with capture_log() as lines:
+        slow.note("commit", 0.0999, {"journal": 0.05})
+        slow.note("commit", 0.1, {"journal": 0.05}, store="hens")
+        SlowLog(0).note("commit", 1e6, {})
+    assert slow.counted.counts() == {("commit",): 1}
+    assert lines == [
+        {
+            "event": "slow_operation",
+            "log_level": "warning",
+            "kind": "commit",
+            "ms": 100.0,
+            "parts_ms": {"journal": 50.0},
+            "store": "hens",
+        }
+    ]
+
+
+def test_a_slow_tool_is_told_with_the_parts_of_its_request() -> None:
+    observation = Observation(Settings(slow_ms=200))
+    token = begin_request(Origin("r1", {"engine": 0.25}))
+    try:
+        with capture_log() as lines:
+            observation.called("search", "ok", 0.5)
+            observation.called("search", "error", 0.1)
+    finally:
+        end_request(token)
+    [line] = lines
+    assert (line["kind"], line["tool"], line["outcome"], line["ms"]) == ("tool", "search", "ok", 500.0)
+    assert line["parts_ms"] == {"engine": 250.0}
+    assert observation.calls.counts() == {("search", "ok"): 1, ("search", "error"): 1}
+
+
+def test_of_a_callers_statement_the_clauses_alone_are_told() -> None:
+    text = "MATCH (secret:Entity) WHERE secret.content = 'MATCH me' /* LIMIT */ RETURN secret.id AS `limit`, $value"
+    assert examine(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
+
+
+def test_routes_methods_and_statuses_are_bounded() -> None:
+    requests = Observation(Settings()).requests
+    for method in ("GET", "BREW", "A" * 50, "get"):
+        requests.done(method, "/health", 200, (1, 2), 0.01)
+    requests.done("GET", "/health", 499, (0, 0), None)
+    shown: dict[Any, Any] = {place: each.statuses for place, each in requests.routes.items()}
+    assert shown == {("/health", "GET"): {200: 1, 499: 1}, ("/health", "other"): {200: 3}}
+    assert sum(requests.routes["/health", "GET"].seconds.measured().counts) == 1

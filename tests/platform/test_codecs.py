@@ -1,0 +1,101 @@
+"""Decoding into types that many threads meet at once, for the first time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Literal
+
+import msgspec
+import pytest
+
+from kgserve.platform.codecs import convert, decode_json, json_decoder, msgpack_decoder, place_of
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    mode: Literal["fast", "slow"] | None = None
+
+
+class _Whole(msgspec.Struct, rename="kebab", forbid_unknown_fields=True):
+    at_once: list[_Part] = []
+    by_name: dict[str, Literal[1, 2]] = {}
+
+
+MEETING = """
+import sys, threading
+import msgspec
+from kgserve.platform.codecs import convert, decode_json, json_decoder, msgpack_decoder
+
+sys.setswitchinterval(1e-6)
+
+def decode(into, into_others):
+    assert decode_json(b'{"f29": "a", "parts": [{"g3": 1}]}', into).parts[0].g3 == 1
+    assert convert({"parts": [{"g9": 2}]}, into_others).parts[0].g9 == 2
+    packed = msgspec.msgpack.encode([{"f3": "b"}])
+    assert msgpack_decoder(list[into]).decode(packed)[0].f3 == "b"
+    assert json_decoder(into | None).decode(b"null") is None
+
+def meet(into, into_others, doors):
+    doors.wait()
+    try:
+        decode(into, into_others)
+    except BaseException as error:
+        failed.append(error)
+
+failed = []
+for number in range(400):
+    part = msgspec.defstruct(f"Part{number}", [(f"g{i}", int | None, None) for i in range(10)])
+    fields = [(f"f{i}", str, "") for i in range(30)]
+    into, into_others = (msgspec.defstruct(f"{name}{number}", [*fields, ("parts", list[part], [])]) for name in "AB")
+    doors = threading.Barrier(4)
+    threads = [threading.Thread(target=meet, args=(into, into_others, doors)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+assert not failed, failed
+print("done")
+"""
+
+
+class Part(msgspec.Struct):
+    count: int
+
+
+def test_threads_that_meet_at_a_type_all_decode_into_it() -> None:
+    ran = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+def test_a_decoder_is_made_once() -> None:
+    assert json_decoder(Part) is json_decoder(Part)
+    assert msgpack_decoder(list[Part]) is msgpack_decoder(list[Part])
+
+
+def test_values_are_read_as_their_type() -> None:
+    assert decode_json(b'{"count": 3}', Part) == convert({"count": 3}, Part) == Part(3)
+    assert decode_json("[1, null]") == [1, None]
+    assert convert({"count": "3"}, Part, strict=False) == Part(3)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_json(b'{"count": "3"}', Part)
+    with pytest.raises(msgspec.ValidationError):
+        convert({"count": "3"}, Part)
+    with pytest.raises(msgspec.DecodeError):
+        decode_json(b"{")
+
+
+def test_a_value_or_field_that_is_none_of_those_there_are_is_told_beside_them() -> None:
+    for text, place, told in (
+        ('{"at-once": [{}, {"mode": "slowly"}]}', "at-once[1].mode", ": it is one of fast, slow"),
+        ('{"by-name": {"a": 3}}', "by-name[...]", ": it is one of 1, 2"),
+        ('{"at_once": []}', "at_once", "`at_once`; there are at-once, by-name"),
+        ('{"at-once": [{"mood": 1}]}', "at-once[0].mood", "`mood`; there are mode"),
+    ):
+        with pytest.raises(msgspec.ValidationError) as refused:
+            decode_json(text, _Whole)
+        fault = place_of(refused.value, _Whole)
+        assert fault.path == place
+        assert fault.message.endswith(told)

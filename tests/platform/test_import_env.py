@@ -1,0 +1,26 @@
+"""What servers and engines do without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, sys
+from kgserve.platform.import_env import import_lightly
+import_lightly()
+import numpy, structlog
+print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "said"), [(None, "1 False"), ("2", f"{min(2, os.cpu_count() or 1)} False")])
+def test_numpy_has_no_threads_but_those_that_were_asked_for_and_rich_stays_away(chosen: str | None, said: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}  # noqa: TID251
+    if chosen:
+        environment["OPENBLAS_NUM_THREADS"] = chosen
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == said

@@ -1,0 +1,74 @@
+"""One server for a data folder, and how local clients find it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import Conflict
+from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, Server, find
+from kgserve.platform.version import __version__
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from kgserve.platform.lock import DataFolderLock
+with DataFolderLock(Path(sys.argv[1])) as lock:
+    lock.publish("http://127.0.0.1:1", "secret")
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(Conflict) as refused:
+            DataFolderLock(tmp_path).acquire()
+        assert f"process {holder.pid} at http://127.0.0.1:1" in refused.value.message
+        assert find(tmp_path) == Server("http://127.0.0.1:1", "secret", pid=holder.pid, version=__version__)
+        holder.kill()
+    assert (tmp_path / SERVER_FILE).exists()
+    assert find(tmp_path) is None
+    with DataFolderLock(tmp_path):
+        assert find(tmp_path) is None
+
+
+def test_the_server_s_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    with DataFolderLock(tmp_path) as lock:
+        lock.publish("http://127.0.0.1:1", "secret")
+        for name in (SERVER_FILE, LOCK_FILE):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        found = find(tmp_path)
+        assert found is not None
+        assert found.pid == os.getpid()
+    assert not (tmp_path / SERVER_FILE).exists()
+    assert find(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"pid":"x","url":1,"token":2}', b"\xff\xfe\xff"])
+def test_an_unreadable_file_is_no_server(tmp_path: Path, content: bytes) -> None:
+    with DataFolderLock(tmp_path):
+        (tmp_path / SERVER_FILE).write_bytes(content)
+        assert find(tmp_path) is None
+
+
+def test_no_folder_no_server(tmp_path: Path) -> None:
+    assert find(tmp_path / "nowhere") is None
+
+
+def test_looking_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+    lock = DataFolderLock(tmp_path)
+    for _ in range(20):
+        with lock:
+            lock.publish("http://127.0.0.1:1", "secret")
+            assert find(tmp_path) is not None
+        assert find(tmp_path) is None
+    lock.release()

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from kgserve.platform import log
+from tests.cli.running import log_as_before
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+OWN = re.compile(r"request_id\S{0,2}[ =]\S?own-|of these tests")
+WHO = log.Who('a key\'s "name"', "::1")
+PATHS = ("/health", "/api/memory/a/nodes/b%20c", "/a=b", "/'\"\\", "/kgs_abcdefgh_…", "/{}@1{0}", "/%s")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    with log_as_before():
+        yield
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of these tests; other tests' servers in this process write to the same place."""
+    return [line for line in TIME.sub("TIME", capsys.readouterr().err).splitlines() if OWN.search(line)]
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+@pytest.mark.parametrize("path", PATHS)
+def test_the_line_of_a_request_is_what_structlog_would_write(
+    capsys: pytest.CaptureFixture[str], format_: log.LogFormat, path: str
+) -> None:
+    async def write() -> None:
+        log.request("own-1", WHO, "GET", path, 200, 0.25, 12)
+        with structlog.contextvars.bound_contextvars(request_id="own-1"):
+            structlog.get_logger().info(
+                "request",
+                method="GET",
+                path=path,
+                caller=WHO.caller,
+                address=WHO.address,
+                status=200,
+                ms=0.25,
+                bytes=12,
+            )
+            log.request("own-1", WHO, "GET", path, None, 0.25, 12)
+
+    log.configure(format_, "info")
+    asyncio.run(write())
+    short, usual, cut_off = lines(capsys)
+    assert short == usual
+    assert cut_off == short.replace("200", "null" if format_ == "json" else "None")
+
+
+def test_lines_keep_their_order_and_none_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    async def write() -> None:
+        for number in (1, 2):
+            log.request(f"own-{number}", WHO, "GET", "/", 200, 1.0, 1)
+        assert lines(capsys) == []
+        structlog.get_logger().warning("of these tests")
+        log.request("own-3", WHO, "GET", "/", 200, 1.0, 1)
+
+    log.configure("json", "info")
+    asyncio.run(write())
+    log.flush()
+    found = [event["event"] + event.get("request_id", "") for event in map(json.loads, lines(capsys))]
+    assert found == ["requestown-1", "requestown-2", "of these tests", "requestown-3"]
+
+
+def test_lines_come_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    async def write() -> None:
+        log.request("own-1", WHO, "GET", "/", 200, 1.0, 1)
+        await asyncio.sleep(2 * log.PATIENCE_SECONDS)
+
+    log.configure("json", "info")
+    asyncio.run(write())
+    assert '"request_id": "own-1"' in capsys.readouterr().err
+
+
+def test_none_below_the_level(capsys: pytest.CaptureFixture[str]) -> None:
+    async def write() -> None:
+        log.request("own-1", WHO, "GET", "/", 200, 1.0, 1)
+
+    log.configure("json", "warning")
+    asyncio.run(write())
+    log.flush()
+    assert lines(capsys) == []

@@ -1,0 +1,34 @@
+"""Rows that are asked for in slices."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from kgserve.platform.sqlite_files import of_rows, of_some
+
+
+def made(rows: int) -> sqlite3.Connection:
+    file = sqlite3.connect(":memory:")
+    file.execute("CREATE TABLE numbers (n INTEGER, half INTEGER)")
+    file.executemany("INSERT INTO numbers VALUES (?, ?)", ((n, n // 2) for n in range(rows)))
+    return file
+
+
+def test_more_values_than_one_statement_takes() -> None:
+    file = made(3_000)
+    assert sorted(of_some(file.execute, "SELECT n FROM numbers WHERE n IN", range(-5, 3_000))) == [
+        (n,) for n in range(3_000)
+    ]
+    pairs = [(n, 7) for n in range(3_000)]
+    found = of_rows(file.execute, "SELECT n FROM numbers WHERE (n, half) IN", pairs, "")
+    assert sorted(found) == [(14,), (15,)]
+
+
+def test_who_reads_no_further_may_close_the_file() -> None:
+    file = made(2)
+    some = of_some(file.execute, "SELECT n FROM numbers WHERE n IN", [0, 1])
+    rows = of_rows(file.execute, "SELECT n FROM numbers WHERE (n, half) IN", [(0, 0), (1, 0)], "")
+    assert next(some) == next(rows) == (0,)
+    file.close()
+    some.close()  # pyright: ignore[reportAttributeAccessIssue]  # it is a generator
+    rows.close()  # pyright: ignore[reportAttributeAccessIssue]  # as above

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tests.recorded import Recorded, needs_compiler
+
+COMMITS = 10
+ROWS = 2_000
+STATES = 24
+WORK = f"""
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.storage.model.change import NetChange
+from kgserve.storage.model.rows import NodeRow
+
+catalog = Catalog(data / "catalog.sqlite")
+for sequence in range(1, {COMMITS} + 1):
+    net = NetChange()
+    for at in range({ROWS}):
+        node_id = f"{{at % 7}}-{{sequence}}-{{at}}-" + "y" * 100
+        net.nodes_created[node_id] = NodeRow(node_id, "t", "", "{{}}", 1, sequence, 0, 0, None)
+    catalog.apply(net, sequence)
+"""
+
+
+@needs_compiler
+def test_a_power_loss_takes_the_end_of_a_catalog_and_nothing_out_of_the_middle(tmp_path: Path) -> None:
+    recorded, choice = Recorded(tmp_path), random.Random(2)
+    recorded.run(WORK, environment={})
+    lengths = [choice.randrange(recorded.length) for _ in range(STATES)]
+    kept = 0
+    for _ in recorded.states({at: choice.choice(("pages", "torn", "anything")) for at in lengths}):
+        with closing(sqlite3.connect(recorded.left / "catalog.sqlite")) as found:
+            if found.execute("SELECT count(*) FROM sqlite_master WHERE name = 'cursor'").fetchone() == (0,):
+                continue
+            assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            [seen] = found.execute("SELECT sequence FROM cursor").fetchone()
+            assert found.execute("SELECT count(*) FROM node").fetchone() == (max(seen, 0) * ROWS,)
+            kept = max(kept, seen)
+    assert kept > 0

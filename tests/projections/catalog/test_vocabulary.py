@@ -1,0 +1,316 @@
+"""Counts and lists by type, tag and validity equal those computed from the rows, whatever was written before."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from kgserve.graph.queries import NodesQuery
+from kgserve.graph.reading import example_of
+from kgserve.platform.sqlite_files import remove_files
+from kgserve.projections.catalog.catalog import Catalog, behind
+from kgserve.storage.model.attributes import conditions, has_all
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.change import NetChange
+from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
+from kgserve.storage.model.filters import MAX_PASSED, Counted, NodeFilter, Place
+from kgserve.storage.model.kinds import KindFreq, TagFreq
+from kgserve.storage.model.rows import NodeRow
+from kgserve.stores.pool import StorePool
+from tests import fuzzing
+from tests.graphs import graph_of, nodes_of
+from tests.stores.writing import NAME, write
+from tests.stores.writing import settings as in_folder
+
+IDS = [f"n{number}" for number in range(9)] + ["é", "a\0b"]
+TYPES = ["t", "u", "a,b", "T"]
+TAGS = ["red", "re", "status:open", "status:done", "status:", ":x", "a:b:c", "a:b\0", "\U0010ffff", "é:ü"]
+TIMES = st.none() | st.integers(0, 4)
+
+# Not all of the form in which they are written: an older version, or a peer, may have.
+ATTRIBUTES = [
+    *("{}", '{"a":1}', '{"a":1.0,"b":true}', '{"a":"1"}', '{"a":null}', '{"a":[1]}', '{"b":true}', '{"a":{"a":1}}')
+]
+
+extras = st.none() | st.builds(
+    NodeExtras,
+    summary=st.sampled_from(["", "short", "long " * 40]),
+    tags=st.lists(st.sampled_from(TAGS), max_size=4).map(tuple),
+    valid_from=TIMES,
+    valid_to=TIMES,
+)
+contents = st.sampled_from(["", " \n", "some  content", "x" * 200])
+rows = st.builds(
+    NodeRow,
+    id=st.sampled_from(IDS),
+    type=st.sampled_from(TYPES),
+    content=contents,
+    attributes=st.sampled_from(ATTRIBUTES),
+    version=st.integers(1, 9),
+    sequence=st.just(1),
+    created_at=st.just(0),
+    updated_at=st.just(0),
+    extras=extras,
+)
+batches = st.tuples(
+    st.lists(rows, max_size=6), st.sets(st.sampled_from(IDS), max_size=3), st.sampled_from(["", "restart", "damage"])
+)
+filters = st.builds(
+    NodeFilter,
+    types=st.lists(st.sampled_from([*TYPES, "none"]), max_size=3).map(tuple),
+    tags=st.lists(st.sampled_from([*TAGS, "none"]), max_size=2).map(tuple),
+    valid_at=TIMES,
+    attributes=st.sampled_from([{}, {}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"b": True}, {"a": 1, "b": True}]).map(
+        conditions
+    ),
+)
+
+
+def row(node_id: str, type_: str = "t", tags: Iterable[str] = (), valid_to: int | None = None) -> NodeRow:
+    return NodeRow(node_id, type_, "content", "{}", 1, 1, 0, 0, NodeExtras(tags=tuple(tags), valid_to=valid_to))
+
+
+def net_of(present: dict[str, NodeRow], put: list[NodeRow], deleted: set[str]) -> NetChange:
+    """The change that leads on from ``present``, which takes it."""
+    net = NetChange()
+    for node_id in deleted & present.keys():
+        del present[node_id]
+        net.nodes_deleted.add(node_id)
+    for each in {each.id: each for each in put}.values():
+        known = each.id in present or each.id in net.nodes_deleted
+        net.nodes_deleted.discard(each.id)
+        (net.nodes_updated if known else net.nodes_created)[each.id] = each
+        present[each.id] = each
+    return net
+
+
+def fits(each: NodeRow, wanted: NodeFilter) -> bool:
+    own = each.extras or NodeExtras()
+    at = wanted.valid_at
+    started = at is None or own.valid_from is None or own.valid_from <= at
+    return (
+        each.type in (wanted.types or TYPES)
+        and all(tag in own.tags for tag in wanted.tags)
+        and started
+        and (at is None or own.valid_to is None or own.valid_to > at)
+        and has_all(each.attributes, wanted.attributes)
+    )
+
+
+def paged(catalog: Catalog, wanted: NodeFilter, limit: int, skip: int) -> list[str]:
+    found: list[str] = []
+    place: Place | None = Place("", skip)
+    while place is not None:
+        before = place
+        items, place = catalog.listed(wanted, place, limit)
+        assert len(items) == limit or place is None
+        assert place is None or place.after > before.after
+        found += items
+    return found
+
+
+def most(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def check_counts(catalog: Catalog, present: dict[str, NodeRow]) -> None:
+    found = catalog.vocabulary(lambda node_id: example_of(present[node_id]))
+    tags = Counter(tag for each in present.values() if each.extras for tag in set(each.extras.tags))
+    prefixes: Counter[str] = Counter()
+    for tag, count in tags.items():
+        if tag.find(":") > 0:
+            prefixes[tag[: tag.find(":")]] += count
+    types = Counter(each.type for each in present.values())
+    assert found.nodes == len(present)
+    assert [(each.kind, each.count) for each in found.kinds] == most(types)
+    assert [(each.tag, each.count) for each in found.tags] == most(tags)
+    assert [(each.prefix, each.count) for each in found.tag_prefixes] == most(prefixes)
+    for each in found.tag_prefixes:
+        values = Counter({t[len(each.prefix) + 1 :]: n for t, n in tags.items() if t.startswith(each.prefix + ":")})
+        assert each.values == [value for value, _ in most(values)]
+    for kind in found.kinds:
+        assert kind.examples == examples(present, kind)
+    for start in ("", "r", "re", "red", "status", "status:", "status:o", ":", "a:b", "\U0010ffff", "z"):
+        wanted = [TagFreq(tag=tag, count=n) for tag, n in most(tags) if tag.startswith(start)]
+        assert catalog.tags(start, 100) == wanted
+        assert catalog.tags(start, 1) == wanted[:1]
+
+
+def examples(present: dict[str, NodeRow], kind: KindFreq) -> list[str]:
+    first = [present[node_id] for node_id in sorted(present) if present[node_id].type == kind.kind][:3]
+    texts = [" ".join(((each.extras and each.extras.summary) or each.content).split()) for each in first]
+    return [text if len(text) <= 120 else text[:119].rstrip() + "…" for text in texts if text]
+
+
+# To shrink what failed takes minutes, and a test has two.
+@settings(fuzzing.examples(20), phases=(Phase.reuse, Phase.generate))
+@given(steps=st.lists(batches, max_size=8), wanted=st.lists(filters, max_size=6), limit=st.integers(1, 4))
+def test_counts_and_lists_follow_the_rows(
+    steps: list[tuple[list[NodeRow], set[str], str]], wanted: list[NodeFilter], limit: int
+) -> None:
+    present: dict[str, NodeRow] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "catalog.sqlite"
+        catalog = Catalog(path)
+        for number, (put, deleted, then) in enumerate(steps):
+            catalog.apply(net_of(present, put, deleted), number)
+            if then:
+                catalog.close()
+            if then == "damage":
+                remove_files(path)
+                path.write_bytes(b"damaged " * 1000)
+            if then:
+                catalog = Catalog(path)
+            if catalog.sequence == -1:
+                catalog.rebuild(list(present.values()), [], number)
+            check_counts(catalog, present)
+            if any(each.attributes for each in wanted) and not catalog.has_attributes:
+                catalog.index_attributes(present.values())
+            for skip, each in enumerate(wanted):
+                fitting = [node_id for node_id in sorted(present) if fits(present[node_id], each)]
+                assert paged(catalog, each, limit, 0) == fitting
+                assert paged(catalog, each, limit, skip) == fitting[skip:]
+                assert catalog.count(each) == Counted(len(fitting), exact=True)
+                assert sorted(catalog.having(each, 99)) == fitting
+        catalog.close()
+
+
+def test_a_page_passes_over_so_many_and_the_next_goes_on(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    number = MAX_PASSED + 10
+    over = [row(f"{place:06}", tags=("old",), valid_to=5) for place in range(number)]
+    catalog.rebuild([*over, row("x", tags=("old",)), row("y", tags=("old",))], [], 1)
+    for wanted in (NodeFilter(valid_at=9), NodeFilter(tags=("old",), valid_at=9)):
+        items, place = catalog.listed(wanted, Place("", 1), 10)
+        assert (items, place) == ([], Place(f"{MAX_PASSED - 1:06}", 1))
+        items, place = catalog.listed(wanted, place or Place(), 10)
+        assert (items, place) == (["y"], None)
+    catalog.close()
+
+
+def test_the_rarest_index_is_walked(tmp_path: Path) -> None:
+    """The first page of a rare tag or type is complete, though others begin with more than a page may look at."""
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    many = [row(f"{place:06}", "t", ("common",)) for place in range(MAX_PASSED + 10)]
+    catalog.rebuild([*many, row("x", "t", ("common", "rare")), row("y", "u", ("common",))], [], 1)
+    for wanted, expected in (
+        (NodeFilter(tags=("common", "rare")), "x"),
+        (NodeFilter(types=("u",), tags=("common",)), "y"),
+        (NodeFilter(types=("u", "v"), valid_at=3), "y"),
+    ):
+        items, place = catalog.listed(wanted, Place(), 10)
+        assert (items, place) == ([expected], None)
+    catalog.close()
+
+
+def test_caps(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    tags = [f"p{place:03}:{value:02}" for place in range(110) for value in range(12)]
+    nodes = [row(f"n{place}", f"t{place:03}", tags[place * 12 : place * 12 + 12]) for place in range(110)]
+    catalog.rebuild(nodes, [], 1)
+    found = catalog.vocabulary(str)
+    assert [len(part) for part in (found.kinds, found.tag_prefixes, found.tags)] == [100, 100, 100]
+    assert found.tag_prefixes[0].values == [f"{value:02}" for value in range(10)]
+    catalog.close()
+
+
+def test_an_example_that_takes_long_to_read_is_left_out() -> None:
+    assert example_of(NodeRow("a", "t", "x" * 100_000, "{}", 1, 1, 0, 0)) == example_of(None) == ""
+    assert example_of(row("b")) == "content"
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"),
+    [
+        ("INSERT INTO tagged VALUES (?, ?)", ("red", "n2")),
+        ("INSERT INTO tagged VALUES (?, ?)", ("red", "nobody")),
+        ("UPDATE tagged SET id = ?", ("n2",)),
+    ],
+)
+def test_an_index_that_is_wrong_is_made_anew(tmp_path: Path, statement: str, values: tuple[str, ...]) -> None:
+    wanted = NodesQuery(tag=["red"])
+    tagged = NodePut(0, "n1", "t", extras=NodeExtrasPut(tags=("red",)))
+    with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, WriteBatch(nodes=[tagged, NodePut(1, "n2", "t")]))
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+        with sqlite3.connect(store.layout.catalog) as damaging:
+            damaging.execute(statement, values)
+        damaging.close()
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("a", "b"), ("az", "a{"), ("\ud7ff", "\ue000"), ("a\U0010ffff", "b"), ("\U0010ffff", b""), ("é", "ê")],
+)
+def test_what_is_behind_a_beginning(start: str, expected: str | bytes) -> None:
+    assert behind(start) == expected
+
+
+def test_a_beginning_that_many_tags_have(tmp_path: Path) -> None:
+    """Above 5,000 the index by count is walked, and it says the same."""
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    nodes = [row(f"n{place}", tags=[f"k{place * 100 + n:06}" for n in range(100)]) for place in range(60)]
+    nodes += [row("twice", tags=["k005999", "k000007", "other"])]
+    catalog.rebuild(nodes, [], 1)
+    assert [(each.tag, each.count) for each in catalog.tags("k", 3)] == [("k000007", 2), ("k005999", 2), ("k000000", 1)]
+    assert [each.tag for each in catalog.tags("k0000", 2)] == ["k000007", "k000000"]
+    assert [each.tag for each in catalog.tags("o", 2)] == ["other"]
+    catalog.close()
+
+
+def test_an_index_of_attributes_that_was_left_behind_is_made_anew(tmp_path: Path) -> None:
+    """As by a version that does not know of it, and follows without it."""
+    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=conditions({"a": 1}))
+    rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
+    catalog = Catalog(path)
+    catalog.rebuild(rows, [], 1)
+    assert not catalog.has_attributes
+    catalog.index_attributes(rows)
+    assert catalog.having(wanted, 9) == ["n2"]
+    catalog.close()
+    catalog = Catalog(path)
+    assert catalog.has_attributes
+    catalog.close()
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE cursor SET sequence = 2")
+    other.close()
+    path.with_name("catalog.sqlite-seal").unlink()
+    catalog = Catalog(path)
+    assert (catalog.sequence, catalog.has_attributes) == (2, False)
+    catalog.index_attributes([msgspec.structs.replace(row("n1"), attributes='{"a":1.0}'), row("n2")])
+    assert catalog.having(wanted, 9) == ["n1"]
+    catalog.close()
+
+
+def test_a_wrong_index_of_attributes_is_made_anew(tmp_path: Path) -> None:
+    wanted = NodesQuery(attributes='{"a": 1}')
+    with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "n1", "t", attributes='{"a":1}'), NodePut(1, "n2", "t")]))
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+        with sqlite3.connect(store.layout.catalog) as damaging:
+            damaging.execute("UPDATE attribute SET id = 'n2'")
+        damaging.close()
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+
+
+def test_a_count_looks_at_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.projections.catalog.catalog.MAX_COUNTED", 10)
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]
+    catalog.rebuild(rows, [], 1)
+    assert catalog.count(NodeFilter(tags=("all",))) == Counted(30, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2", "none"))) == Counted(20, exact=True)
+    assert catalog.count(NodeFilter(types=("t1",), tags=("all",))) == Counted(10, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2"), tags=("all",), valid_at=1)).exact is False
+    assert catalog.count(NodeFilter(valid_at=1)) == Counted(11, exact=False)
+    assert catalog.count(NodeFilter(types=("t0",), valid_at=5)) == Counted(0, exact=True)
+    catalog.close()

@@ -1,0 +1,65 @@
+"""A server that is killed while it posts: nothing is left out, and what was posted comes again at most."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from tests.cli.running import Running
+from tests.cli.running import serving as serving_process
+from tests.fuzzing import is_thorough
+from tests.projections.connectors.receiver import SECRET, Handler, Json, receiving, takes
+from tests.server.http.serving import PATIENCE, accepted
+
+
+def test_nothing_is_left_out_whenever_the_server_is_killed(tmp_path: Path) -> None:
+    chance, rounds = random.Random(5), 30 if is_thorough() else 4
+    killed: list[Running] = []
+    expected: dict[str, str] = {}
+
+    def kill(handler: Handler, batch: Json) -> None:
+        if not any(str(change.get("content")).startswith(f"{turn}, ") for change in batch["changes"]):
+            # That of the turn before, again: what is being injected may not be committed yet.
+            receiver.script.appendleft(kill)
+            takes(handler, batch)
+            return
+        if chance.random() < 0.7:
+            takes(handler, batch)
+            time.sleep(chance.random() * 0.02)
+        os.kill(killed[-1].process.pid, signal.SIGKILL)
+
+    with receiving() as receiver:
+        for turn in range(rounds):
+            with (
+                serving_process(tmp_path / "data", variables=receiver.variables) as server,
+                httpx.Client(base_url=server.url, timeout=PATIENCE) as http,
+            ):
+                killed.append(server)
+                if turn:  # a filling is not to be cut short every time
+                    end = time.monotonic() + PATIENCE
+                    while receiver.texts("s") != expected:
+                        assert time.monotonic() < end
+                        time.sleep(0.02)
+                receiver.script.append(kill)
+                nodes = [{"id": f"n{chance.randrange(9)}", "type": "t", "content": f"{turn}, {at}"} for at in range(3)]
+                with suppress(
+                    httpx.RemoteProtocolError, httpx.ReadError
+                ):  # what is posted is committed, its answer maybe not sent
+                    accepted(http.post("/api/memory/s/inject", json={"nodes": nodes}))
+                expected |= {str(node["id"]): str(node["content"]) for node in nodes}
+                server.process.wait(PATIENCE)
+            receiver.script.clear()
+        # Nobody asks for the store: the server opens it by itself.
+        with serving_process(tmp_path / "data", variables=receiver.variables) as server:
+            end = time.monotonic() + PATIENCE
+            while receiver.texts("s") != expected:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            assert SECRET.encode() not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+        assert sum(each["anew"] for each in receiver.batches) <= rounds + 1

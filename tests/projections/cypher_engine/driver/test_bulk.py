@@ -1,0 +1,56 @@
+"""Files larger than the page cache that they are made and read with."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
+from kgserve.projections.cypher_engine.engine.protocol import FileOptions
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import fold
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import StoreState
+from tests.engines import ENGINE
+from tests.storage.journal.history import History
+
+CACHE = 64 << 20
+OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), engine=ENGINE, readers=1)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> tuple[Path, StoreState]:
+    """More rows than the page cache takes: many of 8 kB, then a few of 1 MB, then small ones."""
+    history = History()
+    choice = random.Random(7)
+    sizes = [*(8_000,) * 8_000, *(1_000_000,) * 16, *(10,) * 2_000]
+    for start in range(0, len(sizes), 500):
+        puts = [
+            NodePut(index, f"n{start + index}", "t", choice.randbytes(size // 2).hex())
+            for index, size in enumerate(sizes[start : start + 500])
+        ]
+        history.add(WriteBatch(nodes=puts, edges=[EdgePut(0, (puts[0].id, puts[-1].id, "r"))]))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    return folder, fold(None, history.changes, folder, memory_bytes=CACHE).state
+
+
+def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
+    tmp_path: Path, rows: tuple[Path, StoreState]
+) -> None:
+    folder, state = rows
+    path = tmp_path / "graph.kuzu"
+    engine = build(path, folder, state, OPTIONS)
+    dumped = tmp_path / "dumped"
+    dumped.mkdir()
+    with engine.reader(timeout=0) as session:
+        assert session.dump(dumped) == state
+        assert session.rows("MATCH (e:Entity {id: 'n8001'}) RETURN size(e.content)") == [[1_000_000]]
+        assert session.rows("MATCH (e:Entity) WHERE e.id IS NULL RETURN count(*)") == [[0]]
+        assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]
+    engine.retire()
+    assert snapshot.measure(dumped) == (state.digest, state.nodes, state.edges)
+    assert sorted(found.name for found in dumped.iterdir()) == [snapshot.EDGES, snapshot.NODES]
+    assert sorted(found.name for found in folder.iterdir()) == [snapshot.EDGES, snapshot.NODES]

@@ -1,0 +1,227 @@
+"""An engine file has columns for extras once a row has extras; who reads gets whole rows before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from kgserve.projections.cypher_engine.engine.engine import Session
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
+from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.stores.store import Store
+from tests.projections.cypher_engine.driver.reading import contents
+from tests.stores.test_compaction import outgrow
+from tests.stores.writing import ask, assert_whole, batch, forget_close, layout, opened, write, write_together
+
+IDS = [f"n{number}" for number in range(400)]
+EDGES = [(node_id, IDS[(number + 1) % len(IDS)], "r") for number, node_id in enumerate(IDS)]
+EXTRAS = NodeExtrasPut("it's short", ("b", "a,[]", "日本"), 0, "ada", -62_135_596_800_000_000, 253_402_300_799_999_999)
+HELD = NodeExtras("it's short", ("b", "a,[]", "日本"), 0, "ada", -62_135_596_800_000_000, 253_402_300_799_999_999)
+ON_EDGE, HELD_ON_EDGE = EdgeExtrasPut(0, "", -1, 1), EdgeExtras(0, "", -1, 1)
+CLEARING = NodeExtrasPut("", (), None, "", None, None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store with a ring of nodes."""
+    with opened(tmp_path) as opened_store:
+        write(opened_store, batch(*IDS, edges=EDGES))
+        yield opened_store
+
+
+def extending(*ids: str, extras: NodeExtrasPut = EXTRAS) -> WriteBatch:
+    """Extras for some nodes and for the edges that start there."""
+    ring = dict(zip(IDS, EDGES, strict=True))
+    edges = [EdgePut(index, ring[node_id], extras=ON_EDGE) for index, node_id in enumerate(ids)]
+    return WriteBatch(nodes=[NodePut(i, node_id, extras=extras) for i, node_id in enumerate(ids)], edges=edges)
+
+
+def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]]:
+    """Nodes and the edges that start there, which must be the same from both ends."""
+    found = contents(session)
+    nodes = sorted((row for row in found.nodes if row.id in ids), key=lambda row: row.id)
+    edges = sorted((row for row in found.outgoing if row.source in ids), key=lambda row: row.key)
+    incoming = sorted((row for row in found.incoming if row.source in ids), key=lambda row: row.key)
+    assert [msgspec.structs.replace(row, extras=None) for row in edges] == incoming
+    return nodes, edges
+
+
+def test_a_store_without_extras_has_no_columns_for_them(store: Store) -> None:
+    assert store.engine.width is Width.PLAIN
+    with store.engine.reading() as session:
+        assert session.width is Width.PLAIN
+        with pytest.raises(Exception, match="does not fit the schema"):
+            session.rows("MATCH (e:Entity) RETURN e.summary")
+    assert_whole(store)
+
+
+@pytest.mark.parametrize("count", [1, 60, 400])
+def test_the_first_extras_bring_the_columns(store: Store, count: int) -> None:
+    with store.engine.reading() as before:
+        plain = seen(before, IDS[:3])
+        (report,) = write(store, extending(*IDS[:count]))
+        assert (report.nodes_updated, report.edges_updated) == (count, count)
+        ask(store)
+        assert store.engine.width is Width.EXTRAS
+        assert seen(before, IDS[:3]) == plain, "who was reading goes on with the file that he has"
+    with store.engine.reading() as session:
+        nodes, edges = seen(session, IDS)
+    assert [row.extras for row in nodes] == [HELD if row.id in IDS[:count] else None for row in nodes]
+    assert [row.extras for row in edges] == [HELD_ON_EDGE if row.source in IDS[:count] else None for row in edges]
+    assert store.engine.rebuilds == 0, "nothing was wrong"
+    assert_whole(store)
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_a_node_made_again_needs_no_columns(store: Store, count: int) -> None:
+    again = [NodePut(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
+    write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
+    ask(store)
+    assert (store.engine.width, store.engine.rebuilds) == (Width.PLAIN, 0)
+    assert_whole(store)
+
+
+def test_an_edge_alone_brings_them(store: Store) -> None:
+    write(store, WriteBatch(edges=[EdgePut(0, EDGES[0], extras=EdgeExtrasPut(7))]))
+    with store.engine.reading() as session:
+        assert seen(session, ["n0", "n1"])[1][0].extras == EdgeExtras(7)
+    assert_whole(store)
+
+
+def test_they_can_be_had_before_there_is_a_row(store: Store) -> None:
+    with store.engine.reading(width=Width.EXTRAS) as session:
+        assert {row.extras for rows in seen(session, IDS) for row in rows} == {None}
+    assert_whole(store)
+    write(store, extending("n1"))
+    assert_whole(store)
+
+
+def test_the_first_extras_of_an_empty_store(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "n0", "t", extras=EXTRAS), NodePut(1, "n1", "t")]))
+        with store.engine.reading() as session:
+            assert {row.id: row.extras for row in contents(session).nodes} == {"n0": HELD, "n1": None}
+        assert_whole(store)
+
+
+def test_what_is_cleared_is_gone_and_what_is_made_again_has_none(store: Store) -> None:
+    write(store, extending(*IDS[:50]))
+    cleared, made_again = IDS[:45], IDS[45:50]
+    clearing = [EdgePut(i, EDGES[i], extras=EdgeExtrasPut(0, "", None, None)) for i in range(45)]
+    nodes = [NodePut(i, node_id, extras=CLEARING) for i, node_id in enumerate(cleared)]
+    futures = write_together(
+        store,
+        WriteBatch(nodes=nodes, edges=clearing),
+        WriteBatch(delete_nodes=made_again),
+        batch(*made_again, edges=EDGES[44:50]),
+    )
+    assert [future.result(30).sequence for future in futures] == [3, 4, 5]
+    with store.engine.reading() as session:
+        found, edges = seen(session, IDS[:50])
+    assert {row.id: row.extras for row in found} == dict.fromkeys(cleared, NodeExtras()) | dict.fromkeys(made_again)
+    assert {row.source: row.extras for row in edges} == {
+        node_id: EdgeExtras(0) if node_id in cleared[:44] else None for node_id in IDS[:50]
+    }
+    assert_whole(store)
+
+
+def test_times_are_kept_and_cleared_one_by_one(store: Store) -> None:
+    write(store, extending("n0"))
+    write(store, extending("n0", extras=NodeExtrasPut(freshness_at=None, valid_from=UNSET, valid_to=0)))
+    with store.engine.reading() as session:
+        ((row,), _) = seen(session, ["n0"])
+    assert row.extras == NodeExtras(HELD.summary, HELD.tags, None, "", HELD.valid_from, 0)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*IDS, edges=EDGES), extending("n0"))
+        ask(store)
+    if not clean:
+        forget_close(tmp_path)
+    with opened(tmp_path) as store:
+        ask(store)
+        assert store.engine.width is Width.EXTRAS
+        assert store.engine.rebuilds == (0 if clean else 1)
+        with store.engine.reading() as session:
+            assert seen(session, ["n0"])[0][0].extras == HELD
+        assert_whole(store)
+
+
+def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: Store) -> None:
+    ask(store)
+    with store.engine.commits:
+        store.engine.heal("to see what becomes of it")
+    assert store.engine.width is Width.PLAIN
+    write(store, extending("n0"))
+    with store.engine.commits:
+        store.engine.heal("to see what becomes of it")
+    assert store.engine.width is Width.EXTRAS
+    assert_whole(store)
+
+
+def test_compacting_keeps_them(store: Store, tmp_path: Path) -> None:
+    outgrow(store)
+    store.compactor.run()
+    assert store.engine.width is Width.PLAIN
+    write(store, extending("n0"))
+    outgrow(store)
+    store.compactor.run()
+    assert store.compactor.done == 2
+    assert store.engine.width is Width.EXTRAS
+    assert_whole(store)
+    assert len(list(layout(tmp_path).root.glob("graph*.kuzu"))) == 1
+
+
+MEMORY = NodeExtrasPut(
+    "short", name="Ada", confidence=0.5, confidence_at=7, importance=1.0, source="chat", context="at lunch", layer=3,
+    ended="merged", former_from=None, former_to=9, belongs_to="n1",
+)  # fmt: skip
+OF_MEMORY = NodeExtras(
+    "short", (), None, "", None, None, (), "Ada", 0.5, 7, 1.0, "chat", "at lunch", 3, "merged", None, 9, "n1"
+)
+
+
+def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: Store) -> None:
+    write(store, extending("n0"))
+    with store.engine.reading() as session:
+        assert session.width is Width.EXTRAS
+        assert not {"name", "confidence", "layer"} & {
+            row[1] for row in session.rows("CALL table_info('Entity') RETURN *")
+        }
+    write(store, WriteBatch(nodes=[NodePut(0, "n1", extras=MEMORY), NodePut(0, "n2", extras=NodeExtrasPut(name="B"))]))
+    write(store, WriteBatch(edges=[EdgePut(0, EDGES[5], extras=EdgeExtrasPut(confidence=0.25, context="said"))]))
+    with store.engine.reading() as session:
+        nodes, edges = seen(session, ["n0", "n1", "n2", "n5", "n6"])
+        assert session.width is Width.MEMORY
+    found = {row.id: row.extras for row in nodes if row.extras is not None}
+    assert found == {"n0": HELD, "n1": OF_MEMORY, "n2": NodeExtras(name="B")}
+    assert EdgeExtras(confidence=0.25, context="said") in {row.extras for row in edges}
+    assert_whole(store)
+
+
+def test_what_is_no_memory_any_more_has_none_of_its_columns(store: Store) -> None:
+    write(store, WriteBatch(nodes=[NodePut(0, node_id, extras=MEMORY) for node_id in IDS[:50]]))
+    gone = NodeExtrasPut(
+        "", **dict.fromkeys(("confidence", "confidence_at", "importance", "layer", "former_to")), **NO_TEXT
+    )
+    futures = write_together(
+        store,
+        WriteBatch(nodes=[NodePut(0, node_id, extras=gone) for node_id in IDS[:45]]),
+        WriteBatch(delete_nodes=IDS[45:50]),
+        batch(*IDS[45:50]),
+    )
+    assert [future.result(30).sequence for future in futures] == [3, 4, 5]
+    with store.engine.reading() as session:
+        found, _ = seen(session, IDS[:50])
+    assert {row.id: row.extras for row in found} == dict.fromkeys(IDS[:45], NodeExtras()) | dict.fromkeys(IDS[45:50])
+    assert_whole(store)
+
+
+NO_TEXT = dict.fromkeys(("name", "source", "context", "ended", "belongs_to"), "")

@@ -1,0 +1,50 @@
+"""Which engine is behind the stores: chosen by a setting, and said plainly when it is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.projections.cypher_engine.engine.files import edition
+from tests.cli.running import environment
+
+PROJECT = Path(__file__).parents[4]
+PACKAGES = Path(msgspec.__file__).parents[1]
+OPENING = "import sys, kgserve; kgserve.open(sys.argv[1], indexes=False)"
+
+
+@pytest.fixture(scope="module")
+def without_ladybug(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which Python finds every package that is installed but that one."""
+    folder = tmp_path_factory.mktemp("packages")
+    for each in PACKAGES.iterdir():
+        if not each.name.startswith("ladybug"):
+            (folder / each.name).symlink_to(each)
+    return environment({"PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}", "KGSERVE_ENGINE": "ladybug"})
+
+
+@pytest.mark.parametrize("way", ["server", "library"])
+def test_an_engine_that_is_not_installed_is_said_at_the_start(
+    tmp_path: Path, without_ladybug: dict[str, str], way: str
+) -> None:
+    data = str(tmp_path / "data")
+    program = ["-m", "kgserve", "serve", "--port", "0", "--data", data] if way == "server" else ["-c", OPENING, data]
+    command = [sys.executable, "-S", *program]
+    done = subprocess.run(command, env=without_ladybug, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert "the engine ladybug is not installed; run: pip install 'kgserve[ladybug]'" in said
+    if way == "server":
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+def test_an_edition_names_what_is_installed() -> None:
+    assert edition("kuzu") == f"kuzu {version('kuzu')}"
+    assert edition("ladybug") == f"ladybug {version('ladybug')}"

@@ -1,0 +1,428 @@
+"""An engine's process that crashes, hangs or wants too much costs whoever asked an error, and nobody else anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.requests import CypherRequest
+from kgserve.platform.errors import (
+    EngineFailed,
+    Internal,
+    InvalidInput,
+    KgserveError,
+    StorageFull,
+    TimedOut,
+    Unavailable,
+    kind_named,
+)
+from kgserve.projections.cypher_engine.engine import process as engine_process
+from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
+from kgserve.projections.cypher_engine.engine.process import IDLE_SECONDS, Channel, Nursery, Process
+from kgserve.projections.cypher_engine.engine.protocol import FORK, Change, FileOptions, Query
+from kgserve.storage.model.change import StoreState
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.captured_log import capture_log
+from tests.engines import ENGINE
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, PATIENCE, assert_whole, batch, settings, until, write
+
+SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity) RETURN sum(a.version + b.version + c.version + d.version)"
+COUNT = CypherRequest(query="MATCH (e:Entity) RETURN count(*)")
+NODES = 100
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path)) as opened:
+        with opened.lease(NAME, create=True) as store:
+            write(store, batch(*(f"n{number}" for number in range(NODES)), edges=[("n0", "n1", "r")]))
+        yield opened
+
+
+def process(store: Store) -> Process:
+    """The process that has the store's file open."""
+    engine = store.engine._engine
+    assert engine is not None
+    return engine._process
+
+
+def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseException | None:
+    """What a statement meets whose process is hit while it runs."""
+    run(graph_of(pool, NAME), COUNT)
+    met: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            run(graph_of(pool, NAME), query)
+        except KgserveError as error:
+            met.append(error)
+
+    with pool.lease(NAME) as store:
+        hit = process(store)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: hit.statements)
+        time.sleep(0.05)
+        os.kill(hit.number, blow)
+        asking.join()
+    return met[0] if met else None
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: StorePool, blow: signal.Signals) -> None:
+    with capture_log(store=NAME) as lines:
+        error = struck(pool, CypherRequest(query=SLOW), blow)
+        assert isinstance(error, Unavailable)
+        assert "ended unexpectedly" in str(error)
+        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+    (lost,) = (line for line in lines if line["event"] == "engine_lost")
+    assert [each.split()[:2] for each in lost["statements"]] == [["MATCH", "RETURN"]]
+    begun = [line["process"] for line in lines if line["event"] == "engine_begun"]
+    assert begun[:1] == [lost["process"]]
+    with pool.lease(NAME) as store:
+        assert store.engine.rebuilds == 1
+        assert_whole(store)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen to be stopped", "silent"])
+def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
+    if not seen:
+        monkeypatch.setattr(Process, "_is_stopped", lambda _: False)
+    started = time.monotonic()
+    with capture_log(store=NAME) as lines:
+        error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
+    (killed,) = (line for line in lines if line["event"] == "engine_process_killed")
+    assert [each.split()[:2] for each in killed["statements"]] == [["MATCH", "RETURN"]]
+    assert isinstance(error, Unavailable)
+    assert "hung" in str(error)
+    assert time.monotonic() - started < PATIENCE
+    assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+
+
+@contextmanager
+def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Process, Connection]]:
+    """A process that does some work and answers nothing, and the other end of its control."""
+    monkeypatch.setattr(engine_process, "PING_SECONDS", 0.3)
+    own, others = (Connection(each.detach()) for each in socket.socketpair())
+    command = [sys.executable, "-S", "-c", f"print(flush=True)\n{work}"]
+    with own, others, subprocess.Popen(command, stdout=subprocess.PIPE) as begun:
+        try:
+            assert begun.stdout is not None
+            assert begun.stdout.readline()
+            until(lambda: work != IDLE or state_of(begun.pid) == "S")
+            yield Process(begun.pid, own, []), others
+        finally:
+            begun.kill()
+
+
+BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize(("work", "runs"), [(BUSY, True), (IDLE, False)])
+def test_a_process_that_is_silent_because_it_is_busy_has_more_time(
+    monkeypatch: pytest.MonkeyPatch, work: str, *, runs: bool
+) -> None:
+    with silent(monkeypatch, work) as (asked, others):
+        assert asked.runs() is runs
+        assert others.recv_bytes()
+        if runs:
+            others.send_bytes(b"")
+            assert [asked.runs() for _ in range(engine_process.MOST_SILENT)] == [True] * engine_process.MOST_SILENT
+            assert not asked.runs()
+
+
+def test_a_process_that_is_silent_has_no_more_than_the_time_of_its_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_process, "LOOK_SECONDS", 0.01)
+    own, others = (Connection(each.detach()) for each in socket.socketpair())
+    with own, others, silent(monkeypatch, BUSY) as (asked, _), pytest.raises(TimedOut):
+        Channel(asked, 0, own).ask(Query("RETURN 1", {}), seconds=1.0)
+
+
+def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: StorePool) -> None:
+    run(graph_of(pool, NAME), COUNT)
+    answers: list[object] = []
+
+    def ask() -> None:
+        answers.append(
+            run(graph_of(pool, NAME), CypherRequest(query="UNWIND range(1, 3000) AS i RETURN count(*)")).rows
+        )
+
+    with pool.lease(NAME) as store, store.engine.reading() as culprit:
+        before = process(store)
+        os.kill(before.number, signal.SIGSTOP)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        engine = store.engine._engine
+        until(lambda: engine is not None and engine._leases == 2)
+        time.sleep(0.1)
+        before.end()
+        asking.join()
+        with pytest.raises(Unavailable):
+            culprit.rows("RETURN 1")
+    assert answers == [[[3000]]]
+
+
+def test_a_process_that_ended_while_nobody_asked_costs_nobody_anything(pool: StorePool) -> None:
+    run(graph_of(pool, NAME), COUNT)
+    with pool.lease(NAME) as store:
+        before = process(store)
+        os.kill(before.number, signal.SIGKILL)
+        until(lambda: before.is_lost)
+        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+        assert store.engine.losses == 1
+
+
+def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
+    run(graph_of(pool, NAME), COUNT)
+    with pool.lease(NAME) as store:
+        os.kill(process(store).number, signal.SIGKILL)
+        write(store, batch("later"))
+        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES + 1]]
+        assert_whole(store)
+
+
+def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(pool: StorePool) -> None:
+    run(
+        graph_of(pool, NAME),
+        CypherRequest(query="MATCH (e {id: 'n1'}) SET e.content = 'x' RETURN count(*)", mode="write"),
+    )
+    again = CypherRequest(query="MATCH (e:Entity {id: 'n2'}) SET e.content = 'y' RETURN count(*)", mode="write")
+    with pool.lease(NAME) as store:
+        copy = store.copy._copy
+        assert copy is not None
+        copy.engine._process.end()
+        state = store.state
+        answer = run(graph_of(pool, NAME), again)
+        assert answer.changes is not None
+        assert answer.changes.nodes_updated == 1
+        assert store.state.sequence == state.sequence + 1
+        assert_whole(store)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "MATCH (a:Entity), (b:Entity) RETURN collect(a.content + b.content)",
+        "MATCH (a:Entity) RETURN map(regexp_extract_all(a.content, '.'), regexp_extract_all(a.content, '.'))",
+    ],
+)
+def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: str) -> None:
+    options = {"buffer_pool_mb": 128, "engine_memory_mb": 512, "query_timeout": 20.0}
+    with StorePool(settings(tmp_path, **options)) as pool:
+        with pool.lease(NAME, create=True) as store:
+            write(store, batch(*(f"n{number}" for number in range(1500)), content="abcdefghij" * 800))
+        run(graph_of(pool, NAME), COUNT)
+        with pool.lease(NAME) as store:
+            before = process(store)
+            with pytest.raises(StorageFull, match="memory"):
+                run(graph_of(pool, NAME), CypherRequest(query=query))
+            assert process(store) is before
+            assert run(graph_of(pool, NAME), COUNT).rows == [[1500]]
+
+
+def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_path: Path) -> None:
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    path = tmp_path / "graph.kuzu"
+    engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    with engine.reader() as session, pytest.raises(TimedOut):
+        session.channel.ask(
+            Query("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"), None, 0.3
+        )
+    assert engine.is_lost
+    engine.retire()
+
+
+def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
+    closing = threading.Event()
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1, closing=closing)
+    path = tmp_path / "graph.kuzu"
+    engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    threading.Timer(0.2, closing.set).start()
+    with pytest.raises(Unavailable, match="closing"):
+        engine.writer.channel.ask(Query(ENDLESS), None, broken_off=closing)
+    engine.retire()
+
+
+ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k RETURN count(i + j + k)"
+
+
+def test_who_stops_waiting_leaves_no_answer_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with engine.reader() as session:
+        for query in ("RETURN 1", ENDLESS):
+            with monkeypatch.context() as patched:
+                patched.setattr(Channel, "_wait", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    session.rows(query)
+            assert session.rows("RETURN 2") == [[2]]
+    assert not engine.is_lost
+    engine.retire()
+
+
+def test_an_interrupt_stops_the_statement_that_it_was_meant_for(tmp_path: Path) -> None:
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    met: list[KgserveError] = []
+
+    def ask() -> None:
+        with pytest.raises(TimedOut) as error:
+            session.rows(ENDLESS)
+        met.append(error.value)
+
+    with engine.reader() as session:
+        assert session.rows("RETURN 1") == [[1]]
+        channel, before = session.channel, session.channel._requests
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: channel._requests > before)
+        for _ in range(20):
+            channel.process.interrupt(channel._place, before)
+            asking.join(0.02)
+        assert asking.is_alive()
+        while asking.is_alive():
+            channel.interrupt()
+            asking.join(0.05)
+        assert len(met) == 1
+        assert session.rows("RETURN 2") == [[2]]
+    engine.retire()
+
+
+def test_an_unknown_error_is_a_defect_of_ours() -> None:
+    assert [kind_named(name) for name in ("InvalidInput", "EngineFailed", "str", "")] == [
+        InvalidInput,
+        EngineFailed,
+        Internal,
+        Internal,
+    ]
+
+
+def state_of(number: int) -> str:
+    """The state of a process, as Linux names it."""
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def gone(number: int) -> bool:
+    try:
+        # Ended and waited for by nobody, or just being taken out of the list of processes.
+        return state_of(number) in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_who_has_let_go_of_a_process_may_have_its_file_opened_by_another() -> None:
+    nursery = Nursery(ENGINE)
+    for process in [nursery.process(0) for _ in range(20)]:
+        process.close()
+        assert gone(process._number)
+    nursery.close()
+
+
+def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
+    nursery = Nursery(ENGINE)
+    first = nursery.process(0)
+    first.close()
+    second = nursery.process(0)
+    first.end()
+    assert second.runs()
+    assert first.resident == 0 < second.resident
+    second.close()
+    nursery.close()
+
+
+def test_a_nursery_that_ended_is_begun_again() -> None:
+    nursery = Nursery(ENGINE)
+    first = nursery.process(1)
+    parent = nursery._parent
+    assert parent is not None
+    parent.kill()
+    parent.wait()
+    second = nursery.process(1)
+    assert first.runs()
+    assert second.runs()
+    first.close()
+    nursery.close()
+    until(lambda: gone(first.number))
+    assert second.runs()
+    second.close()
+    until(lambda: gone(second.number))
+
+
+ORPHAN = """
+import os, time
+from kgserve.projections.cypher_engine.engine.process import nursery
+process = nursery("kuzu").process(1)
+print(process.number, nursery("kuzu")._parent.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_end_with_the_server_however_that_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        numbers = [int(each) for each in server.stdout.readline().split()]
+        assert not any(map(gone, numbers))
+        server.kill()
+    assert len(numbers) == 2
+    until(lambda: all(map(gone, numbers)))
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["kgserve.server.app", "kgserve.client.embedded", "kgserve.graph.cypher.write_transaction", "kgserve.stores.pool"],
+)
+def test_the_server_does_not_import_the_engine(module: str) -> None:
+    script = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] in ('kuzu', 'ladybug')])"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_a_nursery_whose_server_left_an_answer_unread_ends_without_a_word() -> None:
+    own, other = socket.socketpair()
+    with other:
+        command = [
+            sys.executable,
+            "-m",
+            "kgserve.projections.cypher_engine.driver",
+            ENGINE,
+            str(other.fileno()),
+            "0",
+            "console",
+            "info",
+        ]
+        nursery = subprocess.Popen(command, pass_fds=[other.fileno()], stderr=subprocess.PIPE)
+    control, theirs = socket.socketpair()
+    with own, control, theirs:
+        own.settimeout(PATIENCE)
+        socket.send_fds(own, [FORK], [theirs.fileno()])
+        assert own.recv(1, socket.MSG_PEEK)
+    _, said = nursery.communicate(timeout=PATIENCE)
+    assert (nursery.returncode, said) == (0, b"")
+
+
+def test_a_nursery_nobody_needs_ends_in_a_while() -> None:
+    nursery = Nursery(ENGINE)
+    nursery.process(0).close()
+    parent = nursery._parent
+    assert parent is not None
+    assert str(IDLE_SECONDS) in Path(f"/proc/{parent.pid}/cmdline").read_text().split("\0")
+    nursery.close()
+    assert parent.returncode is not None

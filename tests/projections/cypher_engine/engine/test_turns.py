@@ -1,0 +1,95 @@
+"""Places go round among callers, and nobody has all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from kgserve.platform.errors import Unavailable
+from kgserve.projections.cypher_engine.engine.turns import WAITING_FOR_EACH, Turns
+from tests.stores.writing import PATIENCE, until
+
+
+def test_a_caller_never_has_all_places() -> None:
+    turns = Turns(range(4))
+    held = [turns.take("greedy", 0) for _ in range(3)]
+    with pytest.raises(Unavailable, match="busy"):
+        turns.take("greedy", 0.01)
+    other = turns.take("modest", 0)
+    assert {*held, other} == {0, 1, 2, 3}
+    turns.give_back("greedy", held[0])
+    assert turns.take("greedy", 0) == held[0]
+
+
+def test_the_process_itself_may_have_all() -> None:
+    turns = Turns(range(2))
+    assert {turns.take("", 0), turns.take("", 0)} == {0, 1}
+
+
+def test_one_place_is_everybodys() -> None:
+    turns = Turns(["only"])
+    assert turns.take("a", 0) == "only"
+    turns.give_back("a", "only")
+    assert turns.take("a", 0) == "only"
+
+
+def test_places_go_round_among_those_who_wait() -> None:
+    turns = Turns([1])
+    served: list[str] = []
+    place = turns.take("first", 0)
+
+    def wait(caller: str) -> None:
+        mine = turns.take(caller, PATIENCE)
+        served.append(caller)
+        turns.give_back(caller, mine)
+
+    threads: list[threading.Thread] = []
+    for number, caller in enumerate(["a", "a", "a", "b", "c", "b"], start=1):
+        threads.append(threading.Thread(target=wait, args=(caller,)))
+        threads[-1].start()
+        until(lambda number=number: turns.waiting == number)
+    turns.give_back("first", place)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert served == ["a", "b", "c", "a", "b", "a"]
+    assert turns.waiting == 0
+
+
+def test_who_waits_too_long_is_told_and_takes_no_place_later() -> None:
+    turns = Turns([1])
+    place = turns.take("a", 0)
+    started = time.monotonic()
+    with pytest.raises(Unavailable):
+        turns.take("b", 0.1)
+    assert 0.09 < time.monotonic() - started < PATIENCE
+    turns.give_back("a", place)
+    assert turns.take("c", 0) == 1
+
+
+def test_a_queue_is_bounded_for_each_and_for_all() -> None:
+    turns = Turns([1])
+    place = turns.take("holder", 0)
+    threads: list[threading.Thread] = []
+
+    def wait(caller: str) -> None:
+        turns.give_back(caller, turns.take(caller, PATIENCE))
+
+    def begin(caller: str, count: int) -> None:
+        for _ in range(count):
+            threads.append(threading.Thread(target=wait, args=(caller,)))
+            threads[-1].start()
+
+    begin("a", WAITING_FOR_EACH // 2)
+    until(lambda: turns.waiting == WAITING_FOR_EACH // 2)
+    with pytest.raises(Unavailable, match="too many"):
+        turns.take("a", 10)
+    begin("b", WAITING_FOR_EACH // 2)
+    until(lambda: turns.waiting == WAITING_FOR_EACH)
+    with pytest.raises(Unavailable, match="too many"):
+        turns.take("c", 10)
+    turns.give_back("holder", place)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert turns.waiting == 0

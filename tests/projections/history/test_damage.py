@@ -1,0 +1,432 @@
+"""A history that is the only copy of the past, damaged in every page: what is whole stays, and what is not is named."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kgserve.admin.doctor import Repairs, doctor
+from kgserve.admin.stores import stats
+from kgserve.graph.temporal import Past
+from kgserve.platform.errors import BackupDamaged, Gone
+from kgserve.platform.times import format_time
+from kgserve.projections.history.history import FOREVER, History
+from kgserve.projections.history.pages import DatabasePages, Unread
+from kgserve.projections.history.recovery import find_fault
+from kgserve.projections.history.seal import PAGE_BYTES
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.statuses import HistoryStatus
+from kgserve.stores.pool import StorePool
+from tests.fuzzing import is_thorough
+from tests.graphs import graph_of
+from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.stores.backup.holding import back_up
+from tests.stores.writing import NAME, flip, layout, settings, until, write
+
+NODES = 30
+COMMITS = 60
+DISTANCE = 1 if is_thorough() else 5
+"""Of the pages each so-manieth is damaged."""
+ALL = 100_000
+Harm = Callable[[Path], object]
+
+
+class Answers(NamedTuple):
+    """What was answered to each question, and to which it was refused."""
+
+    found: dict[Any, Any]
+    refused: dict[Any, str]
+    damage: str | None
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, Any]]:
+    """A store whose journal has gone, and all that its history answers."""
+    data = tmp_path_factory.mktemp("filled")
+    with kept(data, **SMALL_JOURNAL) as of:
+        fill(of)
+        return data, answers(of).found
+
+
+def fill(of: Kept) -> None:
+    source = random.Random(5)
+    for number in range(COMMITS):
+        ids = sorted({f"n{source.randrange(NODES)}" for _ in range(6)})
+        text = f"said {number} " + "y" * source.choice([5, 50, 900, 9_000 if number % 20 == 0 else 30])
+        edges = [EdgePut(at, (each, ids[at - 1], "R")) for at, each in enumerate(ids)]
+        put = WriteBatch(nodes=[NodePut(at, each, "t", f"{each} {text}") for at, each in enumerate(ids)], edges=edges)
+        write(of.store, WriteBatch(delete_nodes=ids[:1]) if number % 7 == 6 else put)
+    of.caught_up()
+    of.store.end_segment()
+    of.store.compactor.run()
+    assert of.store.journal.oldest > of.store.journal.last
+
+
+def answers(of: Kept) -> Answers:
+    """Everything that can be asked of it, as of each commit and of each node."""
+    last = of.store.state.sequence
+    asked: dict[Any, Callable[[History], Any]] = {
+        ("states", each): lambda history, each=each: history.node_states(each, FOREVER, ALL) for each in _ids()
+    }
+    asked |= {at: lambda history, at=at: _as_of(history, at) for at in range(1, last + 1)}
+    found = Answers({}, {}, of.follower.damage)
+    for key, question in asked.items():
+        try:
+            found.found[key] = of.follower.look(question)
+        except Gone as error:
+            found.refused[key] = error.message
+    return found
+
+
+def _ids() -> list[str]:
+    return [f"n{number}" for number in range(NODES)]
+
+
+def _as_of(history: History, at: int) -> Any:
+    nodes = [state.row for state in history.nodes_at(at, None, None, ALL)]
+    edges = [state.row for state in history.edges_at(at, ("", "", ""), ALL)]
+    single = [(state := history.node_at(each, at)) and state.row for each in _ids()]
+    around = [sorted(state.row.key for state in history.incoming(each, at, ALL)) for each in _ids()]
+    return nodes, edges, single, around
+
+
+def harmed(filled: Path, target: Path, harm: Harm) -> Answers:
+    """What is answered of a copy whose history was harmed, once it has come back."""
+    shutil.copytree(filled, target)
+    harm(layout(target).history)
+    with kept(target, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        history = of.follower.history
+        assert history is not None
+        until(lambda: not history.has_open_gaps)
+        return answers(of)
+
+
+def flip_in(page: int, source: random.Random) -> Harm:
+    def harm(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        used = [at for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES) if data[at]]
+        data[source.choice(used or [page * PAGE_BYTES])] ^= 1 << source.randrange(8)
+        path.write_bytes(data)
+
+    return harm
+
+
+def test_no_flipped_bit_in_any_page_goes_unnoticed(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+    data, before = filled
+    source = random.Random(3)
+    pages = layout(data).history.stat().st_size // PAGE_BYTES
+    saved = 0
+    for page in range(0, pages, DISTANCE):
+        found = harmed(data, tmp_path / str(page), flip_in(page, source))
+        assert found.found == {key: before[key] for key in found.found}, page
+        assert found.damage is not None, page
+        assert all("gap from sequence" in said or "begins at" in said for said in found.refused.values()), page
+        aside = tmp_path / str(page) / layout(data).root.name / "history.sqlite.damaged"
+        assert aside.stat().st_size == pages * PAGE_BYTES
+        saved += len(found.found)
+    assert saved > 0.8 * len(before) * len(range(0, pages, DISTANCE)), "most can be saved"
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_within_a_page(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def replaced_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replaced_by_a_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 1000)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        emptied,
+        halved,
+        cut_within_a_page,
+        Path.unlink,
+        replaced_by_a_folder,
+        replaced_by_a_dangling_link,
+        overwritten,
+    ],
+)
+def test_a_file_that_is_not_what_it_was_is_noticed(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path, harm: Harm
+) -> None:
+    data, before = filled
+    last = max(key for key in before if isinstance(key, int))
+    found = harmed(data, tmp_path / "copy", harm)
+    assert found.found == {key: before[key] for key in found.found}
+    assert last in found.found, "the present is there again"
+    assert all("gap from sequence" in said for said in found.refused.values())
+    assert found.damage is not None
+
+
+def test_what_is_missing_stays_named_after_a_restart_and_new_states_are_kept(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    data, before = filled
+    found = harmed(data, tmp_path / "copy", halved)
+    assert found.refused
+    with kept(tmp_path / "copy", **SMALL_JOURNAL) as of:
+        of.caught_up()
+        assert of.follower.damage is None, "nothing more is wrong with it"
+        assert answers(of)[:2] == found[:2]
+        last = of.store.state.sequence
+        write(of.store, node("n1", "new"))
+        of.caught_up()
+        assert answers(of).found[last] == before[last]
+        assert of.versions("n1" * 2) == []
+
+
+def test_an_older_copy_goes_on_where_the_journal_does(tmp_path: Path) -> None:
+    with kept(tmp_path / "older") as of:
+        write(of.store, node("a", "1"), node("a", "2"))
+        of.caught_up()
+    shutil.copytree(tmp_path / "older", tmp_path / "newer")
+    with kept(tmp_path / "newer") as of:
+        write(of.store, node("a", "3"))
+        of.caught_up()
+        before = of.versions("a")
+    shutil.copyfile(layout(tmp_path / "older").history, layout(tmp_path / "newer").history)
+    with kept(tmp_path / "newer") as of:
+        of.caught_up()
+        assert of.versions("a") == before
+        assert of.follower.damage is None
+
+
+def test_an_older_copy_that_nothing_leads_on_from_has_a_gap(tmp_path: Path) -> None:
+    with kept(tmp_path / "older", **SMALL_JOURNAL) as of:
+        write(of.store, node("a", "1"), node("a", "2"), node("b", "1"))
+        of.caught_up()
+    shutil.copytree(tmp_path / "older", tmp_path / "newer")
+    with kept(tmp_path / "newer", **SMALL_JOURNAL) as of:
+        write(of.store, node("a", "3"), node("a", "4"), WriteBatch(delete_nodes=["b"]))
+        of.caught_up()
+        of.store.end_segment()
+        of.store.compactor.run()
+    shutil.copyfile(layout(tmp_path / "older").history, layout(tmp_path / "newer").history)
+    with kept(tmp_path / "newer", **SMALL_JOURNAL) as of:
+        of.caught_up()
+        assert (of.ids(3), of.ids(6)) == (["a", "b"], ["a"])
+        for at in (4, 5):
+            with pytest.raises(Gone, match="gap from sequence 4 up to sequence 6"):
+                of.ids(at)
+        with pytest.raises(Gone, match="node 'b' has a gap"):
+            of.versions("b")
+
+
+@pytest.fixture(scope="module")
+def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[Any, Any]]:
+    """A store with a part of its commits in the journal, an older copy of its folder, and what it answers."""
+    root = tmp_path_factory.mktemp("trimmed")
+    data, older = root / "data", root / "older"
+    with kept(data, **SMALL_JOURNAL) as of:
+        write(of.store, *(node(f"o{number}", "once") for number in range(4)), node("o0", "twice"))
+        of.caught_up()
+    shutil.copytree(data, older)
+    with kept(data, **SMALL_JOURNAL) as of:
+        write(of.store, node("o1", "twice"), WriteBatch(delete_nodes=["o2"]), node("n", "1"), node("n", "2"))
+        of.caught_up()
+        of.store.end_segment()
+        of.store.compactor.run()
+        write(of.store, node("n", "3"), WriteBatch(delete_nodes=["o3"]), node("m", "1"))
+        of.caught_up()
+        assert of.store.journal.oldest == LOST_UNTIL + 1
+        return data, older, every_answer(of)
+
+
+SEEN_BY_COPY, LOST_UNTIL, LAST = 5, 9, 12
+
+
+def every_answer(of: Kept) -> dict[Any, Any]:
+    """The nodes as of each commit, by sequence and by time, and the states of each node; or how it is refused."""
+    times = {at: of.follower.look(lambda history, at=at: history.time_of(at)) for at in range(LAST + 1)}
+
+    def asked(question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Gone as error:
+            return error
+
+    def as_of(moment: str) -> list[str]:
+        follower, at = Past(of.historian, moment).of(of.store)
+        return [state.row.id for state in follower.look(lambda history: history.nodes_at(at, None, None, ALL))]
+
+    found = {at: asked(lambda at=at: of.ids(at)) for at in times}
+    found |= {format_time(time): asked(lambda time=time: as_of(format_time(time))) for time in times.values() if time}
+    return found | {each: asked(lambda each=each: of.versions(each)) for each in ("o0", "o1", "o2", "o3", "n", "m")}
+
+
+def compared(data: Path, before: dict[Any, Any]) -> tuple[set[Any], str | None]:
+    """The questions that a folder refuses, each with a gap's name; all others are answered as before."""
+    with kept(data, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        now = every_answer(of)
+        times = [each for each in before if isinstance(each, str) and each.startswith("2")]
+        # Of lost commits the times are unknown, so those of the undamaged store are asked for.
+        for each in times:
+            try:
+                follower, at = Past(of.historian, each).of(of.store)
+                now[each] = [state.row.id for state in follower.look(lambda h, at=at: h.nodes_at(at, None, None, ALL))]
+            except Gone as error:
+                now[each] = error
+        refused = {key for key in before if isinstance(now[key], Gone)}
+        assert all("gap from sequence" in now[key].message for key in refused), now
+        assert {key: now[key] for key in before.keys() - refused} == {
+            key: each for key, each in before.items() if key not in refused
+        }
+        return {key for key in refused if key not in times} | {times.index(key) + 1 for key in refused & {*times}}, (
+            of.follower.damage
+        )
+
+
+def test_a_history_that_is_gone_with_its_checksums_is_a_named_gap(
+    trimmed: tuple[Path, Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    data = shutil.copytree(trimmed[0], tmp_path / "data")
+    for path in layout(data).root.glob("history.sqlite*"):
+        path.unlink()
+    refused, damage = compared(data, trimmed[2])
+    # Of o3 and m there was one version only; it is known when o3 was deleted.
+    assert refused == {*range(1, LOST_UNTIL), "o0", "o1", "o2", "n"}
+    assert damage is not None
+    assert "there was no file" in damage
+
+
+@pytest.mark.parametrize("with_checksums", [False, True])
+def test_an_older_copy_takes_what_the_journal_has_and_names_the_rest(
+    trimmed: tuple[Path, Path, dict[Any, Any]], tmp_path: Path, *, with_checksums: bool
+) -> None:
+    data = shutil.copytree(trimmed[0], tmp_path / "data")
+    for suffix in ("", "-pages") if with_checksums else ("",):
+        name = layout(data).history.name + suffix
+        shutil.copyfile(layout(trimmed[1]).history.with_name(name), layout(data).history.with_name(name))
+    fault = find_fault(layout(data).history)
+    assert (fault is not None and fault.is_older_copy) is not with_checksums
+    refused, damage = compared(data, trimmed[2])
+    assert refused == {*range(SEEN_BY_COPY + 1, LOST_UNTIL), "o2", "n"}
+    if not with_checksums:
+        assert damage is not None
+        assert f"an older copy: it ends at sequence {SEEN_BY_COPY}, its checksums at sequence {LAST}" in damage
+
+
+def test_a_file_without_checksums_is_sealed_when_it_is_opened(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    def unseal(path: Path) -> None:
+        path.with_name("history.sqlite-pages").unlink()
+
+    data, before = filled
+    found = harmed(data, tmp_path / "copy", unseal)
+    assert (found.found, found.damage) == (before, None)
+    path = layout(tmp_path / "copy").history
+    assert find_fault(path) is None
+    flip_in(9, random.Random(1))(path)
+    fault = find_fault(path)
+    assert fault is not None
+    assert "pages that are not as they were written: 10" in fault.reason
+
+
+def test_a_history_that_goes_while_it_is_open_comes_back(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        fill(of)
+        before = answers(of).found
+        for path in layout(tmp_path).root.glob("history.sqlite*"):
+            path.unlink()
+        assert of.follower.scrub(ALL) is False
+        until(layout(tmp_path).history.exists)
+        of.caught_up()
+        assert answers(of).found == before
+
+
+def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        fill(of)
+        before = answers(of).found
+        assert of.follower.history is not None
+        assert of.follower.history.settle()
+        while of.follower.scrub(10):
+            assert of.follower.scrubbed_bytes > 0
+        assert of.follower.scrubbed_at is not None
+        path = layout(tmp_path).history
+        with path.open("r+b") as file:
+            file.seek(20 * PAGE_BYTES + 2000)
+            file.write(b"damage")
+        while of.follower.scrub(10):
+            pass
+        until(lambda: of.follower.damage is not None)
+        of.caught_up()
+        until(lambda: of.follower.history is not None and not of.follower.history.has_open_gaps)
+        found = answers(of).found
+        assert found == {key: before[key] for key in found}
+
+
+def test_pages_are_read_as_sqlite_reads_them(filled: tuple[Path, dict[Any, Any]]) -> None:
+    path = layout(filled[0]).history
+    pages, unread = DatabasePages(path, frozenset()), list[Unread]()
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
+        for table, root in pages.roots().items():
+            if table in {"node", "edge"}:
+                rows = file.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
+                assert [(row.rowid, *row.values) for row in pages.tree(root, unread.append)] == rows
+    assert not unread
+
+
+def test_doctor_names_damage_and_saves_what_is_whole(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+    data = shutil.copytree(filled[0], tmp_path / "data")
+
+    def found(*, salvage: bool = False) -> tuple[bool, list[str]]:
+        [report] = doctor(settings(data), NAME, Repairs(salvage=salvage))
+        parts = [finding for finding in report.findings if finding.part in {"history", "salvage"}]
+        return all(finding.ok for finding in parts), [finding.detail for finding in parts]
+
+    assert found() == (True, [f"every page is as it was written; seen up to sequence {COMMITS}"])
+    flip(layout(data).history, layout(data).history.read_bytes().index(b" said 3"))
+    ok, [detail] = found()
+    assert not ok
+    assert "does not fit its checksum" in detail
+    with StorePool(settings(data)) as pool, pytest.raises(BackupDamaged, match="damaged"):
+        back_up(pool, tmp_path / "backup", live=False)
+    _, [saved, after] = found(salvage=True)
+    assert "are whole" in saved
+    assert "history.sqlite.damaged" in saved
+    assert "it has gaps" in after or "every page is as it was written" in after
+
+
+def test_stats_say_what_is_missing_and_how_far_the_scrub_is(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(filled[0], tmp_path, dirs_exist_ok=True)
+    halved(layout(tmp_path).history)
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        history = stats(graph_of(of.pool, NAME, historian=of.historian)).history
+        assert isinstance(history, HistoryStatus)
+        assert {gap.part for gap in history.gaps} <= {"node", "edge", "link"}
+        assert history.gaps
+        assert history.damage is not None
+        assert "pages that are not as they were written" in history.damage

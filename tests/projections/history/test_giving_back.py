@@ -1,0 +1,148 @@
+"""Pruning gives the disk back, and what follows many large states takes them a few at a time."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.settings import MEBIBYTE
+from kgserve.projections.history import reading
+from kgserve.projections.history.history import History
+from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.history.statements import SCHEMA
+from kgserve.storage.journal import tail
+from kgserve.storage.journal.tail import Tail
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.rows import NodeRow
+from tests.projections.history.following import kept, node
+from tests.stores.writing import batch, opened, until, write
+
+STATES = 20
+LARGE = 200_000
+
+
+def states(count: int = STATES) -> Iterator[ChangeSet]:
+    """Commits that write one node with a text of which little can be saved."""
+    source = random.Random(7)
+    for at in range(1, count + 1):
+        row = NodeRow("a", "t", b64encode(source.randbytes(LARGE * 4 // 5)).decode(), "{}", at, at, 1, at)
+        created, updated = ([row], []) if at == 1 else ([], [row])
+        yield ChangeSet(
+            sequence=at, time=at, nodes_created=created, nodes_updated=updated, digest=b"", nodes=1, edges=0
+        )
+
+
+def filled(path: Path) -> History:
+    history = History(path)
+    for change in states():
+        history.take([change])
+    return history
+
+
+def without_giving_back(path: Path) -> None:
+    """A file as they were made before pages could be given back one by one."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SCHEMA.replace("PRAGMA auto_vacuum = INCREMENTAL;", ""))
+
+
+def bytes_of(path: Path) -> int:
+    """Size of a file with its log."""
+    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if not each.name.endswith("-shm"))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_pruning_gives_the_disk_back(tmp_path: Path, *, old: bool) -> None:
+    path = tmp_path / "history.sqlite"
+    if old:
+        without_giving_back(path)
+    with closing(filled(path)) as history:
+        assert bytes_of(path) > STATES * LARGE // 2
+        assert history.prune(STATES - 1) == STATES - 2
+        assert path.stat().st_size < 4 * LARGE
+        assert [state.first for state in history.node_states("a", 100, 100)] == [STATES, STATES - 1]
+    assert bytes_of(path) < 4 * LARGE
+
+
+def test_an_old_file_is_not_written_anew_for_a_little(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    without_giving_back(path)
+    with closing(filled(path)) as history:
+        before = path.stat().st_size
+        history.prune(STATES // 4)
+        assert path.stat().st_size >= before
+        history.prune(STATES - 1)
+        assert path.stat().st_size < 4 * LARGE
+
+
+def test_who_reads_meanwhile_goes_on_in_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    count = "SELECT count(*), sum(length(row)) FROM node"
+    with closing(filled(path)) as history, closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        before = reader.execute(count).fetchone()
+        assert history.prune(STATES - 1) == STATES - 2
+        assert reader.execute(count).fetchone() == before
+        reader.execute("COMMIT")
+        assert reader.execute(count).fetchone()[0] == 2
+    assert bytes_of(path) < 4 * LARGE
+
+
+def test_a_slice_holds_the_file_only_for_a_little(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with closing(filled(path)) as history, closing(sqlite3.connect(path, timeout=0)) as other:
+        for _ in history.pruning(STATES):
+            # Nobody holds a lock between two of them.
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+
+
+def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "history.sqlite"
+    filled(path).close()
+    monkeypatch.setattr(reading, "MOST_BYTES", 3 * LARGE)
+    place, ends = Place(0), list[int | None]()
+    while (found := read_ended(path, place, 1_000)) is not None:
+        assert len(found.states) <= 3
+        ends += [state.last for state in found.states]
+        place = found.place
+        if not found.more:
+            break
+    assert ends == [*range(2, STATES + 1)]
+
+
+def test_large_commits_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MOST_BYTES", 30_000)
+    with opened(tmp_path) as store:
+        write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
+        follower, seen = Tail(store.layout.journal), list[int]()
+        while page := follower.page(len(seen), store.state.sequence):
+            assert len(page) <= 3
+            seen += [change.sequence for change in page]
+        assert seen == [*range(1, 11)]
+
+
+def test_a_history_that_takes_too_much_lets_the_oldest_go(tmp_path: Path) -> None:
+    source = random.Random(7)
+    with kept(tmp_path, history_mb=1) as of:
+        for _ in range(STATES):
+            write(of.store, node("a", b64encode(source.randbytes(LARGE)).decode()))
+        of.caught_up()
+        until(lambda: of.follower.look(lambda history: history.bytes) <= MEBIBYTE)
+        assert 0 < of.oldest() < of.store.state.sequence
+        assert 0 < len(of.versions("a")) < STATES
+
+
+def test_the_present_stays_however_much_it_takes(tmp_path: Path) -> None:
+    source = random.Random(7)
+    with kept(tmp_path, history_mb=1) as of:
+        for number in range(STATES):
+            write(of.store, node(f"n{number}", b64encode(source.randbytes(LARGE)).decode()))
+        of.caught_up()
+        until(lambda: of.oldest() == of.store.state.sequence)
+        assert len(of.ids(of.store.state.sequence)) == STATES

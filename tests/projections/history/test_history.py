@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.platform.times import format_time
+from kgserve.projections.history.history import History
+from kgserve.storage.model.change import ChangeSet, LinksState
+from kgserve.storage.model.rows import EdgeRow, LinkKey, LinkRow, NodeRow, edge_attributes
+
+FIRST_TIME = 1_700_000_000_000_000
+
+
+def row(node_id: str, version: int, at: int, content: str = "") -> NodeRow:
+    return NodeRow(node_id, "t", content, "{}", version, at, FIRST_TIME, FIRST_TIME + at)
+
+
+def edge(source: str, target: str, version: int, at: int, *, updated: int = 0) -> EdgeRow:
+    attributes = edge_attributes(format_time(FIRST_TIME), format_time(FIRST_TIME + updated), "{}")
+    return EdgeRow(source, target, "R", 1.0, attributes, version, at)
+
+
+def change(sequence: int, **rows: list[object]) -> ChangeSet:
+    fields = {name: list(value) for name, value in rows.items()}
+    return ChangeSet(sequence=sequence, time=FIRST_TIME + sequence, digest=b"", nodes=0, edges=0, **fields)  # pyright: ignore[reportArgumentType]
+
+
+CHANGES = [
+    change(1, nodes_created=[row("a", 1, 1), row("b", 1, 1)], edges_created=[edge("a", "b", 1, 1)]),
+    change(2, nodes_updated=[row("a", 2, 2, "two")], edges_touched=[edge("a", "b", 1, 1, updated=2)]),
+    change(3, edges_updated=[edge("a", "b", 2, 3)]),
+    change(4, nodes_deleted=["a"], edges_deleted=[("a", "b", "R")]),
+    change(5, nodes_created=[row("a", 1, 5, "again")]),
+]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with closing(History(tmp_path / "history.sqlite")) as opened:
+        opened.take(CHANGES)
+        yield opened
+
+
+def states(history: History, node_id: str = "a") -> list[tuple[int, int, int | None]]:
+    return [(s.row.version, s.first, s.last) for s in history.node_states(node_id, 100, 100)]
+
+
+def nodes(history: History, at: int) -> dict[str, int]:
+    return {state.row.id: state.row.version for state in history.nodes_at(at, None, None, 100)}
+
+
+def edges(history: History, at: int) -> list[int]:
+    return [state.row.version for state in history.edges_at(at, ("", "", ""), 100)]
+
+
+def test_every_state_is_kept_with_the_commits_between_which_it_held(history: History) -> None:
+    assert states(history) == [(1, 5, None), (2, 2, 4), (1, 1, 2)]
+    assert [nodes(history, at) for at in range(6)] == [
+        {},
+        {"a": 1, "b": 1},
+        {"a": 2, "b": 1},
+        {"a": 2, "b": 1},
+        {"b": 1},
+        {"a": 1, "b": 1},
+    ]
+    assert [edges(history, at) for at in range(6)] == [[], [1], [1], [2], [], []]
+    assert (history.sequence, history.oldest) == (5, 0)
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_all_ways_to_ask_for_a_moment_agree(history: History, at: int) -> None:
+    listed = nodes(history, at)
+    for node_id in ("a", "b", "never there"):
+        state = history.node_at(node_id, at)
+        assert (state.row.version if state else None) == listed.get(node_id)
+    for found in (history.outgoing("a", at, 10), history.incoming("b", at, 10)):
+        assert [state.row.version for state in found] == edges(history, at)
+    assert history.outgoing("b", at, 10) == history.incoming("a", at, 10) == []
+
+
+def test_a_touch_makes_no_state_but_shows_in_the_present_one(history: History) -> None:
+    (state,) = history.outgoing("a", 1, 10)
+    assert (state.first, state.last) == (1, 3)
+    assert state.row == edge("a", "b", 1, 1, updated=2)
+
+
+def test_times_of_states(history: History) -> None:
+    newest, second, _ = history.node_states("a", 100, 100)
+    assert (newest.started, newest.ended) == (FIRST_TIME + 5, None)
+    assert (second.started, second.ended) == (FIRST_TIME + 2, FIRST_TIME + 4)
+
+
+@pytest.mark.parametrize(("after_first", "sequence"), [(0, 0), (1, 1), (2, 2), (5, 5), (100, 5), (-10_000, 0)])
+def test_the_commit_of_a_time(history: History, after_first: int, sequence: int) -> None:
+    assert history.sequence_at(FIRST_TIME + after_first) == sequence
+
+
+def test_a_version_that_was_there_twice_is_the_newer_one(history: History) -> None:
+    found = history.node_version("a", 1)
+    assert found is not None
+    assert found.row.content == "again"
+    assert history.node_version("a", 3) is None
+
+
+def test_taking_changes_again_comes_to_the_same(history: History) -> None:
+    before = [states(history), *(nodes(history, at) for at in range(6)), *(edges(history, at) for at in range(6))]
+    history.take(CHANGES)
+    history.take(CHANGES[2:4])
+    assert [states(history), *(nodes(history, n) for n in range(6)), *(edges(history, n) for n in range(6))] == before
+    assert history.sequence == 5
+
+
+def test_what_cannot_be_taken_whole_is_not_taken_at_all(history: History) -> None:
+    broken = change(7, nodes_created=[row("d", 1, 7), NodeRow("e", None, "", "{}", 1, 7, 0, 0)])  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.IntegrityError):
+        history.take([change(6, nodes_created=[row("c", 1, 6)]), broken])
+    assert (history.sequence, sorted(nodes(history, 7))) == (5, ["a", "b"])
+
+
+def test_pages_in_the_order_of_ids(history: History) -> None:
+    ids = ["", *(f"n{number:02}" for number in range(10)), "é", "日", "😀"][1:]
+    history.take([change(6, nodes_created=[row(node_id, 1, 6) for node_id in reversed(ids)])])
+    found: list[str] = []
+    while page := history.nodes_at(6, None, found[-1] if found else None, 4):
+        found += [state.row.id for state in page]
+    assert found == ["a", "b", *ids]
+    assert history.nodes_at(6, "another type", None, 10) == []
+
+
+def test_pruning_forgets_states_that_had_ended(history: History) -> None:
+    assert history.prune(4) == 4
+    assert states(history) == [(1, 5, None)]
+    assert history.oldest == 4
+    assert (nodes(history, 4), nodes(history, 5)) == ({"b": 1}, {"a": 1, "b": 1})
+    assert (history.sequence_at(FIRST_TIME + 3), history.sequence_at(FIRST_TIME + 4)) == (0, 4)
+    assert history.prune(2) == 0
+    assert history.oldest == 4, "what is forgotten stays forgotten"
+
+
+def test_pruning_up_to_a_commit_keeps_what_held_then(history: History) -> None:
+    history.prune(3)
+    assert (nodes(history, 3), edges(history, 3)) == ({"a": 2, "b": 1}, [2])
+
+
+def test_beginning_at_a_commit(history: History) -> None:
+    history.begin_at([row("x", 4, 2), row("y", 1, 9)], [edge("x", "y", 3, 9)], 9, FIRST_TIME + 9)
+    assert (history.sequence, history.oldest) == (9, 9)
+    assert (nodes(history, 9), edges(history, 9)) == ({"x": 4, "y": 1}, [3])
+    assert states(history) == []
+    assert (history.sequence_at(FIRST_TIME + 8), history.sequence_at(FIRST_TIME + 9)) == (0, 9)
+    history.take([change(10, nodes_updated=[row("x", 5, 10)])])
+    assert states(history, "x") == [(5, 10, None), (4, 2, 10)]
+
+
+def link(source: str, store: str, version: int, at: int, *, updated: int = 0) -> LinkRow:
+    return LinkRow(store, edge(source, "x", version, at, updated=updated))
+
+
+def linked(sequence: int, **rows: list[object]) -> ChangeSet:
+    return msgspec.structs.replace(change(sequence, **rows), links=LinksState())
+
+
+def links(history: History, at: int, node_id: str = "") -> list[tuple[str, int]]:
+    found = history.links_from(node_id, at, 9) if node_id else history.links_at(at, LinkKey("", ("", "", "")), 9)
+    return [(state.row.store, state.row.edge.version) for state in found]
+
+
+def test_links_have_states_as_edges_have(history: History) -> None:
+    more = [
+        linked(6, links_created=[link("a", "here", 1, 6), link("a", "there", 1, 6), link("b", "here", 1, 6)]),
+        linked(7, links_updated=[link("a", "here", 2, 7)], links_touched=[link("a", "there", 1, 6, updated=7)]),
+        linked(8, links_deleted=[LinkKey("here", ("a", "x", "R"))]),
+    ]
+    history.take(more)
+    assert [links(history, at, "a") for at in range(5, 9)] == [
+        [],
+        [("here", 1), ("there", 1)],
+        [("here", 2), ("there", 1)],
+        [("there", 1)],
+    ]
+    assert links(history, 7) == [("here", 2), ("there", 1), ("here", 1)]
+    [touched] = history.links_from("a", 8, 9)
+    assert touched.row.edge.attributes == edge("a", "x", 1, 6, updated=7).attributes
+    assert history.prune(8) == 6
+    assert links(history, 8) == [("there", 1), ("here", 1)]
+    history.begin_at([], [], 9, FIRST_TIME + 9, [link("a", "here", 5, 3)])
+    assert links(history, 9) == [("here", 5)]
+
+
+def test_reopening_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    for number, each in enumerate(CHANGES):
+        with closing(History(path)) as history:
+            assert history.sequence == number
+            history.take([each])
+    with closing(History(path)) as history:
+        assert states(history) == [(1, 5, None), (2, 2, 4), (1, 1, 2)]
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        History(path)
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE node (id TEXT)")
+    with pytest.raises(sqlite3.DatabaseError, match="another kind"):
+        History(path)
+
+
+@pytest.mark.parametrize("value", ["CAST(row || x'00' AS BLOB)", "row || x'00'", "12", "x''"])
+def test_a_changed_state_is_noticed(history: History, value: str) -> None:
+    with closing(sqlite3.connect(history.path)) as other, other:
+        other.execute(f"UPDATE node SET row = {value} WHERE id = 'b'")  # noqa: S608 - one of the four above
+    assert history.node_at("a", 5) is not None
+    with pytest.raises(sqlite3.DatabaseError, match="checksum"):
+        history.node_at("b", 5)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.history.statements import SCHEMA
+from kgserve.storage.model.batch import WriteBatch
+from tests.projections.history.following import Kept, kept, node
+from tests.stores.writing import batch, layout, write
+
+
+def fill(of: Kept) -> None:
+    """Five nodes, all written again in the second commit; one of them goes with the third, another changes."""
+    ids = [f"n{number}" for number in range(5)]
+    write(of.store, batch(*ids, content="old"), batch(*ids, content="new"))
+    write(of.store, WriteBatch(delete_nodes=["n1"]), node("n3", "newer"), node("m", "alone"))
+    of.caught_up()
+
+
+def test_states_come_in_the_order_of_their_ends_in_pages_of_any_size(tmp_path: Path) -> None:
+    path = layout(tmp_path).root / "history.sqlite"
+    with kept(tmp_path) as of:
+        fill(of)
+        for limit in (1, 2, 3, 5, 100):
+            place, states, reached = Place(1), list[tuple[int, str]](), 0
+            while reached < 5:
+                found = read_ended(path, place, limit)
+                assert found is not None
+                assert (found.seen, found.oldest) == (5, 0)
+                place, reached = found.place, found.sequence
+                states += [(state.last or 0, state.row.id) for state in found.states]
+                # Nothing that had ended by then is still to come.
+                assert len([last for last, _ in states if last <= reached]) == sum(
+                    count for last, count in ((2, 5), (3, 1), (4, 1)) if last <= reached
+                )
+            assert states == [*((2, f"n{number}") for number in range(5)), (3, "n1"), (4, "n3")]
+
+
+def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = layout(tmp_path).root / "history.sqlite"
+    with kept(tmp_path) as of:
+        fill(of)
+        found = read_ended(path, Place(4), 100)
+        assert found is not None
+        assert [state.row.id for state in found.states] == ["n3"]
+        write(of.store, node("m", "no longer alone"))
+        of.caught_up()
+        again = read_ended(path, found.place, 100)
+        assert again is not None
+        assert [(state.row.content, state.first, state.last) for state in again.states] == [("alone", 5, 6)]
+
+
+def test_without_a_history_there_is_nothing_to_read(tmp_path: Path) -> None:
+    assert read_ended(tmp_path / "none.sqlite", Place(1), 10) is None
+    (tmp_path / "empty.sqlite").touch()
+    assert read_ended(tmp_path / "empty.sqlite", Place(1), 10) is None
+
+
+def test_while_a_history_is_being_made_there_is_nothing_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    making, row, rest = SCHEMA.partition("INSERT")
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in making.split(";"):
+            assert read_ended(path, Place(1), 10) is None
+            connection.execute(statement)
+        connection.executescript(row + rest)
+    found = read_ended(path, Place(1), 10)
+    assert found is not None
+    assert (found.states, found.seen) == ([], 0)

@@ -1,0 +1,100 @@
+"""Stores with real indexes, and embedders that fail, take their time, or are of another model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.embedding.embedder import Embedder, HashingEmbedder
+from kgserve.platform.errors import Unavailable
+from kgserve.projections.indexer import Indexer
+from kgserve.projections.indexes import Indexes
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.stores.writing import NAME, PATIENCE, settings
+
+
+class OtherEmbedder(HashingEmbedder):
+    """Of another model."""
+
+    model_id = "another-model"
+
+
+class FailingEmbedder(HashingEmbedder):
+    """Cannot answer until it is repaired."""
+
+    model_id = "fails-at-first"
+
+    def __init__(self) -> None:
+        self.broken = True
+        self.asked = 0
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked += 1
+        if self.broken:
+            raise Unavailable("the embedding service does not answer")
+        return super().embed(texts)
+
+
+class SlowEmbedder(HashingEmbedder):
+    """Takes a while for every batch."""
+
+    model_id = "slow"
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.started.set()
+        threading.Event().wait(0.1)
+        return super().embed(texts)
+
+
+class StuckEmbedder(HashingEmbedder):
+    """Does not answer until it is let go."""
+
+    model_id = "stuck"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.started = threading.Event()
+        self.let_go = threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked += 1
+        self.started.set()
+        self.let_go.wait(60)
+        return super().embed(texts)
+
+
+@contextmanager
+def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[StorePool, Indexer]]:
+    """A pool with an indexer; both are closed at the end, as the server closes them."""
+    with closing(Indexer(embedder or HashingEmbedder())) as indexer, StorePool(settings(data, **options)) as pool:
+        pool.companions.append(indexer)
+        yield pool, indexer
+
+
+@contextmanager
+def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[Store, Indexes]]:
+    """One store and its indexes."""
+    with indexed(data, embedder, **options) as (pool, indexer), pool.lease(NAME, create=True) as store:
+        yield store, indexer.of(store)
+
+
+def caught_up(store: Store, indexes: Indexes) -> None:
+    """Wait until both indexes have seen the newest commit."""
+    assert indexes.wait(store.state.sequence, PATIENCE), (indexes.keyword.state(), indexes.vector.state())
+
+
+def contents(indexes: Indexes, embedder: Embedder, query: str) -> tuple[dict[str, float], dict[str, float]]:
+    """All that both indexes find for a query, with scores that can be compared."""
+    words = {hit.id: round(hit.score, 4) for hit in indexes.keyword.search(query, 10_000)}
+    near = indexes.vector.search(embedder.embed([query])[0], 10_000)
+    return words, {hit.id: round(hit.similarity, 4) for hit in near}

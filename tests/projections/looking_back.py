@@ -1,0 +1,230 @@
+"""A store with history and indexes beside a model that keeps every state of it, to be searched as of any moment."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kgserve.embedding.embedder import Embedder, HashingEmbedder
+from kgserve.graph.answers import SearchAnswer
+from kgserve.graph.requests import SearchRequest
+from kgserve.graph.search.search import search
+from kgserve.platform.times import format_time
+from kgserve.projections.history_follower import Historian
+from kgserve.projections.indexer import Indexer
+from kgserve.projections.indexes import Indexes
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.rows import EdgeKey
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, PATIENCE, settings, write
+
+WORDS = ("fox", "hen", "owl", "cat", "elk", "bat")
+TYPES = ("bird", "beast")
+TAGS = ("red", "blue", "green")
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the model knows of a node."""
+
+    type: str
+    content: str
+    summary: str = ""
+    tags: tuple[str, ...] = ()
+    valid_from: int | None = None
+    valid_to: int | None = None
+    attributes: str = "{}"
+
+    def put(self, node_id: str) -> NodePut:
+        extras = NodeExtrasPut(self.summary, self.tags, None, "", self.valid_from, self.valid_to)
+        return NodePut(0, node_id, self.type, self.content, self.attributes, extras=extras)
+
+    def holds(self, word: str, only: SearchRequest) -> bool:
+        """Whether a search for one word is to find it."""
+        named = only.types is None or self.type in only.types
+        tagged = set(only.tags or ()) <= set(self.tags) and self.has(only.attributes)
+        return named and tagged and word in f"{self.content} {self.summary} {' '.join(self.tags)}".split()
+
+    def has(self, wanted: dict[str, Any] | None) -> bool:
+        """Whether the attributes are these: as JSON, so that true is not 1, but 1.0 is."""
+        own = json.loads(self.attributes)
+        return all(key in own and _same(own[key], value) for key, value in (wanted or {}).items())
+
+    def true_at(self, moment: int | None) -> bool:
+        if moment is None:
+            return True
+        return (self.valid_from or 0) <= moment and (self.valid_to is None or moment < self.valid_to)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+class Watched:
+    """One open store; `restart` opens it again."""
+
+    def __init__(self, data: Path, embedder: Embedder | None = None, **options: Any) -> None:
+        self.data = data
+        self.options = options
+        self.embedder = embedder or HashingEmbedder()
+        self.nodes: dict[str, Known] = {}
+        self.past: list[dict[str, Known]] = [{}]
+        self.times: list[int] = [0]
+        self._stack = ExitStack()
+        self.open()
+
+    def open(self) -> None:
+        self.indexer = self._stack.enter_context(closing(Indexer(self.embedder)))
+        historian = self._stack.enter_context(closing(Historian()))
+        self.historian: Historian | None = historian
+        self.pool = self._stack.enter_context(StorePool(settings(self.data, **self.options)))
+        self.pool.companions += [self.indexer, historian]
+        self.store: Store = self._stack.enter_context(self.pool.lease(NAME, create=True))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def restart(self) -> None:
+        self.close()
+        self.open()
+
+    @property
+    def indexes(self) -> Indexes:
+        return self.indexer.of(self.store)
+
+    def put(self, **nodes: Known) -> None:
+        """Write nodes as they are to be."""
+        self._write(WriteBatch(nodes=[known.put(node_id) for node_id, known in nodes.items()]), {**self.nodes, **nodes})
+
+    def say(self, **contents: str) -> None:
+        """Write nodes of one type with these contents."""
+        self.put(**{node_id: Known("beast", content) for node_id, content in contents.items()})
+
+    def delete(self, *ids: str) -> None:
+        left = {node_id: known for node_id, known in self.nodes.items() if node_id not in ids}
+        self._write(WriteBatch(delete_nodes=list(ids)), left)
+
+    def annotate(self, node_id: str, value: int) -> None:
+        """Write a state of a node that differs in its attributes alone."""
+        self._write(WriteBatch(nodes=[NodePut(0, node_id, attributes=f'{{"value":{value}}}')]), self.nodes)
+
+    def relate(self, *keys: EdgeKey, valid_to: int | None = None) -> None:
+        extras = None if valid_to is None else EdgeExtrasPut(valid_to=valid_to)
+        self._write(WriteBatch(edges=[EdgePut(i, key, extras=extras) for i, key in enumerate(keys)]), self.nodes)
+
+    def _write(self, batch: WriteBatch, nodes: dict[str, Known]) -> None:
+        write(self.store, batch)
+        self.nodes = nodes
+        if self.store.state.sequence == len(self.past):
+            self.past.append(nodes)
+            self.times.append(self.store.state.time)
+
+    def settle(self) -> None:
+        """Wait until the past has seen all there is."""
+        sequence = self.store.state.sequence
+        assert self.indexes.wait(sequence, PATIENCE)
+        assert self.historian is not None
+        assert self.historian.of(self.store).wait(sequence, PATIENCE)
+        for view in (self.indexes.past_keyword, self.indexes.past_vector):
+            assert view.wait(sequence, PATIENCE), view.error
+
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        return search(graph_of(self.pool, NAME, self.indexer, self.historian), request)
+
+    def found(self, query: str, as_of: int | str | None = None, **wanted: Any) -> list[str]:
+        """The ids of the hits, best first."""
+        when = None if as_of is None else str(as_of)
+        options: dict[str, Any] = {"as_of": when, "mode": "keyword", "limit": 100, **wanted}
+        request = SearchRequest(query=query, **options)
+        return [hit.node.id for hit in self.search(request).hits]
+
+    def compare_words(self, source: random.Random) -> None:
+        """Search for one word as of some moment: all that held it then are found, and nothing else."""
+        at = source.randrange(len(self.past))
+        moment = source.choice([None, None, *range(10)])
+        request = SearchRequest(
+            query=source.choice(WORDS + TAGS),
+            mode="keyword",
+            limit=100,
+            types=source.choice([None, None, [source.choice(TYPES)]]),
+            tags=source.choice([None, None, [source.choice(TAGS)]]),
+            attributes=some_wanted(source),
+            as_of=self.named(source, at),
+            valid_at="any" if moment is None else format_time(moment),
+        )
+        wanted = {
+            node_id
+            for node_id, known in self.past[at].items()
+            if known.holds(request.query, request) and known.true_at(moment)
+        }
+        hits = self.search(request).hits
+        assert {hit.node.id for hit in hits} == wanted, request
+        assert all(hit.node.content == self.past[at][hit.node.id].content for hit in hits)
+
+    def compare_meaning(self, source: random.Random) -> None:
+        """Search by meaning as of some moment: what held then, in the order of its nearness."""
+        at = source.randrange(len(self.past))
+        wanted = some_wanted(source)
+        then = {key: known for key, known in self.past[at].items() if known.content and known.has(wanted)}
+        query = " ".join(source.choices(WORDS, k=3))
+        moment = self.named(source, at)
+        request = SearchRequest(
+            query=query, mode="semantic", limit=100, attributes=wanted, as_of=moment, valid_at="any"
+        )
+        hits = {hit.node.id: hit.score for hit in self.search(request).hits}
+        assert sorted(hits) == sorted(then)
+        if then:
+            vectors = self.embedder.embed([known.content for known in then.values()])
+            near = dict(zip(then, vectors @ self.embedder.embed([query])[0], strict=True))
+            np.testing.assert_allclose([near[node_id] for node_id in hits], list(hits.values()), atol=1e-5)
+            assert list(hits.values()) == sorted(hits.values(), reverse=True)
+
+    def named(self, source: random.Random, at: int) -> str:
+        """A commit by its number, or by its time where no other has the same."""
+        if at == 0 or source.random() < 0.5 or self.times[at] in self.times[at + 1 :]:
+            return str(at)
+        return format_time(self.times[at])
+
+
+@contextmanager
+def watched(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[Watched]:
+    """A store to look back on; all is closed at the end."""
+    with closing(Watched(data, embedder, **options)) as store:
+        yield store
+
+
+def some_node(source: random.Random) -> Known:
+    """A random state of a node."""
+    return Known(
+        source.choice(TYPES),
+        " ".join(source.choices(WORDS, k=source.randrange(4))),
+        source.choice(["", "", source.choice(WORDS)]),
+        tuple(sorted(source.sample(TAGS, source.choice([0, 0, 1, 2])))),
+        source.choice([None, None, source.randrange(1, 5)]),
+        source.choice([None, None, source.randrange(5, 10)]),
+        some_attributes(source),
+    )
+
+
+VALUES: list[Any] = ["open", "done", "1", 1, 1.0, 2, 0.5, True, False, None, ["open"], {"status": "open"}]
+
+
+def some_attributes(source: random.Random) -> str:
+    """Random attributes of a node, as they are stored."""
+    keys = source.sample(["status", "rank", "ä"], source.choice([0, 1, 2]))
+    return json.dumps({key: source.choice(VALUES) for key in sorted(keys)}, separators=(",", ":"), ensure_ascii=False)
+
+
+def some_wanted(source: random.Random) -> dict[str, Any] | None:
+    """Random attributes to search by, mostly none."""
+    keys = source.sample(["status", "rank", "ä"], source.choice([0, 0, 1, 1, 2]))
+    return {key: source.choice(VALUES[:-2]) for key in keys} or None

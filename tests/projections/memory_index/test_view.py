@@ -1,0 +1,80 @@
+"""Names and memories in both indexes, of now and of the past, over a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgserve.projections.indexes import Indexes, IndexesAsOf
+from kgserve.projections.text import Filter, facets_of
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.rows import NodeRow
+from tests.projections.looking_back import Watched, watched
+from tests.stores.writing import write
+
+EVERY = (-(1 << 63), (1 << 63) - 1)
+FILTERS = (
+    Filter(memories=True),
+    Filter(layers=frozenset({2})),
+    Filter(layers=frozenset({1, 3})),
+    Filter(sources=frozenset({"chat"})),
+    Filter(sources=frozenset({"", "mail"})),
+    Filter(created=EVERY),
+    Filter(created=(EVERY[0], 0)),
+    Filter(memories=True, layers=frozenset({2}), sources=frozenset({"chat"}), created=EVERY),
+)
+MEMORIES = {
+    "m1": NodeExtrasPut(confidence=1.0, layer=2, source="chat"),
+    "m2": NodeExtrasPut(confidence=0.0, layer=3),
+    "m3": NodeExtrasPut(confidence=0.5, source="mail"),
+    "no memory": NodeExtrasPut(layer=2, source="chat"),
+}
+
+
+def put(of: Watched, content: str) -> dict[str, NodeRow]:
+    nodes = [NodePut(0, key, "fact", content, extras=extras) for key, extras in MEMORIES.items()]
+    write(of.store, WriteBatch(nodes=[*nodes, NodePut(0, "plain", "fact", content)]))
+    with of.store.reading() as rows:
+        return rows.nodes([*MEMORIES, "plain"])
+
+
+def found(of: Watched, indexes: Indexes | IndexesAsOf, word: str, only: Filter) -> tuple[set[str], set[str]]:
+    vector = of.indexes.queries.of(word)
+    return {*indexes.words(word, 9, only)}, {*indexes.meaning(vector, 9, only)}
+
+
+def test_memories_are_told_apart_now_and_then(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        rows = put(of, "fox")
+        then = put(of, "hen")
+        of.restart()
+        of.settle()
+        assert of.historian is not None
+        past = IndexesAsOf(of.indexes, of.historian.of(of.store), 1)
+        for only in FILTERS:
+            wanted = {key for key, row in then.items() if only.passes_row(row)}
+            assert wanted <= {"m1", "m2", "m3"}
+            assert found(of, of.indexes, "hen", only) == (wanted, wanted)
+            assert found(of, past, "fox", only) == (wanted, wanted)
+        assert facets_of(rows["plain"]) is None
+
+
+@pytest.mark.parametrize("fields", [{"name": "Vixen"}, {"name": "Vixen", "confidence": 1.0}])
+def test_a_name_is_found_by_word_and_with_what_it_means(tmp_path: Path, fields: dict[str, Any]) -> None:
+    with watched(tmp_path) as of:
+        nodes = [
+            NodePut(0, "n1", "beast", "red fur", extras=NodeExtrasPut(**fields)),
+            NodePut(0, "n2", "beast", "red fur"),
+            NodePut(0, "n3", "beast", "", extras=NodeExtrasPut(name="Vixen")),
+            NodePut(0, "Vixen", "beast", "red fur", extras=NodeExtrasPut(name="Vixen")),
+        ]
+        write(of.store, WriteBatch(nodes=nodes))
+        of.settle()
+        assert set(of.indexes.words("vixen", 9, Filter())) == {"n1", "n3", "Vixen"}
+        near = of.indexes.vectors_of(["n1", "n2", "n3", "Vixen"])
+        embedded = of.embedder.embed(["Vixen red fur", "red fur", "Vixen"])
+        for node_id, place in (("n1", 0), ("n2", 1), ("n3", 2), ("Vixen", 1)):
+            assert near[node_id] == pytest.approx(embedded[place], abs=1e-6)

@@ -1,0 +1,135 @@
+"""Attributes that a store has chosen to be found by: now, as of a commit, in conflict, and when the choice changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.embedding.embedder import HashingEmbedder
+from kgserve.projections.text import Text, words_of
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.fields import NodeExtras
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.store import Store
+from tests.projections.indexing import FailingEmbedder
+from tests.projections.looking_back import Known, Watched, watched
+from tests.stores.writing import until, write
+
+
+@pytest.mark.parametrize(
+    ("attributes", "indexed", "words"),
+    [
+        ('{"a":"red fox","b":"hen"}', ["a"], "red fox"),
+        ('{"a":"red fox","b":"hen"}', ["b", "a"], "hen red fox"),
+        ('{"b":"hen","a":"fox"}', ["*"], "fox hen"),
+        ('{"a":["fox",{"deep":["hen",null]},7,1.5,true]}', ["a"], "fox hen 7 1.5 true"),
+        ('{"a":null}', ["a"], ""),
+        ('{"b":"hen"}', ["a"], ""),
+    ],
+)
+def test_the_words_of_attributes(attributes: str, indexed: list[str], words: str) -> None:
+    assert words_of(attributes, indexed) == words
+
+
+def choose(store: Store, *names: str) -> None:
+    def change(settings: StoreSettings) -> StoreSettings:
+        return msgspec.structs.replace(settings, indexed_attributes=names)
+
+    assert store.change_settings(change)
+
+
+def made_anew(there: Watched) -> None:
+    until(lambda: not any(view.being_refilled for view in there.indexes.views))
+    there.settle()
+
+
+def found(there: Watched, query: str) -> list[set[str]]:
+    """What the indexes of the present find by words, and by meaning where more than a letter is alike."""
+    there.settle()
+    near = there.indexes.vector.search(there.embedder.embed([query])[0], 100)
+    words = {hit.id for hit in there.indexes.keyword.search(query, 100)}
+    return [words, {hit.id for hit in near if hit.similarity > 0.3}]
+
+
+def crying(content: str, cry: str) -> Known:
+    return Known("beast", content, attributes=f'{{"cry":"{cry}"}}')
+
+
+def test_a_choice_makes_the_indexes_anew(tmp_path: Path) -> None:
+    with watched(tmp_path) as there:
+        there.put(a=crying("hen", "cluck"), b=crying("", "hoot"))
+        assert found(there, "cluck") == found(there, "hoot") == [set(), set()]
+        choose(there.store, "cry")
+        made_anew(there)
+        assert found(there, "cluck") == [{"a"}, {"a"}]
+        assert found(there, "hoot") == [{"b"}, {"b"}]
+        there.put(c=crying("owl", "hoot"), b=Known("beast", ""))
+        assert found(there, "hoot") == [{"c"}, {"c"}]
+        choose(there.store)
+        made_anew(there)
+        assert found(there, "cluck") == found(there, "hoot") == [set(), set()]
+        assert found(there, "owl") == [{"c"}, {"c"}]
+
+
+def test_as_of_a_commit_they_are_searched_as_they_were(tmp_path: Path) -> None:
+    with watched(tmp_path) as there:
+        there.put(a=crying("hen", "cluck"))
+        there.put(a=crying("hen", "crow"))
+        there.delete("a")
+        assert there.found("cluck", 1) == []
+        choose(there.store, "*")
+        made_anew(there)
+        for mode in ("keyword", "hybrid"):
+            assert there.found("cluck", 1, mode=mode) == there.found("crow", 2, mode=mode) == ["a"]
+        assert there.found("crow", 1) == there.found("cluck", 2) == there.found("cluck", 3) == []
+
+
+def test_what_was_made_of_others_is_not_opened_again(tmp_path: Path) -> None:
+    with watched(tmp_path) as there:
+        there.put(a=crying("hen", "cluck"))
+        there.put(a=crying("owl", "hoot"))
+        there.settle()
+    with watched(tmp_path) as there:
+        there.settle()
+        there.store.after_change.clear()  # as if it was killed before they were told
+        choose(there.store, "cry")
+    with watched(tmp_path) as there:
+        assert found(there, "hoot") == [{"a"}, {"a"}]
+        assert there.found("cluck", 1) == ["a"]
+
+
+def test_the_same_choice_is_opened_as_it_was_left(tmp_path: Path) -> None:
+    with watched(tmp_path) as there:
+        choose(there.store, "cry")
+        there.put(a=crying("hen", "cluck"))
+        assert found(there, "cluck") == [{"a"}, {"a"}]
+    embedder = FailingEmbedder()
+    embedder.model_id = HashingEmbedder.model_id
+    with watched(tmp_path, embedder) as there:
+        there.settle()
+        assert there.found("cluck") == ["a"]
+        assert there.indexes.vector.vectors_of(["a"])
+        assert embedder.asked == 0
+
+
+def test_versions_in_conflict_are_found_by_them(tmp_path: Path) -> None:
+    with watched(tmp_path) as there:
+        there.store.change_settings(lambda chosen: msgspec.structs.replace(chosen, conflict_policy="manual"))
+        there.put(a=crying("hen", "cluck"))
+        there.put(a=crying("hen", "crow"))
+        write(there.store, WriteBatch(nodes=[NodePut(0, "a", attributes='{"cry":"peep"}', based_on=1)]))
+        there.settle()
+        assert there.found("peep") == []
+        choose(there.store, "cry")
+        made_anew(there)
+        assert there.found("peep") == there.found("crow") == ["a"]
+
+
+def test_a_memory_means_what_was_retained() -> None:
+    node = NodeRow("m", "fact", "the hen clucks", '{"cry":"hoot"}', 1, 1, 0, 0, NodeExtras(confidence=0.5))
+    text = Text.of(node, ["cry"])
+    assert text.meaning == "the hen clucks"
+    assert "hoot" in text.words

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.search.search import context, search_batch
+from kgserve.platform.errors import Conflict, Gone, InvalidInput
+from kgserve.platform.times import format_time
+from kgserve.projections.text import Text, past_key
+from tests.graphs import graph_of
+from tests.projections.indexing import OtherEmbedder
+from tests.projections.looking_back import Known, Watched, some_node, watched
+from tests.stores.writing import NAME, copy_in_use, flip, layout, until
+
+
+def fill(of: Watched) -> None:
+    """Five commits: a fox, that becomes a hen, goes, and comes back; an owl from the second on."""
+    of.say(a="fox")
+    of.say(a="hen", b="owl")
+    of.delete("a")
+    of.say(a="fox")
+    of.say(b="owl owl")
+
+
+def check(of: Watched) -> None:
+    assert [of.found("fox", at) for at in range(6)] == [[], ["a"], [], [], ["a"], ["a"]]
+    assert [of.found("hen", at) for at in range(6)] == [[], [], ["a"], [], [], []]
+    assert [of.found("owl", at) for at in range(6)] == [[], [], ["b"], ["b"], ["b"], ["b"]]
+    for mode in ("semantic", "hybrid"):
+        found = [sorted(of.found("fox", at, mode=mode)) for at in range(6)]
+        assert found == [[], ["a"], ["a", "b"], ["b"], ["a", "b"], ["a", "b"]], mode
+
+
+def asked(query: str, at: object, **more: Any) -> SearchRequest:
+    options: dict[str, Any] = {"mode": "keyword", **more}
+    return SearchRequest(query=query, as_of=str(at), **options)
+
+
+def test_what_was_replaced_or_deleted_is_found_as_of_then(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        check(of)
+        [hit] = of.search(asked("hen", 2)).hits
+        assert (hit.node.content, hit.node.version, hit.node.sequence) == ("hen", 2, 2)
+        assert of.found("hen") == []
+        assert of.found("fox", format_time(of.times[3])) == []
+        assert of.found("fox", format_time(of.times[4])) == ["a"]
+        assert of.search(asked("fox", 4)).index_sequence == 4
+        assert of.found('"owl owl"', 5, syntax=True) == ["b"]
+        assert of.found('"owl owl"', 4, syntax=True) == []
+        with pytest.raises(InvalidInput, match="query"):
+            of.found("(((", 4, syntax=True)
+
+
+def counts(of: Watched) -> tuple[int, int]:
+    """Texts of the past that have words, and that have a meaning."""
+    of.settle()
+    return of.indexes.past_keyword.count(), of.indexes.past_vector.count()
+
+
+def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        assert counts(of) == (3, 3)
+        of.restart()
+        check(of)
+        of.say(a="elk")
+        assert counts(of) == (4, 4)
+        assert of.found("fox", 5) == ["a"]
+
+
+def test_it_follows_the_history_though_nobody_waits(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        until(lambda: of.indexes.past_keyword.sequence == of.indexes.past_vector.sequence == of.store.state.sequence)
+        check(of)
+
+
+@pytest.mark.parametrize("harm", ["killed", "gone", "words flipped", "vectors flipped", "vectors cut"])
+def test_damage_is_mended_from_the_history(tmp_path: Path, harm: str) -> None:
+    data = tmp_path / "data"
+    with watched(data) as of:
+        fill(of)
+        of.settle()
+        if harm == "killed":
+            copy_in_use(data, tmp_path / "copied")
+            data = tmp_path / "copied"
+    views = layout(data).views
+    match harm:
+        case "killed":
+            (views / "past-keyword" / "manifest.json").unlink()
+        case "gone":
+            layout(data).forget_indexes()
+            assert {path.name for path in views.iterdir() if path.is_dir()} == {"rows"}
+        case "words flipped":
+            largest = max((views / "past-keyword").iterdir(), key=lambda path: path.stat().st_size)
+            flip(largest, largest.stat().st_size // 2)
+        case "vectors flipped":
+            flip(views / "past-vector" / "texts.sqlite", 3)
+        case _:
+            path = views / "past-vector" / "vectors-0"
+            path.write_bytes(path.read_bytes()[:1000])
+    with watched(data) as of:
+        check(of)
+
+
+def test_states_that_say_the_same_are_one_text(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="fox")
+        for number in range(20):
+            of.annotate("a", number)
+            if number % 3 == 0:
+                of.settle()
+        of.say(a="hen")
+        assert counts(of) == (1, 1)
+        of.say(a="fox")
+        of.settle()
+        of.say(a="hen")
+        assert counts(of) == (3, 3)
+        assert [of.found("fox", at) for at in (0, 1, 12, 21, 22, 23)] == [[], ["a"], ["a"], ["a"], [], ["a"]]
+        assert [of.found("hen", at) for at in (12, 21, 22, 23, 24)] == [[], [], ["a"], [], ["a"]]
+
+
+def test_what_the_history_forgets_is_forgotten(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        assert counts(of) == (3, 3)
+        assert of.historian is not None
+        of.historian.of(of.store).look(lambda history: history.prune(3))
+        of.say(c="cat")
+        assert counts(of) == (1, 1), "only that of the owl ended after the third commit"
+        with pytest.raises(Gone):
+            of.found("fox", 2)
+        assert of.found("owl", 4) == ["b"]
+
+
+def test_what_is_mostly_forgotten_is_written_anew(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="0 hen")
+        for number in range(1, 12):
+            of.say(a=f"{number} fox")
+        of.settle()
+        assert counts(of)[0] == 11
+        assert of.historian is not None
+        of.historian.of(of.store).look(lambda history: history.prune(10))
+        of.say(c="cat")
+        assert counts(of)[0] == 2
+        [folder] = of.store.layout.views.glob("past-keyword*")
+        meta = msgspec.json.decode((folder / "meta.json").read_bytes())
+        held = sum(segment["max_doc"] for segment in meta["segments"])
+        assert held <= 4, "no more that was removed than is left: tantivy may have merged some of it away before"
+        assert [of.found("fox", at) for at in (10, 11, 12)] == [["a"], ["a"], ["a"]]
+
+
+def test_without_a_history_there_is_no_past(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        words = [SearchVariant(query="fox")]
+        for work in (
+            lambda: of.search(asked("fox", 1)),
+            lambda: search_batch(graph_of(of.pool, NAME, of.indexer), BatchSearchRequest(queries=words, as_of="1")),
+            lambda: context(graph_of(of.pool, NAME, of.indexer), ContextRequest(query="fox", as_of="1")),
+        ):
+            of.historian, kept = None, of.historian
+            with pytest.raises(Conflict, match="histories are turned off"):
+                work()
+            of.historian = kept
+
+
+def test_a_flipped_byte_of_a_vector_is_noticed_and_mended(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        of.settle()
+        vector = of.embedder.embed(["hen"])[0].astype("<f4").tobytes()
+    path = layout(tmp_path).views / "past-vector" / "vectors-0"
+    flip(path, path.read_bytes().index(vector) + 40)
+    assert vector not in path.read_bytes()
+    with watched(tmp_path) as of:
+        check(of)
+    assert vector in path.read_bytes()
+
+
+def test_a_moment_that_is_none(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="fox")
+        for field in ("as_of", "valid_at"):
+            with pytest.raises(InvalidInput, match=field):
+                of.found("fox", **{field: "yesterday"})
+        assert of.found("fox", 99) == ["a"], "what is yet to come is now"
+
+
+def test_as_many_as_match_are_found(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(**{f"n{number}": "fox" for number in range(300)})
+        of.say(**{f"n{number}": "fox hen" for number in range(290)})
+        of.say(**{f"m{number}": "fox" for number in range(100)})
+        for mode in ("keyword", "semantic"):
+            assert of.found("fox", mode=mode, at_least=3)  # pages go on as long as the indexes do not move
+            pages = [of.found("fox", 1, mode=mode, offset=offset, limit=100) for offset in (0, 100, 200, 300)]
+            assert [len(page) for page in pages] == [100, 100, 100, 0]
+            assert set().union(*pages) == {f"n{number}" for number in range(300)}
+
+
+def test_words_are_as_rare_as_past_and_present_have_them(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="fox", b="hen", **{f"n{number}": "owl" for number in range(50)})
+        of.say(a="cat")
+        found = of.search(asked("fox owl", 1)).hits
+        assert found[0].node.id == "a"
+        assert found[0].score > 2, "in an index of one text the word would be worth 0.3"
+        assert found[1].score < 0.1
+
+
+def test_neighbours_and_paths_are_those_of_then(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="fox", b="owl", c="elk")
+        of.relate(("a", "b", "R"))
+        of.delete("b")
+        of.say(b="owl")
+        of.relate(("a", "c", "R"))
+        hops = [{hit.node.id: hit.hops for hit in of.search(asked("fox", at, mode="graph")).hits} for at in (2, 3, 5)]
+        assert hops == [{"a": 0, "b": 0, "c": 0}, {"a": 0, "c": 0}, {"a": 0, "b": 0, "c": 0}]
+        start: dict[str, Any] = {"mode": "graph", "start_id": "a"}
+        assert [sorted(of.found("fox", at, **start)) for at in range(1, 6)] == [
+            ["a"],
+            ["a", "b"],
+            ["a"],
+            ["a"],
+            ["a", "c"],
+        ]
+        with pytest.raises(InvalidInput, match="start_id"):
+            of.found("fox", 3, mode="graph", start_id="b")
+
+
+def test_batches_and_contexts_look_back(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="fox", b="hen")
+        of.relate(("a", "b", "EATS"))
+        of.delete("b")
+        variants = [SearchVariant(query=word, mode="keyword") for word in ("fox", "hen")]
+        request = BatchSearchRequest(queries=variants, as_of="2")
+        found = search_batch(graph_of(of.pool, NAME, of.indexer, of.historian), request)
+        assert (sorted(hit.node.id for hit in found.hits), found.index_sequence) == (["a", "b"], 2)
+        for at, edge in ((1, False), (2, True), (3, False)):
+            text = context(
+                graph_of(of.pool, NAME, of.indexer, of.historian), ContextRequest(query="fox", as_of=str(at))
+            ).text
+            assert ("EATS" in text, "hen" in text) == (edge, at < 3)
+
+
+def test_valid_times_tags_and_summaries(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.put(
+            a=Known("bird", "owl", valid_from=5_000_000),
+            b=Known("bird", "owl", valid_to=5_000_000),
+            c=Known("bird", "", "owl", ("red", "deep blue")),
+        )
+        of.put(b=Known("bird", "owl", valid_to=9_000_000))
+        of.settle()
+        at_five = format_time(5_000_000)
+        assert sorted(of.found("owl", valid_at=at_five)) == ["a", "b", "c"]
+        assert sorted(of.found("owl", 1, valid_at=at_five)) == ["a", "c"]
+        assert sorted(of.found("owl", valid_at=format_time(4_999_999))) == ["b", "c"]
+        assert sorted(of.found("owl", mode="semantic", valid_at=format_time(4_999_999))) == ["b"]
+        assert of.found("owl", 1, tags=["deep blue"]) == ["c"]
+        assert of.found("owl", tags=["deep"]) == []
+        assert of.found("blue") == ["c"]
+        assert of.found("summary:owl", syntax=True) == ["c"]
+
+
+def test_relations_that_were_not_true_then_lead_nowhere(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.put(a=Known("bird", "owl"), b=Known("bird", "hen"), c=Known("bird", "cat", valid_to=3_000_000))
+        of.relate(("a", "b", "R"), ("b", "c", "R"), valid_to=5_000_000)
+        start: dict[str, Any] = {"mode": "graph", "start_id": "a"}
+        of.settle()
+        for as_of in (None, 2):
+            ends = [of.found("owl", as_of, valid_at=format_time(second * 1_000_000), **start) for second in (2, 4, 6)]
+            assert [sorted(found) for found in ends] == [["a", "b", "c"], ["a", "b"], ["a"]]
+            lifted = of.search(asked("owl", 2, mode="hybrid", valid_at=format_time(6_000_000), explain=True)).hits
+            assert "hop" not in "".join(str(hit.why) for hit in lifted)
+
+
+def test_a_server_with_another_model_finds_words_of_the_past(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        of.settle()
+    with watched(tmp_path, OtherEmbedder()) as of:
+        assert of.found("hen", 2) == ["a"]
+        with pytest.raises(Conflict, match="kgserve reindex"):
+            of.found("hen", 2, mode="semantic")
+        of.indexer.reindex(of.store)
+        for view in (of.indexes.vector, of.indexes.past_vector):
+            until(lambda view=view: not view.refill_wanted and view.sequence == of.store.state.sequence)
+        until(lambda: not of.indexes.vector.being_refilled)
+        assert sorted(of.found("hen", 2, mode="semantic")) == ["a", "b"]
+
+
+def test_keys_of_past_texts_hold_any_id() -> None:
+    for node_id in ("a", "nul\0end", "\0", "a\x001\0b"):
+        text = Text(node_id, "t", "fox", 3, until=7)
+        assert past_key(text.key) == (node_id, 3, text.digest.hex())
+
+
+def test_random_moments_of_random_nodes(tmp_path: Path) -> None:
+    source = random.Random(7)
+    with watched(tmp_path) as of:
+        for _ in range(30):
+            of.put(**{f"n{source.randrange(40)}": some_node(source) for _ in range(6)})
+            of.delete(*source.sample(sorted(of.nodes), 2))
+        for _ in range(40):
+            of.compare_words(source)
+            of.compare_meaning(source)

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kgserve.projections.text import Facets, Filter, Text
+from kgserve.projections.vector.index import VectorHit
+from kgserve.projections.vector.matrix import VectorFile, products
+from kgserve.projections.vector.past import SMALL, PastVectors
+from tests.stores.writing import flip
+
+WIDTH = 8
+VECTORS = np.eye(WIDTH, dtype=np.float32)
+QUERY = np.arange(WIDTH, dtype=np.float32)
+BATCH = 100
+
+
+def some_texts(source: random.Random, count: int) -> list[Text]:
+    """Texts of 40 entities, in the order of their ends."""
+    return [
+        Text(
+            f"{source.choice('ab')}{number % 20}",
+            source.choice("tu"),
+            f"text {source.randrange(count)}",
+            number,
+            "",
+            source.choice(
+                [None, Facets(("red",)), Facets(("red", "blue"), 5), Facets((), 7, 3, 6), Facets((), None, 4)]
+            ),
+            number + 15,
+        )
+        for number in range(count)
+    ]
+
+
+def vector_of(content: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Any vector, the same for the same text."""
+    return np.random.default_rng([*content.encode()]).standard_normal(WIDTH, np.float32)
+
+
+def fill(index: PastVectors, texts: list[Text], ended: int = 0) -> None:
+    """Take in texts, some at a time, as an index does."""
+    for first in range(0, len(texts), BATCH):
+        some = texts[first : first + BATCH]
+        index.write(some, {text.content: vector_of(text.content) for text in some}, first, ended)
+
+
+def opened(folder: Path) -> closing[PastVectors]:
+    return closing(PastVectors(folder, WIDTH, "m"))
+
+
+def everything(index: PastVectors, last: int) -> list[list[VectorHit]]:
+    return [sorted(index.search(QUERY, 99, Filter(as_of=at)), key=lambda hit: hit.id) for at in range(0, last, 7)]
+
+
+def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> None:
+    """The same ids, with the same similarities but for rounding, which goes by how rows lie beside one another."""
+    assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in wanted]
+    similarities = [[hit.similarity for hits in all_hits for hit in hits] for all_hits in (found, wanted)]
+    assert similarities[0] == pytest.approx(similarities[1], abs=1e-4)
+
+
+def test_vectors_of_the_past(tmp_path: Path) -> None:
+    def text(node_id: str, since: int, until: int, place: int, facets: Facets | None = None) -> Text:
+        return Text(node_id, "t", f"text {place}", since, "", facets, until)
+
+    index = PastVectors(tmp_path / "past", WIDTH, "m")
+    vectors = {f"text {place}": VECTORS[place] for place in range(3)}
+    index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, Facets(("red",)))], vectors, 9, 0)
+    index.write([text("a", 4, 6, 1), text("a", 4, 6, 1)], {}, 9, 0)
+    assert len(index) == 3, "what goes on is one text, whoever says it twice"
+
+    def found(at: int, limit: int = 9, **only: Any) -> list[str]:
+        hits = index.search(VECTORS[0] + VECTORS[1] * 0.5, limit, Filter(as_of=at, **only))
+        return [hit.id for hit in hits]
+
+    assert [found(at) for at in (0, 1, 2, 5, 6, 9)] == [[], ["a"], ["a", "b"], ["a", "b"], ["b"], []]
+    assert found(2, tags=frozenset({"red"})) == ["b"]
+    assert found(2, limit=1) == ["a"]
+    assert np.array_equal(index.vectors_of(["a", "b", "c"], 5)["a"], VECTORS[1])
+    index.write([], {}, 9, 6)
+    assert (len(index), found(2), index.sequence) == (1, ["b"], 9)
+    index.close()
+    assert PastVectors(tmp_path / "past", WIDTH, "m").sequence == 9
+    assert PastVectors(tmp_path / "past", WIDTH, "other").sequence == 0
+
+
+@pytest.mark.parametrize("of", ["one entity", "one text"])
+def test_what_a_text_costs_does_not_grow_with_those_that_are_there(tmp_path: Path, of: str) -> None:
+    steps: list[int] = []
+
+    def text(number: int) -> Text:
+        if of == "one text":
+            return Text(f"n{number}", "t", "said by all", 1, until=2)
+        return Text("n", "t", f"text {number % 2}", number, until=number + 1)
+
+    with opened(tmp_path) as index:
+        for first in (1, 401):
+            fill(index, [text(number) for number in range(first, first + 400)])
+            steps.append(0)
+            index._writer.set_progress_handler(lambda: steps.append(steps.pop() + 1), 10)
+            fill(index, [text(first + 400)])
+            index._writer.set_progress_handler(None, 0)
+    assert 0 < steps[1] < 1.5 * steps[0]
+
+
+def test_filters_are_those_of_the_present(tmp_path: Path) -> None:
+    source = random.Random(3)
+    texts = some_texts(source, 400)
+    with opened(tmp_path / "past") as index:
+        fill(index, texts)
+        for _ in range(300):
+            only = Filter(
+                source.choice([None, frozenset("t"), frozenset("x")]),
+                source.choice(["", "a", "b1", "c"]),
+                source.choice([frozenset[str](), frozenset({"red"}), frozenset({"blue", "red"}), frozenset({"x"})]),
+                source.choice([None, *range(2, 8)]),
+                source.choice([None, *range(4, 8)]),
+                source.randrange(420),
+            )
+            at = only.as_of or 0
+            held = [text for text in texts if text.since <= at < (text.until or 0)]
+            wanted = {text.id: text.content for text in held if only.passes(text.id, text.type, text.facets)}
+            near = sorted((-float(vector_of(content) @ QUERY), node_id) for node_id, content in wanted.items())
+            hits = index.search(QUERY, 5, only)
+            np.testing.assert_allclose([-hit.similarity for hit in hits], [score for score, _ in near[:5]], rtol=1e-4)
+            assert {hit.id for hit in hits} <= set(wanted)
+            assert set(index.vectors_of(["a1", "b3"], at)) == {"a1", "b3"} & {text.id for text in held}
+
+
+def test_any_rows_are_multiplied_where_they_are_or_picked_out(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((40_000, WIDTH), np.float32)
+    file = VectorFile(tmp_path / "vectors", WIDTH)
+    for first in range(0, len(rows), 10_000):
+        file.write(first, rows[first : first + 10_000])
+    source = np.random.default_rng(2)
+    for count in (0, 1, 50, 5_000, 60_000):
+        places = source.integers(0, len(rows), count)
+        np.testing.assert_allclose(products(file.rows, places, QUERY), rows[places] @ QUERY, rtol=1e-3, atol=1e-4)
+
+
+def test_the_file_shrinks_when_most_of_it_is_forgotten(tmp_path: Path) -> None:
+    texts = [Text("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * SMALL)]
+    folder = tmp_path / "past"
+    folder.mkdir()
+    (folder / "vectors-9").write_bytes(b"left behind by a kill")
+    with opened(folder) as index:
+        fill(index, texts)
+        [before] = folder.glob("vectors-*")
+        size = before.stat().st_size
+        index.write((), {}, 9, SMALL)
+        assert [*folder.glob("vectors-*")] == [before], "a quarter is gone"
+        index.write((), {}, 9, 3 * SMALL)
+        [after] = folder.glob("vectors-*")
+        assert after.stat().st_size < size / 2
+        assert len(index) == SMALL
+        late = 3 * SMALL + 5
+        for _ in range(2):
+            [hit] = index.search(QUERY, 9, Filter(as_of=late))
+            assert hit.similarity == pytest.approx(float(vector_of(f"text {late}") @ QUERY), rel=1e-4)
+            fill(index, [Text("b", "t", "text 0", 1, until=2), Text("a", "t", "new", 4 * SMALL, until=4 * SMALL + 1)])
+    with opened(folder) as index:
+        assert len(index) == SMALL + 2
+        [hit] = index.search(QUERY, 9, Filter(as_of=late))
+        [new] = index.search(QUERY, 9, Filter(as_of=4 * SMALL))
+        assert new.similarity == pytest.approx(float(vector_of("new") @ QUERY), rel=1e-4)
+
+
+@pytest.mark.parametrize("harm", ["vector", "text", "cut", "gone", "emptied"])
+def test_what_is_damaged_begins_with_nothing(tmp_path: Path, harm: str) -> None:
+    folder = tmp_path / "past"
+    with opened(folder) as index:
+        fill(index, some_texts(random.Random(1), 300))
+    vectors, texts = folder / "vectors-0", folder / "texts.sqlite"
+    match harm:
+        case "vector":
+            flip(vectors, 77)
+        case "text":
+            flip(texts, texts.read_bytes().rindex(b"a19"))
+        case "cut":
+            vectors.write_bytes(vectors.read_bytes()[:99])
+        case "gone":
+            vectors.unlink()
+        case _:
+            texts.write_bytes(b"")
+            vectors.write_bytes(b"")
+    with opened(folder) as index:
+        assert (len(index), index.sequence) == (0, 0)
+        fill(index, some_texts(random.Random(1), 300))
+        assert index.search(QUERY, 1, Filter(as_of=99))
+
+
+WRITER = """
+import random, sys
+from pathlib import Path
+from kgserve.projections.vector.past import PastVectors
+from tests.projections.test_past_vectors import WIDTH, fill, some_texts
+texts = some_texts(random.Random(5), 3_000)
+index = PastVectors(Path(sys.argv[1]), WIDTH, "m")
+print("begun", flush=True)
+while True:
+    for ended in (0, 2_600):  # the second makes a smaller file
+        fill(index, texts, ended)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.2, 0.5, 0.9])
+def test_killed_anywhere_it_comes_to_the_same(tmp_path: Path, seconds: float) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(killed)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.send_signal(signal.SIGKILL)
+    texts = some_texts(random.Random(5), 3_000)
+    with opened(killed) as index, opened(whole) as other:
+        assert len(index) or seconds < 0.1, "something was whole"
+        for each in (index, other):
+            fill(each, texts, 2_600)
+            fill(each, texts, 2_600)
+        assert_same(everything(index, 3_100), everything(other, 3_100))
+        assert len(index) == len(other)
+    shutil.rmtree(whole)

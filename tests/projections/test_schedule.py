@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kgserve.embedding.embedder import HashingEmbedder
+from kgserve.projections.follower import Schedule, View
+from kgserve.projections.indexes import EMBED_AT_ONCE, KeywordFollower, VectorFollower
+from tests.stores.writing import batch, opened, until, write
+
+Three = tuple[View, View, View]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Generator[Three]:
+    with opened(tmp_path) as store:
+        yield KeywordFollower(store), KeywordFollower(store), KeywordFollower(store)
+
+
+def taken(schedule: Schedule) -> View | None:
+    """Who is served next, and served at once."""
+    found = schedule.take()
+    schedule.done()
+    return found
+
+
+def test_who_is_waited_for_goes_first(three: Three) -> None:
+    a, b, c = three
+    schedule = Schedule()
+    for each in three:
+        schedule.wake(each)
+    schedule.hurry(c)
+    assert [taken(schedule) for _ in three] == [c, a, b]
+
+
+def test_who_is_waited_for_while_served_goes_first_again(three: Three) -> None:
+    a, b, _ = three
+    schedule = Schedule()
+    schedule.wake(a)
+    schedule.wake(b)
+    assert schedule.take() is a
+    schedule.hurry(a)
+    schedule.wake(a)
+    schedule.done()
+    assert [taken(schedule), taken(schedule)] == [a, b]
+
+
+def test_who_is_put_off_is_not_hurried(three: Three) -> None:
+    a, b, _ = three
+    schedule = Schedule()
+    schedule.put_off(a, 3600)
+    schedule.wake(b)
+    schedule.hurry(a)
+    assert taken(schedule) is b
+
+
+def test_a_hurry_ends_when_it_has_been_served(three: Three) -> None:
+    a, b, _ = three
+    schedule = Schedule()
+    schedule.wake(a)
+    schedule.hurry(a)
+    assert taken(schedule) is a
+    schedule.wake(b)
+    schedule.wake(a)
+    assert [taken(schedule), taken(schedule)] == [b, a]
+
+
+def test_nobody_is_served_once_closed(three: Three) -> None:
+    schedule = Schedule()
+    schedule.wake(three[0])
+    schedule.close()
+    assert schedule.take() is None
+
+
+def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
+    schedule = Schedule()
+    assert schedule.take(0.01) is None
+    assert not schedule.closed
+    schedule.put_off(three[0], 0.01)
+    assert schedule.take(10) is three[0]
+    schedule.done()
+    schedule.close()
+    assert schedule.take(10) is None
+    assert schedule.closed
+
+
+def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) -> None:
+    with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
+        schedule, long, beside, other = Schedule(), KeywordFollower(one), KeywordFollower(one), KeywordFollower(two)
+        for view in (long, beside, other):
+            view.schedule = schedule
+            view.serve()
+        schedule.wake(long)
+        assert schedule.take() is long
+        for store in (one, two):
+            write(store, batch("a"))
+        schedule.wake_later(other)
+        schedule.wake_later(beside)
+        long._give_way(0)
+        assert other.sequence == 0, "nobody waits for it"
+        assert not other.wait(1, 0)
+        assert not beside.wait(1, 0)
+        give_way = threading.Thread(target=long._give_way, args=(0,))
+        give_way.start()
+        give_way.join()
+        assert other.sequence == 0, "a step is made by one thread"
+        long._give_way(0)
+        assert (other.sequence, beside.sequence) == (1, 0)
+        schedule.done()
+        for view in (long, beside, other):
+            assert schedule.forget(view)
+            view.close()
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, chunks: int) -> None:
+    rests: list[int] = []
+    with opened(tmp_path) as store, closing(VectorFollower(store, HashingEmbedder())) as view:
+        write(store, batch(*(f"n{at}" for at in range(chunks * EMBED_AT_ONCE)), content="words"))
+
+        def are_others_served() -> bool:
+            rests.append(view.pending)
+            return True
+
+        view.schedule.are_others_served = are_others_served
+        until(lambda: not store.writing)
+        view.serve()
+        assert view.sequence == 1
+        began = time.monotonic()
+        view._give_way(0.05)
+        assert time.monotonic() - began >= 0.1
+    # Not behind the last part: somebody may wait for it.
+    assert rests == [*(left * EMBED_AT_ONCE for left in range(chunks - 1, 0, -1)), 0]

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kgserve.projections.manifest import MANIFEST
+from kgserve.projections.text import Filter
+from kgserve.projections.vector.index import VectorIndex
+from tests.stores.writing import flip
+
+WIDTH = 16
+Vectors = NDArray[np.float32]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "vector"
+
+
+def make(count: int, seed: int = 0) -> Vectors:
+    rows = np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"n{number}" for number in range(first, first + count)]
+
+
+def fill(index: VectorIndex, vectors: Vectors, kinds: int = 1) -> None:
+    index.put(names(len(vectors)), [f"t{i % kinds}" for i in range(len(vectors))], vectors)
+
+
+def found(index: VectorIndex, query: Vectors, limit: int, only: Filter | None = None) -> list[str]:
+    return [hit.id for hit in index.search(query, limit, only or Filter())]
+
+
+def nearest(vectors: Vectors, query: Vectors, limit: int) -> list[str]:
+    return [f"n{place}" for place in np.argsort(-(vectors @ query), kind="stable")[:limit]]
+
+
+def test_small_indexes_are_exact(folder: Path) -> None:
+    vectors, index = make(500), VectorIndex(folder, WIDTH, "m")
+    fill(index, vectors)
+    for query in make(20, seed=1):
+        assert found(index, query, 10) == nearest(vectors, query, 10)
+        hit = index.search(query, 1)[0]
+        assert hit.similarity == pytest.approx(float((vectors @ query).max()), abs=1e-6)
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+def test_more_than_there_are(folder: Path, exact_up_to: int) -> None:
+    index = VectorIndex(folder, WIDTH, "m", exact_up_to)
+    assert found(index, make(1)[0], 5) == []
+    fill(index, make(20))
+    index.remove(names(15))
+    assert sorted(found(index, make(1)[0], 100)) == sorted(names(5, 15))
+    assert found(index, make(1)[0], 0) == []
+
+
+def test_it_changes_over_to_the_approximate_index_and_back(folder: Path) -> None:
+    vectors, index = make(400), VectorIndex(folder, WIDTH, "m", exact_up_to=200)
+    fill(index, vectors[:200])
+    assert not index.approximate
+    fill(index, vectors)
+    assert index.approximate
+    queries = make(30, seed=2)
+    hits = sum(len(set(found(index, query, 10)) & set(nearest(vectors, query, 10))) for query in queries)
+    assert hits >= 0.95 * 10 * len(queries)
+    index.remove(names(250, 150))
+    assert not index.approximate
+    assert found(index, queries[0], 10) == nearest(vectors[:150], queries[0], 10)
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+def test_updates_and_deletes(folder: Path, exact_up_to: int) -> None:
+    vectors, index = make(50), VectorIndex(folder, WIDTH, "m", exact_up_to)
+    fill(index, vectors)
+    index.put(["n3"], ["t0"], vectors[7:8])
+    index.remove(["n7", "never there"])
+    assert found(index, vectors[7], 1) == ["n3"]
+    assert len(index) == 49
+    assert "n7" not in index.ids
+    vector = index.vectors_of(["n3", "n7", "n8"])
+    assert sorted(vector) == ["n3", "n8"]
+    np.testing.assert_allclose(vector["n3"], vectors[7], atol=1e-6)
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+def test_filters_leave_as_many_as_match(folder: Path, exact_up_to: int) -> None:
+    vectors, index = make(300), VectorIndex(folder, WIDTH, "m", exact_up_to)
+    fill(index, vectors, kinds=30)
+    query = make(1, seed=3)[0]
+    order = nearest(vectors, query, 300)
+    assert found(index, query, 10, Filter(frozenset({"t4"}))) == [key for key in order if int(key[1:]) % 30 == 4]
+    assert found(index, query, 50, Filter(None, "n29")) == [key for key in order if key.startswith("n29")]
+    assert found(index, query, 5, Filter(frozenset())) == []
+
+
+def test_equals_come_in_the_same_order_whatever_the_limit(folder: Path) -> None:
+    index = VectorIndex(folder, WIDTH, "m")
+    index.put(names(300), ["t"] * 300, np.repeat(make(3), 100, axis=0))
+    query = make(1, seed=5)[0]
+    whole = found(index, query, 300)
+    assert all(found(index, query, limit) == whole[:limit] for limit in range(1, 300, 7))
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 10])
+def test_save_and_load(folder: Path, exact_up_to: int) -> None:
+    vectors, index = make(60), VectorIndex(folder, WIDTH, "m", exact_up_to)
+    fill(index, vectors, kinds=3)
+    index.remove(names(10))
+    index.save(9)
+    again = VectorIndex(folder, WIDTH, "m", exact_up_to)
+    assert (again.fresh, again.sequence, len(again), again.approximate) == (False, 9, 50, exact_up_to == 10)
+    for query in make(5, seed=4):
+        assert found(again, query, 5) == found(index, query, 5)
+        assert found(again, query, 5, Filter(frozenset({"t1"}))) == found(index, query, 5, Filter(frozenset({"t1"})))
+    again.put(["new"], ["t"], vectors[:1])
+    assert found(again, vectors[0], 1) == ["new"]
+
+
+def test_vectors_of_another_model_are_not_taken(folder: Path) -> None:
+    index = VectorIndex(folder, WIDTH, "m")
+    fill(index, make(5))
+    index.save(9)
+    other = VectorIndex(folder, WIDTH, "other")
+    assert (other.fresh, other.sequence, len(other)) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+@pytest.mark.parametrize("kind", ["flipped", "truncated", "deleted"])
+@pytest.mark.parametrize("which", ["entities.msgpack", "vectors", MANIFEST])
+def test_damage_is_noticed(folder: Path, exact_up_to: int, kind: str, which: str) -> None:
+    index = VectorIndex(folder, WIDTH, "m", exact_up_to)
+    fill(index, make(20))
+    index.save(9)
+    path = next(path for path in folder.iterdir() if path.name.startswith(which))
+    match kind:
+        case "flipped":
+            flip(path, path.stat().st_size // 2)
+        case "truncated":
+            path.write_bytes(path.read_bytes()[:-1])
+        case _:
+            path.unlink()
+    again = VectorIndex(folder, WIDTH, "m", exact_up_to)
+    assert (again.fresh, again.sequence, len(again)) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+def test_what_would_crash_the_index_is_refused(folder: Path, exact_up_to: int) -> None:
+    index = VectorIndex(folder, WIDTH, "m", exact_up_to)
+    nan = make(1)
+    nan[0, 0] = np.nan
+    for ids, vectors in ((["a"], nan), (["a"], make(1)[:, :-1]), (["a", "b"], make(1)), (["a"], make(1)[0])):
+        with pytest.raises(ValueError, match="vectors of shape"):
+            index.put(ids, ["t"] * len(ids), vectors)
+    assert len(index) == 0
+
+
+def test_clear(folder: Path) -> None:
+    index = VectorIndex(folder, WIDTH, "m")
+    fill(index, make(5))
+    index.save(9)
+    index.clear()
+    assert (len(index), index.sequence, index.fresh, folder.exists()) == (0, 0, True, False)
+    assert VectorIndex(folder, WIDTH, "m").fresh
+
+
+def test_many_threads_search_while_one_writes(folder: Path) -> None:
+    vectors, index = make(600), VectorIndex(folder, WIDTH, "m", exact_up_to=100)
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def look() -> None:
+        query = make(1, seed=6)[0]
+        while not stop.is_set():
+            try:
+                hits = index.search(query, 20)
+                wrong.extend(hit for hit in hits if hit.id not in known)
+                index.vectors_of([hit.id for hit in hits])
+            except Exception as error:  # noqa: BLE001  # whatever it is, the test shows it
+                wrong.append(error)
+                return
+
+    known = set(names(600))
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for first in range(0, 600, 50):
+        index.put(names(50, first), ["t"] * 50, vectors[first : first + 50])
+        index.remove(names(25, first))
+    index.remove(names(500))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(index) == 50
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+def test_what_is_near_a_stored_vector(folder: Path, exact_up_to: int) -> None:
+    vectors, index = make(300), VectorIndex(folder, WIDTH, "m", exact_up_to)
+    fill(index, vectors)
+    index.remove(["n7"])
+    near = index.near([*names(40), "nobody"], 0.4, 5)
+    assert near.keys() == {*names(40)} - {"n7"}
+    for node_id, hits in near.items():
+        own = int(node_id[1:])
+        similarities = vectors @ vectors[own]
+        similarities[[own, 7]] = -1.0
+        wanted = [f"n{place}" for place in np.argsort(-similarities, kind="stable")[:5] if similarities[place] > 0.4]
+        assert [hit.id for hit in hits] == wanted
+        assert all(hit.similarity == pytest.approx(similarities[int(hit.id[1:])], abs=1e-5) for hit in hits)
+    assert VectorIndex(folder, WIDTH, "m").near(["n1"], 0.0, 5) == {}

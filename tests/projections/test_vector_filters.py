@@ -1,0 +1,270 @@
+"""Filters of the vector index against a look at every entity."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.text import NO_FACETS, Facets, Filter, Marks, Text
+from kgserve.projections.vector import index as vector
+from kgserve.projections.vector import matrix
+from kgserve.projections.vector.index import FairLock, VectorIndex
+from tests.fuzzing import examples
+
+WIDTH = 8
+TIMES = st.none() | st.integers(-2, 2)
+TAGS = st.frozensets(st.sampled_from("xyz"), max_size=2)
+TYPES = st.sampled_from(["person", "place", "thing"])
+IDS = st.text("aé/\0", min_size=1, max_size=3)
+LAYERS, SOURCES = st.integers(0, 3), st.sampled_from(["", "chat", "mail"])
+MARKS = st.none() | st.builds(Marks, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
+FACETS = st.builds(lambda tags, *rest: Facets(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS)
+FILTERS = st.builds(
+    Filter,
+    st.none() | st.frozensets(TYPES | st.just("unknown"), max_size=3),
+    st.just("") | IDS | st.just("unknown"),
+    TAGS,
+    TIMES,
+    TIMES,
+    TIMES,
+    memories=st.booleans(),
+    layers=st.none() | st.frozensets(LAYERS, max_size=2),
+    sources=st.none() | st.frozensets(SOURCES | st.just("unknown"), max_size=2),
+    created=st.none() | st.tuples(st.integers(-2, 2), st.integers(-2, 2)),
+)
+
+Vectors = NDArray[np.float32]
+
+
+class Entity(msgspec.Struct, frozen=True):
+    id: str
+    type: str
+    number: int
+    facets: Facets | None
+    since: int
+
+
+PUTS = st.lists(st.builds(Entity, IDS, TYPES, st.integers(0, 99), st.none() | FACETS, st.integers(0, 3)), max_size=12)
+STEPS = st.lists(PUTS | st.lists(IDS, max_size=5).map(tuple) | st.just("save"), min_size=1, max_size=8)
+
+
+def vectors_of(count: int, seed: int = 0, width: int = WIDTH) -> Vectors:
+    rows = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+KNOWN = vectors_of(100)
+
+
+def passes(entity: Entity, only: Filter) -> bool:
+    held = only.as_of is None or entity.since <= only.as_of
+    return held and only.passes(entity.id, entity.type, entity.facets)
+
+
+def put(index: VectorIndex, entities: list[Entity]) -> None:
+    index.put(
+        [each.id for each in entities],
+        [each.type for each in entities],
+        KNOWN[[each.number for each in entities]],
+        [each.since for each in entities],
+        [each.facets for each in entities],
+    )
+
+
+def carried_out(folder: Path, steps: list[list[Entity] | tuple[str, ...] | str], exact_up_to: int) -> VectorIndex:
+    index = VectorIndex(folder / "vector", WIDTH, "m", exact_up_to)
+    for step in steps:
+        match step:
+            case list():
+                put(index, step)
+            case tuple():
+                index.remove(step)
+            case _:
+                index.save(1)
+                index = VectorIndex(folder / "vector", WIDTH, "m", exact_up_to)
+    return index
+
+
+def present(steps: list[list[Entity] | tuple[str, ...] | str]) -> dict[str, Entity]:
+    there: dict[str, Entity] = {}
+    for step in steps:
+        if isinstance(step, list):
+            there |= {entity.id: entity for entity in step}
+        elif isinstance(step, tuple):
+            there = {node_id: entity for node_id, entity in there.items() if node_id not in step}
+    return there
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+@given(steps=STEPS, filters=st.lists(FILTERS, min_size=5, max_size=10), limit=st.integers(1, 40))
+@examples(25)
+def test_filters_find_what_a_look_at_every_entity_finds(
+    exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[Filter], limit: int
+) -> None:
+    query = vectors_of(1, seed=7)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        index = carried_out(Path(folder), steps, exact_up_to)
+        for only in filters:
+            hits = index.search(query, limit, only)
+            near = {
+                each.id: float(KNOWN[each.number] @ query) for each in present(steps).values() if passes(each, only)
+            }
+            best = sorted(near.values(), reverse=True)[:limit]
+            assert [hit.similarity for hit in hits] == pytest.approx(best, abs=1e-5)
+            assert [near[hit.id] for hit in hits] == pytest.approx(best, abs=1e-5)
+            assert len({hit.id for hit in hits}) == len(hits)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vectors]:
+    """A graph of 6,000, of which every third was replaced and every seventh is gone."""
+    vectors = vectors_of(6_000, seed=1)
+    index = VectorIndex(tmp_path_factory.mktemp("large") / "vector", WIDTH, "m", exact_up_to=100)
+    ids, types = [f"n{number}" for number in range(6_000)], [f"t{number % 20}" for number in range(6_000)]
+    facets = [Facets(valid_to=5) if number % 50 == 0 else NO_FACETS for number in range(6_000)]
+    index.put(ids, types, vectors, facets=facets)
+    vectors[::3] = vectors_of(2_000, seed=2)
+    index.put(ids[::3], types[::3], vectors[::3], facets=facets[::3])
+    index.remove(ids[::7])
+    return index, vectors
+
+
+@pytest.mark.parametrize(
+    "only",
+    [
+        Filter(valid_at=9),
+        Filter(frozenset(f"t{number}" for number in range(12))),
+        Filter(frozenset({"t3"})),
+        Filter(id_prefix="n5"),
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 10, 300, 6_000])
+def test_many_are_filtered_and_none_is_missing(large: tuple[VectorIndex, Vectors], only: Filter, limit: int) -> None:
+    index, vectors = large
+    numbers = [
+        number
+        for number in range(6_000)
+        if number % 7 and only.passes(f"n{number}", f"t{number % 20}", Facets(valid_to=5) if number % 50 == 0 else None)
+    ]
+    found = near = 0
+    for query in vectors_of(20, seed=3):
+        order = sorted(numbers, key=lambda number: -float(vectors[number] @ query))[:limit]
+        hits = [hit.id for hit in index.search(query, limit, only)]
+        assert len(hits) == len(order)
+        assert {int(hit[1:]) for hit in hits} <= set(numbers)
+        found += len({f"n{number}" for number in order} & set(hits))
+        near += len(order)
+    assert found >= 0.97 * near
+
+
+def test_as_many_as_need_no_graph_are_found_exactly_beside_one(tmp_path: Path) -> None:
+    # Without a filter the graph finds about nine in ten of these.
+    vectors, queries = vectors_of(4_000, seed=6, width=64), vectors_of(10, seed=7, width=64)
+    index = VectorIndex(tmp_path / "vector", 64, "m", exact_up_to=3_000)
+    index.put([f"n{number}" for number in range(4_000)], ["one", "one", "one", "other"] * 1_000, vectors)
+    assert index.approximate
+    ones = np.flatnonzero(np.arange(4_000) % 4 != 3)
+    for query in queries:
+        order = ones[np.argsort(-(vectors[ones] @ query), kind="stable")][:40]
+        assert [hit.id for hit in index.search(query, 40, Filter(frozenset({"one"})))] == [f"n{n}" for n in order]
+
+
+def test_those_that_pass_may_all_be_far_from_the_query(tmp_path: Path) -> None:
+    """The graph then shows many that do not pass, and all that are asked for are found nevertheless."""
+    query = vectors_of(1, seed=3)[0]
+    vectors = vectors_of(4_000, seed=2)
+    vectors[::2] = np.where((vectors[::2] @ query > 0)[:, None], -vectors[::2], vectors[::2])
+    vectors[1::2] = np.where((vectors[1::2] @ query > 0)[:, None], vectors[1::2], -vectors[1::2])
+    index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
+    index.put([f"n{number}" for number in range(4_000)], ["far", "near"] * 2_000, vectors)
+    order = np.argsort(-(vectors[::2] @ query), kind="stable")[:30] * 2
+    assert [hit.id for hit in index.search(query, 30, Filter(frozenset({"far"})))] == [f"n{n}" for n in order]
+
+
+@pytest.mark.parametrize("exact_up_to", [100_000, 100])
+def test_rows_in_a_file_are_those_that_were_put(tmp_path: Path, exact_up_to: int) -> None:
+    count = matrix.IN_MEMORY + 500
+    vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
+    index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
+    for first in range(0, count, 700):
+        index.put(ids[first : first + 700], ["t"] * len(ids[first : first + 700]), vectors[first : first + 700])
+    index.save(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["vector"]
+    again = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
+    again.put(["new"], ["t"], vectors[:1])
+    for each in (index, again):
+        found = each.vectors_of(ids)
+        np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
+    np.testing.assert_array_equal(again.vectors_of(["new"])["new"], vectors[0])
+
+
+def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, ids = vectors_of(600), [f"n{number}" for number in range(600)]
+    index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
+    index.put(ids, ["t"] * 600, vectors)
+    index.save(1)
+    monkeypatch.setattr(vector, "_HEADER_BYTES", 104)
+    found = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100).vectors_of(ids)
+    np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
+
+
+def test_a_graph_whose_building_is_broken_off_is_built_later(tmp_path: Path) -> None:
+    broken = True
+
+    def between() -> None:
+        if broken:
+            raise InterruptedError
+
+    vectors, ids = vectors_of(300), [f"n{number}" for number in range(300)]
+    index = VectorIndex(tmp_path / "vector", WIDTH, "m", 100, between)
+    with pytest.raises(InterruptedError):
+        index.put(ids, ["t"] * 300, vectors)
+    query = vectors[7]
+    assert (len(index), index.approximate, index.search(query, 1)[0].id) == (300, False, "n7")
+    broken = False
+    index.remove(["n0"])
+    assert (len(index), index.approximate, index.search(query, 1)[0].id) == (299, True, "n7")
+
+
+def test_who_waits_for_a_fair_lock_comes_before_who_had_it() -> None:
+    lock, entered, order = FairLock(), threading.Event(), list[str]()
+
+    def ask() -> None:
+        entered.set()
+        with lock:
+            order.append("waiting")
+
+    asking = threading.Thread(target=ask)
+    with lock:
+        asking.start()
+        entered.wait()
+        while not lock._next.locked():
+            pass
+    with lock:
+        order.append("again")
+    asking.join()
+    assert order == ["waiting", "again"]
+
+
+def test_a_memory_that_is_withdrawn_was_never_true(tmp_path: Path) -> None:
+    """Neither index finds it, at whatever moment; with no moment asked both do."""
+    withdrawn = Facets(valid_from=5, valid_to=5, marks=Marks(5))
+    vectors, words = VectorIndex(tmp_path / "vector", WIDTH, "m"), KeywordIndex(tmp_path / "keyword")
+    vectors.put(["m1"], ["fact"], KNOWN[:1], facets=[withdrawn])
+    words.write([Text("m1", "fact", "paris", facets=withdrawn)], (), 1)
+    for moment in (-1, 4, 5, 6, 1 << 60):
+        only = Filter(valid_at=moment, memories=True)
+        assert (vectors.search(KNOWN[0], 5, only), words.search("paris", 5, only)) == ([], [])
+    everything = Filter(memories=True)
+    assert len(vectors.search(KNOWN[0], 5, everything)) == len(words.search("paris", 5, everything)) == 1

@@ -1,0 +1,133 @@
+"""The real application behind the real HTTP server, on a free port, in a thread of the test process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from kgserve.admin.composition import make_extractor, make_syncers
+from kgserve.embedding.embedder import load_embedder
+from kgserve.graph.handle import Graphs
+from kgserve.memory.purge import Erasers
+from kgserve.platform.settings import Settings
+from kgserve.projections.history_follower import Historian
+from kgserve.projections.indexer import Indexer
+from kgserve.server.app import Server, bind, create_app, uvicorn_config
+from kgserve.server.http.problem import KINDS
+from kgserve.stores.pool import StorePool
+from tests.engines import ENGINE
+from tests.internals import assert_no_internals
+
+PATIENCE = 30
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A running server."""
+
+    url: str
+    port: int
+    settings: Settings
+    server: Server
+    pool: StorePool
+
+    @property
+    def data(self) -> Path:
+        return self.settings.data_dir
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer read from a bare socket."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        return problem(self.status, self.headers, self.body)
+
+
+@contextmanager
+def serving(data: Path, **options: Any) -> Generator[Served]:
+    """A server on ``data`` until the end of the block."""
+    words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, **options}
+    settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
+    with (
+        closing(bind(settings.host, 0)) as listener,
+        closing(Indexer(load_embedder(settings))) as indexer,
+        closing(Historian()) as historian,
+    ):
+        port = listener.getsockname()[1]
+        started = threading.Event()
+        pool = StorePool(settings)  # the application's lifespan closes it
+        extractor = make_extractor(settings, indexer)
+        syncers = make_syncers(settings)
+        others = [each for each in (extractor, syncers) if each]
+        pool.companions += [indexer, historian, *others, Erasers(indexer, historian)]
+        app = create_app(Graphs(pool, indexer, historian, extractor=extractor, syncers=syncers))
+        if syncers is not None:
+            syncers.catch_up(pool)
+        server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name=f"server-{port}")
+        thread.start()
+        try:
+            assert started.wait(PATIENCE)
+            yield Served(f"http://127.0.0.1:{port}", port, settings, server, pool)
+        finally:
+            server.stop()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+            if extractor is not None:
+                extractor.close()
+            if syncers is not None:
+                syncers.close()
+
+
+def exchange(port: int, request: bytes, *, patience: float = PATIENCE) -> Reply:
+    """Send bytes as they are, and read the answer until the server closes or nothing is missing."""
+    with socket.create_connection(("127.0.0.1", port), patience) as connection:
+        connection.sendall(request)
+        return read_reply(connection)
+
+
+def read_reply(connection: socket.socket) -> Reply:
+    """One answer with a Content-Length."""
+    with connection.makefile("rb") as stream:
+        status = int(stream.readline().split()[1])
+        headers: dict[str, str] = {}
+        while line := stream.readline().strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        return Reply(status, headers, stream.read(int(headers.get("content-length", "0"))))
+
+
+def problem(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """The problem document of an answer, checked to be a whole one that agrees with its headers."""
+    assert headers["content-type"] == "application/problem+json"
+    document = msgspec.json.decode(body, type=dict[str, Any])
+    assert KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
+    assert_no_internals(body.decode())
+    assert document["instance"] == f"urn:kgserve:request:{headers['x-request-id']}"
+    assert document["status"] == status
+    assert document["detail"]
+    return document
+
+
+def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The problem document of an answer that must have this status."""
+    assert response.status_code == status, response.text
+    return problem(response.status_code, response.headers, response.content)
+
+
+def accepted(response: httpx.Response, status: int = 200, media: str = "application/json") -> dict[str, Any]:
+    """The JSON of an answer that must have this status and media type."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == media
+    return msgspec.json.decode(response.content, type=dict[str, Any])

@@ -1,0 +1,61 @@
+"""Which store a request is about whose path names none: the query's, else the header's, else the default one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.platform.access.keys import client, given
+from tests.server.http.serving import Served, accepted, refusal, serving
+
+HISTORY = "/api/v1/entities/a/history"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """With three stores, each with a node that says which one it is in, and keys."""
+    data = tmp_path_factory.mktemp("stores") / "data"
+    admin = given(data, "admin")
+    with serving(data, rate_limit=0, default_store="usual") as running:
+        with client(running.url, admin) as http:
+            for name in ("usual", "asked", "headed"):
+                node = {"id": "a", "type": "t", "content": name}
+                accepted(http.post(f"/api/memory/{name}/inject", json={"nodes": [node]}))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(served: Served) -> Iterator[httpx.Client]:
+    with client(served.url, given(served.data, "read")) as http:
+        yield http
+
+
+def of_store(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return answer.json()[0]["content"]
+
+
+def test_the_query_then_the_header_then_the_setting(http: httpx.Client) -> None:
+    header = {"Kgserve-Store": "headed"}
+    assert of_store(http.get(HISTORY, params={"store": "asked"}, headers=header)) == "asked"
+    assert of_store(http.get(HISTORY, headers=header)) == "headed"
+    assert of_store(http.get(HISTORY)) == "usual"
+
+
+def test_what_names_no_store(http: httpx.Client) -> None:
+    refusal(http.get(HISTORY, params={"store": "not-there"}), 404)
+    refusal(http.get(HISTORY, headers={"Kgserve-Store": "not-there"}), 404)
+    refusal(http.get(HISTORY, params={"store": ""}), 400)
+    refusal(http.get(HISTORY, params={"store": "%61sked"}), 400)
+    assert "twice" in refusal(http.get(HISTORY, params={"store": ["asked", "usual"]}), 400)["detail"]
+
+
+def test_a_store_of_others_is_not_there(served: Served) -> None:
+    with client(served.url, given(served.data, "write", stores=("asked",))) as http:
+        assert of_store(http.get(HISTORY, params={"store": "asked"})) == "asked"
+        for wanted in ({}, {"store": "usual"}, {"store": "headed"}):
+            assert "there is no store" in refusal(http.get(HISTORY, params=wanted), 404)["detail"]
+    assert '"store":"usual"' in (Path(served.data) / "audit.log").read_text()

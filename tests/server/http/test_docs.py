@@ -1,0 +1,61 @@
+"""The page of the description where keys are asked for: itself open to all, what it shows is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.platform.access.keys import bearer, given
+from tests.server.http.serving import Served, accepted, refusal, serving
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    data = tmp_path_factory.mktemp("docs") / "data"
+    given(data, "admin")
+    with serving(data, indexes=False) as running:
+        accepted(httpx.put(f"{running.url}/api/memory/payroll", headers=bearer(given(data, "write"))), 201)
+        yield running
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/docs.css", "/docs/docs.js"])
+def test_the_page_needs_no_key_and_holds_nothing(keyed: Served, path: str) -> None:
+    answer = httpx.get(f"{keyed.url}{path}")
+    assert answer.status_code == 200
+    assert "payroll" not in answer.text
+    assert answer.content == httpx.get(f"{keyed.url}{path}", headers=bearer(given(keyed.data, "read"))).content
+    assert "'unsafe" not in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/docs/", "/docs/other", "/docs/docs.js/", "/docs/..%2fopenapi.json", "/DOCS"])
+def test_nothing_else_below_it_is_open(keyed: Served, path: str) -> None:
+    refusal(httpx.get(f"{keyed.url}{path}"), 401)
+
+
+def test_what_it_describes_needs_a_key(keyed: Served) -> None:
+    refusal(httpx.get(f"{keyed.url}/openapi.json"), 401)
+    described = accepted(httpx.get(f"{keyed.url}/openapi.json", headers=bearer(given(keyed.data, "read"))))
+    assert described["paths"]["/docs"]["get"]["security"] == []
+
+
+def test_the_page_shows_every_operation(http: httpx.Client) -> None:
+    script = http.get("/docs/docs.js").text
+    [methods] = re.findall(r"^const METHODS = (\[.*\]);$", script, re.MULTILINE)
+    paths = accepted(http.get("/openapi.json"))["paths"]
+    described = {method for item in paths.values() for method, operation in item.items() if "tags" in operation}
+    assert set(json.loads(methods)) == described
+
+
+def test_the_script_sends_a_key_as_a_header_and_forgets_it_with_the_tab(keyed: Served) -> None:
+    script = httpx.get(f"{keyed.url}/docs/docs.js").text
+    assert "Authorization: `Bearer ${key()}`" in script
+    assert 'fetch("/openapi.json", { headers: authorization() })' in script
+    assert "sessionStorage" in script
+    for lasting in ("localStorage", "document.cookie", "innerHTML"):
+        assert lasting not in script
+    page = httpx.get(f"{keyed.url}/docs").text
+    assert '<input id="key" type="password" autocomplete="off"' in page

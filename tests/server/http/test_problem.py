@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+
+from kgserve.platform.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
+from kgserve.server.http import problem
+from kgserve.server.http.problem import KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
+from tests.captured_log import capture_log
+from tests.server.http.serving import accepted
+
+CLIENT_SIDE = ("kgserve.client", "kgserve.cli.shell")
+
+
+def codes(root: type[KgserveError]) -> set[str]:
+    children = (each for each in root.__subclasses__() if not each.__module__.startswith(CLIENT_SIDE))
+    return {root.code}.union(*map(codes, children))
+
+
+def body_of(error: Exception) -> dict[str, Any]:
+    return msgspec.json.decode(render(error, "id-1").body)
+
+
+def test_every_code_has_a_status_and_none_is_left_over() -> None:
+    assert codes(KgserveError) == set(KINDS)
+
+
+def test_statuses_are_as_designed() -> None:
+    designed = {
+        "invalid": 400, "unauthenticated": 401, "forbidden": 403, "not_found": 404, "timeout": 408, "conflict": 409,
+        "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
+        "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400, "elsewhere": 307,
+    }  # fmt: skip
+    own = {MethodNotAllowed.code: 405, Misdirected.code: 421, UrlTooLong.code: 414, HeadTooLarge.code: 431}
+    assert {code: kind.status for code, kind in KINDS.items()} == designed | own
+
+
+def test_a_problem_names_request_and_places() -> None:
+    error = InvalidInput("two faults", (FieldError("nodes[0].id", "empty"), FieldError("edges", "too many")))
+    assert body_of(error) == {
+        "type": "urn:kgserve:error:invalid",
+        "title": "Invalid input",
+        "status": 400,
+        "detail": "two faults",
+        "instance": "urn:kgserve:request:id-1",
+        "errors": [{"path": "nodes[0].id", "message": "empty"}, {"path": "edges", "message": "too many"}],
+    }
+
+
+@pytest.mark.parametrize("error", [Limited("slow down", 7), Unavailable("queue full", 7)])
+def test_errors_that_pass_say_when(error: KgserveError) -> None:
+    assert render(error, "x").headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("error", [Internal("secret path /etc"), RuntimeError("secret"), HTTPException("secret")])
+def test_defects_are_logged_and_kept_to_ourselves(error: Exception) -> None:
+    with capture_log() as lines:
+        answer = render(error, "id-1")
+    assert answer.status == 500
+    assert b"secret" not in answer.body
+    assert b"internal error" in answer.body
+    assert [(line["event"], line["exc_info"]) for line in lines] == [("internal_error", error)]
+
+
+def test_the_framework_s_errors_are_ours() -> None:
+    assert body_of(NotFoundException())["type"] == "urn:kgserve:error:not_found"
+    refused = render(MethodNotAllowedException(headers={"allow": "GET"}), "x")
+    assert (refused.status, refused.headers) == (405, {"allow": "GET, HEAD"})
+    assert body_of(HTTPException("bad host", status_code=400))["detail"] == "bad host"
+
+
+def test_an_error_answer_has_the_id_of_its_log_line(http: httpx.Client) -> None:
+    with capture_log(request_id="find-me") as lines:
+        http.get("/nowhere", headers={"x-request-id": "find-me"})
+        accepted(http.get("/health"))
+    [line] = lines
+    assert line["event"] == "request"
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/nowhere", 404)
+    assert line["ms"] > 0
+    assert line["bytes"] > 0
+
+
+def test_media_type() -> None:
+    assert problem.MEDIA_TYPE == "application/problem+json"

@@ -1,0 +1,234 @@
+"""How often somebody may ask, and who that is. The numbers are rows of the abuse list."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kgserve.platform.access.authentication import LOCAL, Caller
+from kgserve.platform.errors import InvalidInput, Limited
+from kgserve.platform.hosts import network_of
+from kgserve.platform.settings import Settings
+from kgserve.server.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets
+from tests.platform.access.keys import bearer, given
+from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+
+KEYED = Caller("robot", "read", key_id="k1")
+FAR = "192.0.2.7"
+
+
+class Clock:
+    """A time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def admitted(rates: RateLimits, caller: Caller, address: str, times: int) -> int:
+    """How many of so many requests get in."""
+    count = 0
+    for _ in range(times):
+        with contextlib.suppress(Limited):
+            rates.admit(caller, address)
+            count += 1
+    return count
+
+
+@pytest.mark.abuse(18)
+def test_abuse_18_a_burst_and_then_the_rate() -> None:
+    """ABUSE 18: twice the rate at once, then as many as come in."""
+    clock = Clock()
+    rates = RateLimits(5, clock)
+    assert admitted(rates, KEYED, FAR, 20) == 10
+    clock.now += 1
+    assert admitted(rates, KEYED, FAR, 20) == 5
+    clock.now += 1000
+    assert admitted(rates, KEYED, FAR, 20) == 10
+
+
+@pytest.mark.abuse(18)
+def test_abuse_18_each_for_oneself() -> None:
+    """ABUSE 18: a key from wherever it is used, an address when there is no key."""
+    rates = RateLimits(5, Clock())
+    assert admitted(rates, KEYED, FAR, 20) == 10
+    assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
+    assert admitted(rates, Caller("other", "read", key_id="k2"), FAR, 20) == 10
+    assert admitted(rates, LOCAL, FAR, 20) == 10
+    assert admitted(rates, LOCAL, "192.0.2.8", 20) == 10
+
+
+@pytest.mark.abuse(18)
+def test_abuse_18_programs_of_this_machine_are_not_held_up() -> None:
+    """ABUSE 18: unless they come with a key."""
+    rates = RateLimits(1, Clock())
+    assert admitted(rates, LOCAL, "127.0.0.1", 1000) == 1000
+    assert admitted(rates, LOCAL, "::1", 1000) == 1000
+    assert admitted(rates, KEYED, "127.0.0.1", 1000) == 2
+
+
+@pytest.mark.abuse(18)
+def test_abuse_18_no_limit() -> None:
+    """ABUSE 18: 0 is none."""
+    assert admitted(RateLimits(0, Clock()), KEYED, FAR, 5000) == 5000
+
+
+@pytest.mark.abuse(18)
+def test_abuse_18_memory_is_bounded() -> None:
+    """ABUSE 18: who changes addresses gets no more memory for it."""
+    buckets = TokenBuckets(1, 1, Clock(), most=100)
+    for number in range(1000):
+        assert buckets.take(str(number)) == 0
+    assert len(buckets) == 100
+    assert buckets.take("999") > 0
+    assert network_of("2001:db8:1:2:3:4:5:6") == network_of("2001:db8:1:2::9") == "2001:db8:1:2::/64"
+    assert network_of("2001:db8:1:3::9") != network_of("2001:db8:1:2::9")
+    assert network_of("::ffff:192.0.2.7") == FAR
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+
+
+@pytest.mark.abuse(20)
+def test_abuse_20_wrong_keys_are_limited() -> None:
+    """ABUSE 20: of each address, and told when to try again."""
+    clock = Clock()
+    rates = RateLimits(0, clock)
+    for address in (FAR, "127.0.0.1"):
+        for _ in range(int(FAILURES_AT_ONCE)):
+            rates.failed(address)
+        with pytest.raises(Limited):
+            rates.failed(address)
+    rates.failed("192.0.2.8")
+    with pytest.raises(Limited) as refused:
+        rates.failed(FAR)
+    clock.now += refused.value.retry_after
+    rates.failed(FAR)
+
+
+@pytest.mark.abuse(20)
+def test_abuse_20_wrong_keys_lock_nobody_out(tmp_path: Path) -> None:
+    """ABUSE 20: who shares an address with somebody who guesses is let in all the same."""
+    right, wrong = given(tmp_path / "data", "read"), f"kgs_abcdefgh_{'A' * 43}"
+    with serving(tmp_path / "data", trusted_proxies="127.0.0.1", indexes=False) as running:
+
+        def status(text: str) -> int:
+            return client.get("/api/memory", headers={"x-forwarded-for": FAR, **bearer(text)}).status_code
+
+        with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
+            statuses = [status(wrong) for _ in range(2 * int(FAILURES_AT_ONCE))]
+            assert (statuses[0], statuses.count(429) > 0) == (401, True)
+            assert status(right) == 200
+
+
+def test_who_comes_without_a_key_is_counted(tmp_path: Path) -> None:
+    given(tmp_path / "data", "read")
+    with (
+        serving(tmp_path / "data", trusted_proxies="127.0.0.1", rate_limit=0.01, indexes=False) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE) as client,
+    ):
+        statuses = [client.get("/api/memory", headers={"x-forwarded-for": FAR}).status_code for _ in range(3)]
+        assert statuses == [401, 429, 429]
+        assert client.get("/api/memory", headers={"x-forwarded-for": "192.0.2.8"}).status_code == 401
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that believes this machine about who its clients are, and gives each 20 requests at once."""
+    data = tmp_path_factory.mktemp("proxied") / "data"
+    options = {"trusted_proxies": "127.0.0.1, 10.0.0.0/8", "allowed_hosts": "graph.example", "rate_limit": 0.01}
+    options["insecure_no_auth"] = True
+    with serving(data, **options, indexes=False) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", ["/health", "/api/memory/none/events", "/mcp", "/docs", "/nothing"])
+@pytest.mark.abuse(18)
+def test_abuse_18_rate_exceeded(proxied: Served, path: str) -> None:
+    """ABUSE 18: one more → 429 with Retry-After, whatever is asked for; others are served."""
+    headers = {"x-forwarded-for": f"192.0.2.{1 + len(path)}"}
+    with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
+        assert client.get(path, headers=headers).status_code != 429
+        answer = client.get(path, headers=headers)
+        refusal(answer, 429)
+        assert 1 <= int(answer.headers["retry-after"]) <= 100
+        accepted(client.get("/health", headers={"x-forwarded-for": f"192.0.2.{100 + len(path)}"}))
+        accepted(client.get("/health"))
+
+
+def test_local_clients_are_not_limited(proxied: Served) -> None:
+    with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
+        assert {client.get("/health").status_code for _ in range(50)} == {200}
+
+
+def test_what_a_client_says_of_itself_is_not_believed(proxied: Served) -> None:
+    """The last address that is no proxy's counts: what stands before it was sent by the client."""
+    with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
+        for number in range(3):
+            headers = {"x-forwarded-for": f"198.51.100.{number}, 192.0.2.200, 10.1.2.3"}
+            assert client.get("/health", headers=headers).status_code == (429 if number else 200)
+
+
+def test_names_that_a_proxy_passes_on(proxied: Served) -> None:
+    for host, status in (("graph.example", 200), ("graph.example:443", 200), ("evil.example", 421)):
+        assert httpx.get(f"{proxied.url}/health", headers={"host": host}).status_code == status
+
+
+@pytest.mark.abuse(18)
+def test_abuse_18_a_rate_that_comes_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """ABUSE 18: who waits as long as told is served again."""
+    data = tmp_path_factory.mktemp("rate") / "data"
+    with serving(data, trusted_proxies="127.0.0.1", rate_limit=0.5, insecure_no_auth=True, indexes=False) as slow:
+        headers = {"x-forwarded-for": FAR}
+        with httpx.Client(base_url=slow.url, headers=headers, timeout=PATIENCE) as client:
+            accepted(client.get("/health"))
+            answer = client.get("/health")
+            if answer.status_code != 429:  # this machine took two seconds for the first one
+                return
+            time.sleep(int(answer.headers["retry-after"]))
+            accepted(client.get("/health"))
+
+
+def test_programs_get_a_generous_rate_by_default() -> None:
+    assert Settings().rate_limit >= 100
+
+
+@pytest.mark.parametrize(
+    ("peer", "header", "client"),
+    [
+        ("127.0.0.1", "192.0.2.1", "192.0.2.1"),
+        ("127.0.0.1", "192.0.2.1:4711", "192.0.2.1"),
+        ("127.0.0.1", "[2001:db8::1]:4711", "2001:db8::1"),
+        ("127.0.0.1", "2001:db8::1", "2001:db8::1"),
+        ("127.0.0.1", "::ffff:192.0.2.1", "192.0.2.1"),
+        ("127.0.0.1", "192.0.2.1, 10.0.0.1", "192.0.2.1"),
+        ("127.0.0.1", "192.0.2.9, 192.0.2.1, 10.0.0.1,10.0.0.2", "192.0.2.1"),
+        ("127.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ("127.0.0.1", "unknown", "127.0.0.1"),
+        ("127.0.0.1", "192.0.2.1, garbage", "127.0.0.1"),
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("192.0.2.1", "192.0.2.5", "192.0.2.1"),
+        ("::ffff:127.0.0.1", "192.0.2.5", "192.0.2.5"),
+    ],
+)
+def test_who_the_client_is(peer: str, header: str, client: str) -> None:
+    proxies = Proxies.parse("127.0.0.1,10.0.0.0/8")
+    assert proxies.client(peer, [(b"host", b"x"), (b"x-forwarded-for", header.encode())]) == client
+    assert Proxies.parse("").client(peer, [(b"x-forwarded-for", header.encode())]) == peer
+
+
+def test_two_headers_are_one_list() -> None:
+    proxies = Proxies.parse("127.0.0.1")
+    headers = [(b"x-forwarded-for", b"192.0.2.9"), (b"x-forwarded-for", b"192.0.2.1")]
+    assert proxies.client("127.0.0.1", headers) == "192.0.2.1"
+
+
+@pytest.mark.parametrize("text", ["localhost", "10.0.0.1/8", "1.2.3", "*"])
+def test_what_is_no_proxy_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(InvalidInput, match="--trusted-proxies"):
+        Proxies.parse(text)

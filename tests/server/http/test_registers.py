@@ -1,0 +1,34 @@
+"""Single keys over all faces at once, as `bench.linearizability` does it for longer, while bases are folded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from bench.register_clients import Site, beginning, visitors
+from kgserve.storage.rows.view import FoldLimits
+from tests.server.http.serving import accepted, serving
+
+OPERATIONS = 200
+
+
+def test_each_key_is_linearizable_over_all_faces(tmp_path: Path) -> None:
+    site = Site("registers", seed=1, most=OPERATIONS)
+    with serving(tmp_path) as served:
+        with httpx.Client(base_url=served.url, timeout=30) as http:
+            accepted(http.put(f"/api/memory/{site.store}", json={"conflict_policy": "manual"}), 201)
+            accepted(http.post(f"/api/memory/{site.store}/inject", content=beginning()))
+        with served.pool.lease(site.store) as store:
+            store.rows.limits = FoldLimits(rows=20)
+            asyncio.run(_visited(site, served.url))
+            assert store.rows.folds > 0
+    assert site.violations() == []
+    assert {face for face, _, _ in site.counts} == {"REST", "MCP"}
+
+
+async def _visited(site: Site, url: str) -> None:
+    site.begins(url)
+    clients = [asyncio.create_task(each.stay()) for each in visitors(site, rest_clients=3, modes=("auto", "legacy"))]
+    await asyncio.gather(*clients)

@@ -1,0 +1,123 @@
+"""What other threads leave for the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from kgserve.graph.handle import Callers
+from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server.http.connection import AT_ONCE, PAUSE_SECONDS, Rounds
+
+MANY = 10 * AT_ONCE
+alone = Callers().has_others
+
+
+async def rounds_made() -> None:
+    """Once all calls that were left so far are made, or could have been."""
+    for _ in range(MANY):
+        await asyncio.sleep(0)
+
+
+def left(rounds: Rounds, done: list[str], caller: str, count: int) -> None:
+    """Leave calls, from another thread."""
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(count):
+            other.submit(rounds.soon, caller, lambda: done.append(caller)).result()
+
+
+def test_callers_take_turns() -> None:
+    async def told() -> list[str]:
+        rounds, done = Rounds(alone), list[str]()
+        rounds.begin()
+        left(rounds, done, "greedy", MANY)
+        left(rounds, done, "modest", 2)
+        await rounds_made()
+        return done
+
+    assert asyncio.run(told())[:5] == ["greedy", "modest", "greedy", "modest", "greedy"]
+
+
+def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
+    async def told() -> tuple[list[str], float]:
+        callers, done = Callers(), list[str]()
+        callers.asks("modest")
+        rounds, loop = Rounds(callers.has_others), asyncio.get_running_loop()
+        rounds.begin()
+        left(rounds, done, "greedy", MANY)
+        began = loop.time()
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert 0 < len(done) <= 2 * AT_ONCE
+        asker.set("greedy")
+        future = Future[int]()
+        result = asyncio.ensure_future(rounds.result(future))
+        await asyncio.sleep(0)
+        future.set_result(1)
+        await result
+        done.append("a result")
+        while len(done) <= MANY:  # noqa: ASYNC110  # for all of them, however long it takes
+            await asyncio.sleep(PAUSE_SECONDS)
+        return done, loop.time() - began
+
+    done, seconds = asyncio.run(told())
+    assert done.index("a result") < MANY
+    assert seconds > (MANY / AT_ONCE - 2) * PAUSE_SECONDS
+
+
+def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
+    async def found() -> tuple[int, int]:
+        rounds, done, seen = Rounds(alone), list[str](), list[int]()
+        rounds.begin()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(ours, lambda: seen.append(len(done)))
+            left(rounds, done, "greedy", MANY)
+            theirs.send(b"x")
+            await rounds_made()
+            loop.remove_reader(ours)
+        return seen[0], len(done)
+
+    first, every = asyncio.run(found())
+    assert (first <= AT_ONCE, every) == (True, MANY)
+
+
+def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
+    async def told() -> None:
+        rounds, good, bad = Rounds(alone), Future[int](), Future[int]()
+        asker.set("someone")
+        left_early = asyncio.ensure_future(rounds.result(good))
+        stays, fails = asyncio.ensure_future(rounds.result(good)), asyncio.ensure_future(rounds.result(bad))
+        await asyncio.sleep(0)
+        left_early.cancel()
+        await asyncio.gather(left_early, return_exceptions=True)
+        assert not good.cancelled()
+        good.set_result(1)
+        bad.set_exception(ValueError("so it is"))
+        assert await stays == 1
+        with pytest.raises(ValueError, match="so it is"):
+            await fails
+        assert await rounds.result(good) == 1
+
+    asyncio.run(told())
+
+
+def test_what_is_left_for_a_loop_that_has_ended_is_let_be_and_another_goes_on() -> None:
+    rounds, done = Rounds(alone), list[str]()
+
+    async def begun() -> None:
+        rounds.begin()
+
+    async def told() -> None:
+        rounds.begin()
+        left(rounds, done, "told", 2)
+        await rounds_made()
+
+    asyncio.run(begun())
+    left(rounds, done, "late", 2)
+    asyncio.run(told())
+    assert done == ["told", "told"]

@@ -1,0 +1,138 @@
+"""Requests made up from the API description: none may be answered with a 5xx or with what is not described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import requests
+import schemathesis
+from litestar import Litestar
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from kgserve.api.operation import KEY, Operation
+from kgserve.server.http.openapi import describe
+from kgserve.server.http.routes import ROUTES
+from tests.fuzzing import examples, is_thorough
+from tests.internals import assert_no_internals
+from tests.platform.access.keys import bearer, given
+from tests.server.http.serving import Served, serving
+
+
+@schemathesis.serializer("application/x-ndjson")
+def ndjson(_: schemathesis.SerializationContext, value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+description = msgspec.json.decode(describe(Litestar(ROUTES, openapi_config=None)))
+# What is too long may be refused for its length before anybody looks at what is wrong with it.
+REJECTED = ["400", "401", "403", "404", "405", "409", "410", "413", "414", "415", "429", "431", "503"]
+# Each worker process makes up the cases that cover the description before its first test: 2,800 of them, in 10 s.
+CONFIG = {
+    "checks": {"negative_data_rejection": {"expected-statuses": REJECTED}},
+    "phases": {"coverage": {"enabled": is_thorough()}},
+}
+# The examples of the description are tried above them; who may call an operation depends on none of them.
+ROLES = {"phases": {"coverage": {"enabled": False}, "examples": {"enabled": is_thorough()}}}
+schema = schemathesis.openapi.from_dict(description, config=SchemathesisConfig.from_dict(CONFIG)).exclude(
+    path_regex="/events$"  # an event stream has no end
+)
+made_up = schemathesis.openapi.from_dict(description, config=SchemathesisConfig.from_dict(ROLES)).exclude(
+    path_regex="/events$"
+)
+PUBLIC = {"health", "ready", "docs"}
+ABOUT_ITSELF = {"openapi", "openapi30", "docs"}  # they may name what the program is made of
+CALLERS = {"nobody": "", "reader": "read", "writer": "write", "administrator": "admin", "stranger": "admin"}
+ALLOWED = {
+    "read": {"reader", "writer", "administrator"},
+    "write": {"writer", "administrator"},
+    "admin": {"administrator"},
+}
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[requests.Session]:
+    """One connection for all requests: a new one for each costs more than most of them."""
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+@schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
+@examples(2, times=150)
+def test_every_operation_keeps_its_description(
+    case: schemathesis.Case[Any], served: Served, connection: requests.Session
+) -> None:
+    # What no schema says may be refused: a new node without a type, a cursor that no page gave, 513 bytes of UTF-8.
+    excluded = [positive_data_acceptance]
+    if case.path.endswith("/import"):  # any text is taken: wrong lines are listed in the answer
+        excluded.append(negative_data_rejection)
+    case.call_and_validate(base_url=served.url, excluded_checks=excluded, session=connection)
+
+
+@pytest.fixture(scope="module")
+def operations() -> dict[str, Operation]:
+    """All operations by their ids."""
+    app = Litestar(ROUTES, openapi_config=None)
+    handlers = [handler for route in app.routes for handler in getattr(route, "route_handlers", ())]
+    found: list[Operation] = [handler.opt[KEY] for handler in handlers if KEY in handler.opt]
+    return {operation.id: operation for operation in found}
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that asks for keys."""
+    with serving(tmp_path_factory.mktemp("keyed") / "data", rate_limit=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keys(keyed: Served) -> dict[str, dict[str, str]]:
+    """The headers of each caller."""
+    stores = {"stranger": ["elsewhere-*"]}
+    return {
+        name: bearer(given(keyed.data, role, stores.get(name, ["*"]), name)) if role else {}  # pyright: ignore[reportArgumentType]
+        for name, role in CALLERS.items()
+    }
+
+
+# Hypothesis warns when a failing or rejected request is long to print; long requests are what is asked for.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@made_up.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
+@examples(1, times=40)
+def test_every_caller_gets_what_the_role_allows(
+    case: schemathesis.Case[Any],
+    keyed: Served,
+    keys: dict[str, dict[str, str]],
+    operations: dict[str, Operation],
+    connection: requests.Session,
+) -> None:
+    operation = operations[case.operation.definition.raw["operationId"]]
+    for name, headers in keys.items():
+        answer = case.call(base_url=keyed.url, headers=headers, session=connection)
+        asked = f"{name}: {case.method} {case.formatted_path}: {answer.status_code} {answer.text[:300]}"
+        assert answer.status_code < 500, asked
+        assert_role(name, operation, answer.status_code, asked, of_store="{store}" in case.path)
+        if operation.id not in ABOUT_ITSELF:
+            assert_no_internals(answer.content.decode(errors="replace"), keyed.data)
+
+
+def assert_role(caller: str, operation: Operation, status: int, asked: str, *, of_store: bool) -> None:
+    """Who has no key gets 401, a lesser role 403, and a store is there only for those who may see it."""
+    if status in {405, 414}:  # another method than the operation's, a long address: refused before anybody is asked
+        return
+    if operation.id in PUBLIC:
+        assert status not in {401, 403}, asked
+    elif caller == "nobody":
+        assert status == 401, asked
+    elif status == 400 and "Kgserve-Store: a store's name is" in asked:
+        return  # what no store can be called is nobody's
+    elif caller == "stranger":
+        assert status in {400, 404, 405} or not of_store, asked
+    elif caller not in ALLOWED[operation.role]:
+        assert status == 403, asked
+    else:
+        assert status != 401, asked

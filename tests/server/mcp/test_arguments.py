@@ -1,0 +1,237 @@
+"""Arguments that are nearly right are put right with a note; of the others every fault is named, with a way out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.mcp_mistakes import MISTAKES, RIGHT, made
+from kgserve.platform.errors import InvalidInput, NoStore
+from kgserve.server.mcp.arguments import explained, listed, read_arguments, store_named, store_of
+from kgserve.server.mcp.calls import TOOLS
+from kgserve.server.mcp.memory_tools import Recall
+from kgserve.server.mcp.present import Reply
+from kgserve.server.mcp.schemas import (
+    Context,
+    GetEntity,
+    Inject,
+    ListEntities,
+    PutNode,
+    QueryCypher,
+    Search,
+    SearchBatch,
+    Traverse,
+)
+from kgserve.server.mcp.store_tools import DescribeStore
+from tests.cli.running import Running
+from tests.server.mcp.talking import Mode, call, refusal, text_of
+
+NODE = {"id": "a", "type": "t"}
+EDGE = {"from": "a", "to": "b", "relation_type": "r"}
+
+
+def read(into: type[msgspec.Struct], **given: Any) -> tuple[Any, list[str]]:
+    notes: list[str] = []
+    return msgspec.to_builtins(read_arguments(given, into, notes)), notes
+
+
+def faults(into: type[msgspec.Struct], **given: Any) -> list[str]:
+    with pytest.raises(InvalidInput) as refused:
+        read_arguments(given, into, [])
+    return explained(refused.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("into", "sent", "meant"),
+    [
+        (GetEntity, {"store": "s", "name": "a"}, {"index": "s", "id": "a"}),
+        (GetEntity, {"Index": "s", "nodeId": "a"}, {"index": "s", "id": "a"}),
+        (GetEntity, {"id": 42, "version": "3"}, {"id": "42", "version": 3}),
+        (GetEntity, {"id": "a", "version": 3.0}, {"id": "a", "version": 3}),
+        (GetEntity, {"id": "a", "as_of": "now"}, {"id": "a"}),
+        (GetEntity, {"id": "a", "version": "", "detail": "", "content_offset": "", "direction": ""}, {"id": "a"}),
+        (ListEntities, {"types": "", "attributes": "", "limit": "", "ids": "", "count": ""}, {}),
+        (Inject, {"nodes": [NODE | {"attributes": "", "tags": ""}], "edges": ""}, {"nodes": [NODE]}),
+        (Inject, {"edges": [EDGE | {"weight": "", "ordinal": ""}]}, {"edges": [EDGE]}),
+        (GetEntity, {"id": "a", "as_of": "2026-11-16T10:30:00"}, {"id": "a", "as_of": "2026-11-16T10:30:00Z"}),
+        (Recall, {"query": "q", "after": "2026-11-16"}, {"query": "q", "after": "2026-11-16T00:00:00Z"}),
+        (
+            Recall,
+            {"query": "q", "before_date": "2026-11-16T10:30:00", "memory_types": ["fact"], "entity_name": "Ann"},
+            {"query": "q", "before": "2026-11-16T10:30:00Z", "types": ["fact"], "entity": "Ann"},
+        ),
+        (GetEntity, {"id": "a", "valid_at": "2026-11-16"}, {"id": "a", "valid_at": "2026-11-16T00:00:00Z"}),
+        (
+            GetEntity,
+            {"id": "a", "valid_at": "2026-11-16 10:30+0200"},
+            {"id": "a", "valid_at": "2026-11-16T10:30:00+02:00"},
+        ),
+        (Search, {"query": "q", "start_id": ""}, {"query": "q"}),
+        (Traverse, {"id": "a", "direction": "BOTH"}, {"start_id": "a", "direction": "both"}),
+        (Traverse, {"start_id": "a", "relation_type": "r"}, {"start_id": "a", "relation_types": ["r"]}),
+        (Search, {"query": "q", "types": '["t"]'}, {"query": "q", "types": ["t"]}),
+        (Search, {"query": "q", "type": "t", "top_k": "7"}, {"query": "q", "types": ["t"], "limit": 7}),
+        (SearchBatch, {"queries": ["q", "r"]}, {"queries": [{"query": "q"}, {"query": "r"}]}),
+        (ListEntities, {"compact": "False"}, {"compact": False}),
+        (Inject, {"nodes": '[{"name": "a", "kind": "t"}]'}, {"nodes": [NODE]}),
+        (
+            Inject,
+            {"nodes": NODE, "edges": ['{"source": "a", "target": "b", "type": "r"}']},
+            {"nodes": [NODE], "edges": [EDGE]},
+        ),
+        (Inject, {"entities": [NODE], "relations": [EDGE]}, {"nodes": [NODE], "edges": [EDGE]}),
+        (Inject, {"edges": [EDGE | {"weight": "0.5"}]}, {"edges": [EDGE | {"weight": 0.5}]}),
+        (
+            Inject,
+            {"nodes": [NODE | {"valid_from": "2026-11-16"}]},
+            {"nodes": [NODE | {"valid_from": "2026-11-16T00:00:00Z"}]},
+        ),
+        (Inject, {"nodes": [NODE | {"attributes": '{"x": [1]}'}]}, {"nodes": [NODE | {"attributes": {"x": [1]}}]}),
+        (PutNode, {"name": "a", "Type": "t", "metadata": {}}, {"id": "a", "type": "t", "metadata": {}}),
+        (
+            QueryCypher,
+            {"query": "q", "params": '{"x": 1}', "limit": 5},
+            {"query": "q", "params": {"x": 1}, "max_rows": 5},
+        ),
+    ],
+)
+def test_what_can_mean_one_thing_is_put_right_with_a_note(
+    into: type[msgspec.Struct], sent: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    taken, notes = read(into, **sent)
+    assert (taken, []) == read(into, **meant)
+    assert notes
+    assert all(re.match(r"[\w.\[\]]+: ", note) for note in notes)
+
+
+@pytest.mark.parametrize("tool", RIGHT)
+def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
+    arguments = {"index": "s"} | RIGHT[tool] if tool != "list_stores" else {}
+    assert read(TOOLS[tool].arguments, **arguments)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("into", "sent", "said"),
+    [
+        (Recall, {"query": "q", "after": "last week"}, "after: "),
+        (Inject, {"nodes": [{"id": ""}]}, "nodes[0].id: must not be empty"),
+        (
+            GetEntity,
+            {"id": "a", "name": "b"},
+            "name: is another word for `id`, which says something else; leave it out",
+        ),
+        (GetEntity, {"id": "a", "verzion": 1}, "verzion: unknown field (did you mean `version`?); there are "),
+        (GetEntity, {}, 'id: is required; for example "alice"'),
+        (GetEntity, {"id": ["a"]}, 'id: expected text, got a list; for example "a"'),
+        (GetEntity, {"id": "a", "valid_at": "2026-02-30"}, 'valid_at: "2026-02-30" is no RFC 3339 time; for '),
+        (GetEntity, {"id": "a", "valid_at": 1763251200}, "valid_at: expected text, got 1763251200; for example"),
+        (GetEntity, {"id": "a", "version": "latest"}, 'version: expected a whole number, got "latest"; for example 1'),
+        (Traverse, {"start_id": "a", "depth": 11}, "depth: must be at most 10"),
+        (
+            Traverse,
+            {"start_id": "a", "direction": "out"},
+            'direction: "out" is none of "both", "incoming", "outgoing"; did you mean "outgoing"?',
+        ),
+        (Traverse, {"start_id": "a", "type": "t"}, "type: unknown field"),
+        (Search, {"query": "q", "types": "a, b"}, 'types: expected a list, got "a, b"; for example ["a", "b"]'),
+        (Context, {"query": ""}, "query: must not be empty"),
+        (Search, {"query": "q", "id": "a"}, "id: unknown field"),
+        (ListEntities, {"compact": "yes"}, 'compact: expected true or false, got "yes"; for example true'),
+        (
+            Inject,
+            {"nodes": ["a"]},
+            'nodes[0]: expected an object, got "a"; for example {"id": "alice", "type": "person"}',
+        ),
+        (
+            Inject,
+            {"nodes": [NODE | {"age": 3}]},
+            'nodes[0].age: unknown field (what is your own goes into `attributes`: {"age": 3})',
+        ),
+        (Inject, {"nodes": '[{"id": 1'}, "nodes: expected a list, got"),
+        (DescribeStore, {"name": "s"}, "name: unknown field (did you mean `index`?)"),
+    ],
+)
+def test_what_could_mean_two_things_is_refused_with_a_way_out(
+    into: type[msgspec.Struct], sent: dict[str, Any], said: str
+) -> None:
+    [line] = faults(into, **sent)
+    assert line.startswith(said)
+
+
+def test_every_fault_is_named_and_many_alike_once() -> None:
+    nodes = [{"type": "t", "colour": "red"}, *({"id": f"n{number}", "tags": 5} for number in range(7))]
+    found = faults(Inject, nodes=nodes, edges=[EDGE | {"weight": "high"}], indexx="s")
+    assert [line.partition(": ")[0] for line in found] == [
+        *("indexx", "nodes[0].colour", "nodes[0].id", "nodes[1].tags", "edges[0].weight")
+    ]
+    assert found[3].endswith("(and 6 more like it)")
+
+
+def test_faults_and_notes_are_bounded() -> None:
+    fields = [{f"field_{number}": number} for number in range(10_000)]
+    assert len(faults(Inject, nodes=fields)) <= 20
+    _, notes = read(Inject, nodes=[{"name": f"n{number}", "kind": "t"} for number in range(10_000)])
+    assert notes == [
+        "nodes[0].kind: taken as `type` (and 9,999 more like it)",
+        "nodes[0].name: taken as `id` (and 9,999 more like it)",
+    ]
+
+
+def test_json_text_may_not_carry_what_json_does_not_know() -> None:
+    assert faults(Inject, nodes='[{"id": "a", "attributes": {"x": NaN}}]')
+    assert faults(Inject, nodes='[{"id": "\\ud800"}]')
+    assert faults(Inject, nodes="[" * 100_000)
+
+
+def test_the_stores_are_named_nearest_first_and_not_all() -> None:
+    names = [f"store-{number:02}" for number in range(30)] + ["project"]
+    said = explained(NoStore("projekt"), lambda: names)
+    assert said.startswith("there is no store 'projekt'; there are \"project\", ")
+    assert said.endswith(" and 21 more")
+    assert explained(NoStore("a")) == "there is no store 'a', nor any other"
+    with pytest.raises(InvalidInput, match='list_stores names them: "project"'):
+        store_of(msgspec.UNSET, None, lambda: ["project"])
+    assert listed("", []) == ""
+
+
+def test_the_store_that_is_on_record_is_the_one_that_is_meant() -> None:
+    assert [store_named(given) for given in ({"index": "a"}, {"store": "a"}, {"Store": "a"}, {"name": "a"}, {})] == [
+        *("a", "a", "a", None, None)
+    ]
+
+
+def test_notes_are_in_the_text_and_in_the_values() -> None:
+    text, values = Reply('Done in "s".', {"ok": True}).said("s", ["limit: taken"])
+    assert text == 'Done in "s".\nNote: limit: taken'
+    assert values == {"store": "s", "ok": True, "notes": ["limit: taken"]}
+
+
+def test_whoever_follows_the_message_blindly_gets_by(server: Running) -> None:
+    done = asyncio.run(made(server.url, MISTAKES[::7]))
+    assert [each for each in done if each.outcome == "no"] == []
+    assert {each.outcome for each in done} == {"taken", "one more call"}
+
+
+def test_an_error_names_the_stores_and_an_answer_what_was_put_right(server: Running, mode: Mode, store: str) -> None:
+    call(server.url, mode, "inject_knowledge_graph", store=store, nodes=NODE)
+    found = call(server.url, mode, "get_entity", index=store, name="a")
+    assert "\nNote: name: taken as `id`\n" in text_of(found)
+    assert found.structured_content["notes"] == ["name: taken as `id`"]
+    assert f'there are "{store}"' in refusal(server.url, mode, "get_entity", index=f"{store}x", id="a")
+
+
+def test_cypher_for_another_schema_is_told_of_this_one(server: Running, store: str) -> None:
+    call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[NODE])
+    query = "MATCH (p:Person)-[:KNOWS]->(:Person) WHERE p.name = 'x.y' RETURN p.name"
+    said = refusal(server.url, "auto", "query_cypher", index=store, query=query)
+    for instead in (
+        "write :Entity for :Person",
+        "write :RELATES_TO for :KNOWS",
+        "write id for name",
+        "nodes have id, ",
+    ):
+        assert instead in said

@@ -1,0 +1,187 @@
+"""The tools of an entity memory over a server: arguments and defaults, what is answered, and who may call what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client
+
+from kgserve.server.mcp.calls import SHARED_NAMES, called, chosen
+from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.values import MOST
+from tests.cli.running import Running
+from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of
+
+SET = "entity-memory"
+NO_DEFAULT = object()
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "store_memory": {
+        "content": NO_DEFAULT,
+        "memory_type": "observation",
+        "tags": [],
+        "confidence": 1.0,
+        "source": None,
+        "context": None,
+        "metadata": {},
+        "entity_names": [],
+    },
+    "recall_memories": {
+        "query": NO_DEFAULT,
+        "search_mode": "hybrid",
+        "memory_types": None,
+        "tags": None,
+        "min_confidence": 0.1,
+        "limit": 20,
+        "entity_name": None,
+    },
+    "create_entities": {"entities": NO_DEFAULT},
+    "create_relations": {"relations": NO_DEFAULT},
+    "delete_memories": dict.fromkeys(("memory_ids", "before_date", "min_confidence_below", "memory_types")),
+    "delete_entities": {"entity_names": NO_DEFAULT, "cascade_memories": False},
+    "delete_relations": {"relations": NO_DEFAULT},
+    "get_entity_graph": {"entity_name": NO_DEFAULT, "depth": 1, "min_strength": 0.0, "include_memories": True},
+    "consolidate_memories": {"similarity_threshold": 0.85, "guard": True, "dry_run": False},
+    "get_memory_stats": {},
+}
+READ_ONLY = {"recall_memories", "get_entity_graph", "get_memory_stats"}
+DESTRUCTIVE = {"delete_memories", "delete_entities", "delete_relations", "consolidate_memories"}
+
+
+class Agent:
+    """A client that asks for the set."""
+
+    def __init__(self, http: httpx.Client, store: str) -> None:
+        self._asks = Stateless(http)
+        self._store = store
+
+    def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = self._result(tool, arguments)
+        assert not result["isError"], result
+        assert len(result["content"][0]["text"]) <= MOST
+        return result["structuredContent"]
+
+    def refused(self, tool: str, **arguments: Any) -> str:
+        result = self._result(tool, arguments)
+        assert result["isError"], result
+        return result["content"][0]["text"]
+
+    def _result(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return self._asks.call(tool, arguments, kgserve_tools=SET, kgserve_store=self._store)
+
+
+@pytest.fixture
+def agent(bare: httpx.Client, store: str) -> Agent:
+    return Agent(bare, store)
+
+
+def test_they_are_listed_with_their_arguments_and_defaults(server: Running, mode: Mode) -> None:
+    async def listed(client: Client) -> Any:
+        return {tool.name: tool for tool in (await client.list_tools()).tools}
+
+    tools = talk(server.url, mode, listed, tools=SET)
+    assert set(tools) == set(ARGUMENTS)
+    for name, tool in tools.items():
+        schema = tool.input_schema
+        given = {
+            each: NO_DEFAULT if each in schema.get("required", ()) else said.get("default")
+            for each, said in schema.get("properties", {}).items()
+        }
+        assert given == ARGUMENTS[name], name
+        hints = tool.annotations
+        assert hints.read_only_hint is (name in READ_ONLY), name
+        assert hints.destructive_hint is (None if name in READ_ONLY else name in DESTRUCTIVE), name
+
+
+def test_names_that_two_sets_have(bare: httpx.Client) -> None:
+    assert {"create_entities", "create_relations", "delete_entities", "delete_relations"} == SHARED_NAMES
+    ours = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+    named = {"entities": [{"name": "Ann", "entity_type": "person"}]}
+    observed = {"entities": [{"name": "Ann", "entityType": "person", "observations": []}]}
+    assert called("create_entities", SET, observed) is ours["create_entities"]
+    assert called("create_entities", "graph", named) is ours["create_entities"]
+    for asked, given in (("graph", observed), ("", {}), ("memory-server", named)):
+        assert called("create_entities", asked, given) not in ours.values()
+    assert [tool for tool in chosen(SET) if tool.name in SHARED_NAMES] == [
+        ours[name] for name in ours if name in SHARED_NAMES
+    ]
+    refused = bare.post(f"/mcp?tools={SET},memory-server", json={}, headers={"accept": BOTH})
+    assert refused.status_code == 400
+    assert "both have create_entities" in refused.json()["detail"]
+
+
+def test_what_is_stored_is_recalled_and_told_what_it_met(agent: Agent) -> None:
+    made = agent("store_memory", content="Alice drinks tea in the morning", entity_names=["Alice"], tags=["habit"])
+    assert (made["outcome"], made["memory_type"], made["confidence"], made["entities"]) == (
+        *("created", "observation", 1.0),
+        ["Alice"],
+    )
+    again = agent("store_memory", content="Alice drinks tea in the morning")
+    assert (again["id"], again["outcome"]) == (made["id"], "duplicate")
+    [found] = agent("recall_memories", query="tea", entity_name="alice")["memories"]
+    assert (found["id"], found["content"], found["entities"]) == (made["id"], made["content"], ["Alice"])
+    assert found["score"] > 0
+    assert agent("recall_memories", query="tea", tags=["other"])["memories"] == []
+
+
+def test_entities_and_relations_by_name(agent: Agent) -> None:
+    made = agent("create_entities", entities=[{"name": "Alice", "entity_type": "person", "description": "Engineer"}])
+    assert made["entities"] == [
+        {"id": "Alice", "name": "Alice", "entity_type": "person", "description": "Engineer", "outcome": "created"}
+    ]
+    relation = {"source": "Alice", "target": "Web shop", "relation_type": "works_on"}
+    related = agent("create_relations", relations=[relation])
+    assert (related["relations"][0]["strength"], related["entities_created"]) == (0.5, ["Web shop"])
+    assert "create_entities says it" in related["hint"]
+    agent("store_memory", content="The shop opens at nine", entity_names=["web shop"])
+    graph = agent("get_entity_graph", entity_name="Alice")
+    assert [each["name"] for each in graph["nodes"]] == ["Alice", "Web shop"]
+    assert [each["content"] for each in graph["nodes"][1]["memories"]] == ["The shop opens at nine"]
+    assert graph["edges"][0]["relation_type"] == "works_on"
+    assert agent("delete_relations", relations=[relation, relation | {"target": "Bob"}])["deleted"] == 1
+    gone = agent("delete_entities", entity_names=["Web shop", "Nobody"], cascade_memories=True)
+    assert (gone["deleted"], gone["memories_deleted"], gone["missing"]) == (1, 1, ["Nobody"])
+    assert "Nobody" in agent.refused("get_entity_graph", entity_name="Nobody")
+
+
+def test_nothing_is_deleted_by_accident(agent: Agent) -> None:
+    kept = agent("store_memory", content="Something to keep")
+    for given in ({}, {"memory_ids": []}):
+        assert "at least one filter" in agent.refused("delete_memories", **given)
+    old = agent("store_memory", content="Something to delete", memory_type="error")
+    assert agent("delete_memories", memory_types=["error"])["ids"] == [old["id"]]
+    assert [each["id"] for each in agent("recall_memories", query="something")["memories"]] == [kept["id"]]
+
+
+def test_consolidation_by_dry_run_and_for_good(agent: Agent) -> None:
+    for tag in ("a", "b"):
+        agent("store_memory", content="The shop opens at nine", memory_type=f"kind {tag}")
+    report = agent("consolidate_memories", dry_run=True)
+    assert (report["dry_run"], report["memories_deleted"]) == (True, 0)
+    done = agent("consolidate_memories", guard=False)
+    assert (done["clusters_found"], done["near_checked"]) == (0, False)
+    assert "only the wording was compared" in done["hint"]
+
+
+def test_answers_keep_to_their_size(agent: Agent) -> None:
+    for number in range(40):
+        agent("store_memory", content=f"Report {number}: {'word ' * 400}", metadata={"n": number})
+    found = agent("recall_memories", query="report word", limit=100)
+    assert 0 < len(found["memories"]) < 40
+    assert "lower limit" in found["more"]
+
+
+def test_the_default_store_is_empty_until_something_is_stored(agent: Agent) -> None:
+    found = agent("recall_memories", query="anything")
+    assert found["memories"] == []
+    assert "store_memory makes the store" in found["hint"]
+    assert agent("get_entity_graph", entity_name="Alice")["nodes"] == []
+
+
+def test_what_is_not_listed_can_be_called(server: Running, mode: Mode, store: str) -> None:
+    async def conversation(client: Client) -> Any:
+        await client.call_tool("store_memory", {"index": store, "content": "Tea is served at four"})
+        return await client.call_tool("recall_memories", {"index": store, "query": "tea"})
+
+    assert "Tea is served at four" in text_of(talk(server.url, mode, conversation, tools="graph"))

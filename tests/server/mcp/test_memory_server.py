@@ -1,0 +1,144 @@
+"""The memory server's tools over our stores: what the official one has no occasion for."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from kgserve.graph.compat.memory_server import ROOM
+from tests.cli.running import Running
+from tests.server.mcp.talking import MODES, Mode, Stateless, call, refusal, text_of
+
+ANN = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
+
+
+def test_both_vocabularies_mean_the_same(server: Running, mode: Mode, store: str) -> None:
+    call(server.url, mode, "create_entities", index=store, entities=[ANN])
+    node = {"id": "Ann", "attributes": {"status": "here"}, "tags": ["x"]}
+    prose = {"id": "note", "type": "note", "content": "First.\n\nSecond."}
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[node, prose])
+    added = [{"entityName": name, "contents": ["Third.", "likes tea"]} for name in ("Ann", "note")]
+    values = call(server.url, mode, "add_observations", index=store, observations=added).structured_content
+    assert [each["addedObservations"] for each in values["results"]] == [["Third."], ["Third.", "likes tea"]]
+    found = call(server.url, mode, "search_nodes", index=store, query="third").structured_content
+    assert {each["name"]: each["observations"] for each in found["entities"]} == {
+        "Ann": ["likes tea", "Third."],
+        "note": ["First.", "Second.", "Third.", "likes tea"],
+    }
+    with httpx.Client(base_url=f"{server.url}/api/memory/{store}") as rest:
+        ann, note = (rest.get(f"/nodes/{name}").json()["node"] for name in ("Ann", "note"))
+    assert (ann["attributes"], ann["tags"], ann["content"]) == ({"status": "here"}, ["x"], "likes tea\nThird.")
+    assert note["content"] == "First.\n\nSecond.\nThird.\nlikes tea"
+
+
+def test_nobodys_observation_is_lost(server: Running, store: str) -> None:
+    call(server.url, MODES[0], "create_entities", index=store, entities=[ANN])
+
+    def add(number: int) -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as bare:
+            for place in range(25):
+                added = [{"entityName": "Ann", "contents": [f"said by {number}: {place}"]}]
+                assert not Stateless(bare).call("add_observations", {"index": store, "observations": added})["isError"]
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(8)))
+    [entity] = call(server.url, MODES[0], "open_nodes", index=store, names=["Ann"]).structured_content["entities"]
+    assert len(entity["observations"]) == len(set(entity["observations"])) == 201
+
+
+def test_a_large_graph_comes_in_pages(server: Running, mode: Mode, store: str) -> None:
+    entities = [{"name": f"e{n:04}", "entityType": "t", "observations": [f"fact {n} " * 10]} for n in range(900)]
+    relations = [{"from": "e0003", "to": each["name"], "relationType": "knows"} for each in entities]
+    call(server.url, mode, "create_entities", index=store, entities=entities)
+    call(server.url, mode, "create_relations", index=store, relations=relations[:300])
+    found: dict[str, list[Any]] = {"entities": [], "relations": []}
+    after, pages = "", 0
+    while pages == 0 or after:
+        result = call(server.url, mode, "read_graph", index=store, after=after)
+        assert len(text_of(result)) < ROOM + 1_000
+        values = msgspec.json.decode(text_of(result))
+        assert values == result.structured_content
+        found["entities"] += values["entities"]
+        found["relations"] += values["relations"]
+        after = values["entities"][-1]["name"] if "more" in values else ""
+        assert not after or f'read_graph with after "{after}"' in values["more"]
+        pages += 1
+    assert found["entities"] == entities
+    assert sorted(each["to"] for each in found["relations"]) == sorted(each["to"] for each in relations[:300])
+    many = call(server.url, mode, "open_nodes", index=store, names=[each["name"] for each in entities])
+    assert "left out for their size" in many.structured_content["more"]
+    hub = call(server.url, mode, "open_nodes", index=store, names=["e0003"]).structured_content
+    assert len(hub["relations"]) == 300
+
+
+def test_a_long_entity_is_cut_and_can_be_read_on(server: Running, mode: Mode, store: str) -> None:
+    observations = [f"observation {number}, as long as they often are" for number in range(10_000)]
+    call(server.url, mode, "create_entities", index=store, entities=[{**ANN, "observations": observations}])
+    values = call(server.url, mode, "read_graph", index=store).structured_content
+    [entity] = values["entities"]
+    count = len(entity["observations"])
+    assert 100 < count < 1_000
+    assert entity["observations"] == observations[:count]
+    offset = int(values["more"].partition("content_offset ")[2].split()[0])
+    rest = call(server.url, mode, "get_entity", index=store, id="Ann", content_offset=offset + 1).structured_content
+    assert rest["node"]["content"].startswith(observations[count])
+    more = [{"entityName": "Ann", "contents": ["x" * 1_000_000]}]
+    assert "more than 1048576 bytes" in refusal(server.url, mode, "add_observations", index=store, observations=more)
+
+
+def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
+    for tool, arguments in (("read_graph", {}), ("search_nodes", {"query": "tea"}), ("open_nodes", {"names": ["Ann"]})):
+        assert call(server.url, mode, tool, index=store, **arguments).structured_content == {
+            "entities": [],
+            "relations": [],
+        }
+    gone = call(server.url, mode, "delete_entities", index=store, entityNames=["Ann"])
+    assert text_of(gone) == "Entities deleted successfully"
+    assert text_of(call(server.url, mode, "add_observations", index=store, observations=[])) == "[]"
+    added = [{"entityName": "Ann", "contents": ["x"]}]
+    said = refusal(server.url, mode, "add_observations", index=store, observations=added)
+    assert said == "Entity with name Ann not found; create_entities makes it"
+    assert store not in [each["name"] for each in httpx.get(f"{server.url}/api/memory").json()["stores"]]
+
+
+def test_what_is_true_no_longer_is_not_shown(server: Running, mode: Mode, store: str) -> None:
+    bob = {"name": "Bob", "entityType": "person", "observations": []}
+    call(server.url, mode, "create_entities", index=store, entities=[ANN, bob])
+    knows = {"from": "Bob", "to": "Ann", "relationType": "knows"}
+    call(server.url, mode, "create_relations", index=store, relations=[knows])
+    call(server.url, mode, "retire_entity", index=store, id="Ann")
+    found = call(server.url, mode, "read_graph", index=store).structured_content
+    assert found == {"entities": [bob], "relations": []}
+
+
+def test_what_was_merged_is_what_it_has_come_to(server: Running, mode: Mode, store: str) -> None:
+    other = {"name": "Anne", "entityType": "person", "observations": ["rides a bike"]}
+    call(server.url, mode, "create_entities", index=store, entities=[ANN, other])
+    with httpx.Client(base_url=f"{server.url}/api/memory/{store}") as rest:
+        merged = rest.post("/nodes/Anne/merge", json={"into": "Ann"})
+        assert merged.status_code == 200, merged.text
+    before = call(server.url, mode, "open_nodes", index=store, names=["Ann"]).structured_content["entities"][0]
+    added = [{"entityName": "Anne", "contents": ["plays chess"]}]
+    call(server.url, mode, "add_observations", index=store, observations=added)
+    found = call(server.url, mode, "open_nodes", index=store, names=["Anne", "Ann"]).structured_content["entities"]
+    assert found == [{**before, "observations": [*before["observations"], "plays chess"]}]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "place"),
+    [
+        ("create_entities", {"entities": [{**ANN, "name": ""}]}, "entities[0].name: is empty"),
+        (
+            "create_relations",
+            {"relations": [{"from": "a", "to": "", "relationType": "r"}]},
+            "relations[0].to: is empty",
+        ),
+        ("create_entities", {"entities": [{"name": "a"}]}, "entities[0]"),
+    ],
+)
+def test_what_is_wrong_is_named(server: Running, store: str, tool: str, arguments: dict[str, Any], place: str) -> None:
+    assert place in refusal(server.url, MODES[0], tool, index=store, **arguments)

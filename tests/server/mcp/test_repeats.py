@@ -1,0 +1,109 @@
+"""Calls that are made again with the same id."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from kgserve.platform.idempotency import MadeCall
+from kgserve.server.mcp.calls import KEPT_OF_A_CALLER, Repeats, made_call
+from tests.cli.running import PATIENCE, Running, serving
+
+PREFIX = "io.modelcontextprotocol"
+STATELESS = "2026-07-28"
+META = {
+    f"{PREFIX}/protocolVersion": STATELESS,
+    f"{PREFIX}/clientCapabilities": {},
+    f"{PREFIX}/clientInfo": {"name": "test", "version": "1"},
+}
+
+
+def call(url: str, call_id: str, tool: str, age: float, **arguments: Any) -> dict[str, Any]:
+    """The result of a tool, called with an id; ``age`` is how long ago it was first."""
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": STATELESS,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool,
+        "Kgserve-Call": call_id,
+    } | ({"Kgserve-Call-Age": str(age)} if age else {})
+    params = {"name": tool, "arguments": arguments, "_meta": META}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    answer = httpx.post(f"{url}/mcp", json=message, headers=headers, timeout=30)
+    text = (
+        answer.text.partition("data: ")[2].partition("\n")[0]
+        if "event-stream" in answer.headers["content-type"]
+        else ""
+    )
+    return msgspec.json.decode(text or answer.content, type=dict[str, Any])["result"]
+
+
+def test_the_answer_is_that_of_the_first(server: Running, store: str) -> None:
+    node = {"kind": "letter", "content": "one"}
+    first = call(server.url, "call-0000-0000-0001", "put_node", 0, index=store, **node)
+    assert call(server.url, "call-0000-0000-0001", "put_node", 1, index=store, **node) == first
+    assert call(server.url, "call-0000-0000-0002", "put_node", 0, index=store, **node) != first
+    other = node | {"content": "two"}
+    assert call(server.url, "call-0000-0000-0001", "put_node", 0, index=store, **other) != first
+    assert httpx.get(f"{server.url}/api/memory/{store}/stats").json()["nodes"] == 3
+
+
+def test_it_is_done_once_though_the_server_was_killed_in_between(tmp_path: Path) -> None:
+    subgraph: dict[str, Any] = {
+        "nodes": [{"ref": "a", "kind": "letter"}, {"ref": "b", "kind": "letter"}],
+        "edges": [{"from_ref": "a", "to_ref": "b", "kind": "next"}],
+    }
+    answers: list[list[Any]] = []
+    for age in (0, 5):
+        with serving(tmp_path, "--embedding-provider", "hashing") as server:
+            put = call(server.url, "call-0000-0000-0003", "put_node", age, index="s", kind="letter", content="x")
+            many = call(server.url, "call-0000-0000-0004", "put_subgraph", age, index="s", **subgraph)
+            answers.append([put["structuredContent"]["node"]["id"], many["structuredContent"]["nodes"]])
+            stats = httpx.get(f"{server.url}/api/memory/s/stats").json()
+            assert (stats["nodes"], stats["edges"], stats["sequence"]) == (3, 1, 4)
+            server.process.kill()
+            server.process.wait(PATIENCE)
+    assert answers[0] == answers[1]
+
+
+def test_a_store_that_was_made_since_is_not_dropped(server: Running, store: str) -> None:
+    made = {"index": store, "nodes": [{"id": "a", "type": "letter"}], "edges": []}
+    call(server.url, "call-0000-0000-0005", "inject_knowledge_graph", 0, **made)
+    refused = call(server.url, "call-0000-0000-0006", "drop_store", 60, index=store, confirm=store)
+    assert refused["isError"] is True
+    assert "was made after this call" in refused["content"][0]["text"]
+    for number, age in ((7, 0), (8, 60)):
+        dropped = call(server.url, f"call-0000-0000-000{number}", "drop_store", age, index=store, confirm=store)
+        assert dropped["structuredContent"]["dropped"] == store
+
+
+@pytest.mark.parametrize("given", ["", "short", "x" * 200, "with a blank in it"])
+def test_what_is_no_id_is_none(given: str) -> None:
+    assert made_call({"kgserve-call": given}, "put_node", {}) is None
+    assert made_call({"kgserve-call": "x" * 16, "kgserve-call-age": "soon"}, "put_node", {}) is not None
+
+
+def test_a_caller_who_calls_often_is_forgotten_from_the_beginning_and_no_other() -> None:
+    done: list[int] = []
+
+    async def answer() -> int:
+        done.append(len(done))
+        return done[-1]
+
+    async def go() -> None:
+        repeats = Repeats()
+        assert await repeats.once("other", MadeCall("a"), answer) == 0
+        for number in range(KEPT_OF_A_CALLER + 2):
+            await repeats.once("often", MadeCall(f"{number}"), answer)
+        assert await repeats.once("other", MadeCall("a"), answer) == 0
+        before = len(done)
+        assert await repeats.once("often", MadeCall("5"), answer) < before
+        assert await repeats.once("often", MadeCall("0"), answer) == before
+        assert await repeats.once("often", None, answer) == before + 1
+
+    asyncio.run(go())

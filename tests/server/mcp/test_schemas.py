@@ -1,0 +1,76 @@
+"""What tools take, made of what requests take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from kgserve.platform.errors import InvalidInput
+from kgserve.server.mcp.arguments import read_arguments
+from kgserve.server.mcp.calls import TOOLS
+from kgserve.server.mcp.schemas import Arguments, as_request, input_schema, with_fields_of
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A request."""
+
+    id: str
+    as_of: int | None = None
+    weight: Annotated[float, msgspec.Meta(ge=0, description="How much")] | None = None
+    source: str = msgspec.field(default="", name="from")
+    names: list[str] = []
+    hidden: bool = True
+
+
+@with_fields_of(Request, "hidden")
+class Taken(Arguments, kw_only=True):
+    """Arguments."""
+
+    id: Annotated[str, msgspec.Meta(description="In words for agents")]
+    limit: int = 5
+
+
+def test_what_a_tool_does_not_say_is_as_in_the_request() -> None:
+    made = input_schema(Taken)
+    assert (made["type"], made["required"]) == ("object", ["id"])
+    assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
+    assert made["properties"]["id"]["description"] == "In words for agents"
+    assert made["properties"]["as_of"]["type"] == "string"
+    assert made["properties"]["weight"] == {"type": "number", "description": "How much"}
+    assert made["properties"]["from"] == {"type": "string"}
+
+
+KEYWORDS = {
+    *("type", "description", "enum", "default", "required", "maximum", "items", "properties"),
+    "additionalProperties",
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_schema_of_arguments_has_nothing_that_a_family_of_models_refuses(tool: str) -> None:
+    made = input_schema(TOOLS[tool].arguments)
+    for part in parts(made):
+        assert part.keys() <= KEYWORDS
+        assert part["type"] != "object" or "properties" in part or part["additionalProperties"]
+        assert isinstance(part["type"], str)
+        assert part.get("required", ["one"])
+        assert ("items" in part) == (part["type"] == "array")
+    assert made["type"] == "object"
+
+
+def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schema and all that it is made of."""
+    yield schema
+    inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+    for each in inner:
+        yield from parts(each)
+
+
+def test_the_request_is_made_of_the_arguments() -> None:
+    given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken, [])
+    assert as_request(Request, given) == Request(id="a", weight=0, source="b")
+    with pytest.raises(InvalidInput, match="hidden: unknown field"):
+        read_arguments({"id": "a", "hidden": False}, Taken, [])

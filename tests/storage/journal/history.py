@@ -1,0 +1,71 @@
+"""Change sets to fill journals with, planned as the writer does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import ChangeSet, StoreState
+from kgserve.storage.plan import Workspace, plan
+
+SEGMENT = 1 << 20
+
+
+class History:
+    """Plans one batch after the other; ``changes`` holds what came of them."""
+
+    def __init__(self) -> None:
+        self.workspace = Workspace()
+        self.state = StoreState()
+        self.changes: list[ChangeSet] = []
+
+    def add(self, batch: WriteBatch) -> ChangeSet:
+        """The next change set."""
+        known = {key for key, row in self.workspace.edges.items() if row is not None}
+        self.workspace.incident = {i: {key for key in known if i in key[:2]} for i in batch.delete_nodes}
+        change, _ = plan(batch, self.workspace, self.state, 1_000_000 * (self.state.sequence + 1))
+        assert change is not None
+        self.state = change.state
+        self.changes.append(change)
+        return change
+
+
+def nodes(count: int, size: int = 10) -> list[ChangeSet]:
+    """So many change sets of one new node each."""
+    history = History()
+    for number in range(count):
+        history.add(WriteBatch(nodes=[NodePut(0, f"n{number}", "t", "x" * size)]))
+    return history.changes
+
+
+def mixed() -> History:
+    """A history with every kind of change, as programs made it that forgot the numbers of what was deleted."""
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(i, name, "t", name) for i, name in enumerate("abcd")]))
+    history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "cd", "da", "aa"))]))
+    history.add(WriteBatch(nodes=[NodePut(0, "a", content="new")], edges=[EdgePut(0, ("a", "b", "r"), 0.5)]))
+    history.add(WriteBatch(delete_nodes=["c"], nodes=[NodePut(0, "e", "t")]))
+    history.add(WriteBatch(edges=[EdgePut(0, ("a", "b", "r"))]))
+    history.workspace.ended.clear()
+    history.add(WriteBatch(delete_edges=[("a", "a", "r")], nodes=[NodePut(0, "c", "u")]))
+    history.changes[:] = [msgspec.structs.replace(change, last_versions=[]) for change in history.changes]
+    return history
+
+
+def journal_of(
+    folder: Path,
+    changes: list[ChangeSet],
+    segment_bytes: int = SEGMENT,
+    per_frame: int = 1,
+    before_packing: Callable[[], None] | None = None,
+) -> Journal:
+    """A journal with change sets, several in one frame if asked for."""
+    journal = Journal.create(folder, segment_bytes)
+    journal.before_packing = before_packing
+    for start in range(0, len(changes), per_frame):
+        journal.append(changes[start : start + per_frame])
+    return journal

@@ -1,0 +1,129 @@
+"""Accesses in frames, and what a journal says of them beside everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.platform.errors import JournalDamaged
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.journal import Frame, encode_frame
+from kgserve.storage.journal.tail import changed_accesses
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.change import Access, ChangeSet, NetChange
+from kgserve.storage.model.rows import NodeRow
+from tests.fuzzing import examples
+from tests.storage.journal.history import History, journal_of
+
+SOME = [Access(f"n{number}", number, -number, number / 7) for number in range(25_000)]
+
+
+class OldChangeSet(msgspec.Struct, kw_only=True):
+    """What was read of a change set before there were accesses."""
+
+    sequence: int
+    nodes_created: list[NodeRow] = []
+    digest: bytes
+
+
+def accessed(*ids: str, count: int = 1) -> WriteBatch:
+    return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
+
+
+def test_who_knows_of_no_accesses_reads_past_them() -> None:
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")], accesses=[Access("a", 1, 2, 0.5)]))
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(history.changes), type=list[OldChangeSet])
+    assert [(change.sequence, [row.id for row in change.nodes_created]) for change in read] == [(1, ["a"])]
+
+
+def test_an_access_is_about_sixty_bytes() -> None:
+    history = History()
+    ids = [f"01936b2c-7f3a-7abc-8def-{number:012d}" for number in range(1000)]
+    history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in ids]))
+    change = history.add(WriteBatch(accesses=[Access(node_id, 3, 1_700_000_000_000_000, 0.7) for node_id in ids]))
+    assert len(encode_frame([change])) < 62 * len(ids)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "delete", "access", "both"]), st.sampled_from("abcd"), st.integers(1, 9)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@examples(100)
+@given(STEPS, st.integers(0, 20), st.integers(0, 20), st.integers(1, 3))
+def test_what_a_journal_changes_of_accesses_is_what_its_change_sets_come_to(
+    steps: list[tuple[str, str, int]], after: int, last: int, per_frame: int
+) -> None:
+    changes = _changes(steps)
+    frames = [_frame(changes[at : at + per_frame]) for at in range(0, len(changes), per_frame)]
+    changed = changed_accesses(iter(frames), after, last)
+    before = NetChange(change for change in changes if change.sequence <= after).accessed
+    left = {key: access for key, access in (before | changed).items() if access is not None}
+    assert left == NetChange(change for change in changes if change.sequence <= max(after, last)).accessed
+
+
+def _changes(steps: list[tuple[str, str, int]]) -> list[ChangeSet]:
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in "ab"]))
+    for kind, node_id, count in steps:
+        access = [Access(node_id, count, 0, 1.0)]
+        there = node_id in history.workspace.present
+        if kind == "put" or not there:
+            history.add(WriteBatch(nodes=[NodePut(0, node_id, "t", f"{count}{history.state.sequence}")]))
+        elif kind == "delete":
+            history.add(WriteBatch(delete_nodes=[node_id]))
+        elif kind == "access":
+            history.add(WriteBatch(accesses=access))
+        else:
+            history.add(WriteBatch(delete_nodes=[node_id], nodes=[NodePut(0, node_id, "t")], accesses=access))
+    return history.changes
+
+
+def _frame(changes: list[ChangeSet]) -> Frame:
+    return Frame(0, 0, changes[0].sequence, len(changes), msgspec.msgpack.encode(changes), packed=False)
+
+
+def test_a_journal_gives_the_frames_after_a_commit(tmp_path: Path) -> None:
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")]))
+    for count in range(1, 8):
+        history.add(accessed("a", count=count))
+    journal = journal_of(tmp_path, history.changes, per_frame=3)
+    assert [frame.first for frame in journal.frames(3)] == [4, 7]
+    assert changed_accesses(journal.frames(0), 0, 5) == {"a": Access("a", 4, 4, 0.5)}
+    journal.close()
+
+
+@pytest.mark.parametrize("accesses", [SOME, []])
+def test_a_snapshot_holds_accesses_where_there_are_any(tmp_path: Path, accesses: list[Access]) -> None:
+    path = _snapshot(tmp_path, accesses)
+    assert (path / snapshot.ACCESSES).exists() is bool(accesses)
+    assert [access for some in snapshot.read_accesses(path) for access in some] == accesses
+    assert (snapshot.ACCESSES in snapshot.verify(path).files) is bool(accesses)
+
+
+def _snapshot(folder: Path, accesses: list[Access]) -> Path:
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")]))
+    rows = folder / "rows"
+    rows.mkdir()
+    state = fold(None, history.changes, rows).state
+    snapshot.write_accesses((accesses[at : at + 10_000] for at in range(0, len(accesses), 10_000)), rows)
+    return snapshot.install(rows, folder, state)
+
+
+def test_damaged_accesses_are_named_and_the_rows_beside_them_need_no_look(tmp_path: Path) -> None:
+    path = _snapshot(tmp_path, SOME[:3])
+    (path / snapshot.NODES).write_bytes(b"")
+    assert [access for some in snapshot.read_accesses(path) for access in some] == SOME[:3]
+    (path / snapshot.ACCESSES).write_bytes(b"")
+    with pytest.raises(JournalDamaged, match=snapshot.ACCESSES):
+        snapshot.part_file(path, snapshot.ACCESSES)

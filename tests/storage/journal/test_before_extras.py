@@ -1,0 +1,151 @@
+"""Snapshots and frames as they were written before rows had extras, and what becomes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.journal import MAGIC, Journal, encode_frame, read_frame
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.storage.model.rows import EdgeRow, NodeRow
+from tests.storage.journal.history import SEGMENT, History, mixed
+
+NODE_COLUMNS = ("id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at")
+EDGE_COLUMNS = ("from", "to", "relation_type", "weight", "attributes", "version", "sequence")
+# What that version computed and wrote for `mixed`.
+DIGEST = 0x71B512932B1DFCF8A2A453B4B979E64A
+FRAME = "27375b3d06a925c58fd84fd7cab9a4f576d3273fa4a768c73a533668966e3b04"
+EXTRAS = NodeExtrasPut("short", ("x", "y"), 0, "ada", -5, 5)
+
+
+def old_snapshot(folder: Path, history: History) -> Path:
+    """A snapshot with eight columns of nodes and seven of edges."""
+    rows = folder / "rows"
+    rows.mkdir()
+    edges = [row for row in history.workspace.edges.values() if row is not None]
+    nodes = list(history.workspace.nodes.values())
+    for name, columns, values in (
+        (snapshot.NODES, NODE_COLUMNS, [msgspec.structs.astuple(row)[:8] for row in nodes]),
+        (snapshot.EDGES, EDGE_COLUMNS, [msgspec.structs.astuple(row)[:7] for row in edges]),
+    ):
+        table = pa.table(dict(zip(columns, map(list, zip(*values, strict=True)), strict=True)))
+        times = [
+            field if not field.name.endswith("_at") else field.with_type(pa.timestamp("us")) for field in table.schema
+        ]
+        pq.write_table(table.cast(pa.schema(times)), rows / name)
+    return snapshot.install(rows, folder, history.state)
+
+
+def old_frame(changes: list[ChangeSet]) -> bytes:
+    """A frame whose rows end before the extras."""
+    payload = msgspec.msgpack.encode([_old(change) for change in changes])
+    header = struct.pack("<4sIQIq", MAGIC, len(payload), changes[0].sequence, len(changes), changes[-1].time)
+    return header + struct.pack("<Q", xxhash.xxh3_64_intdigest(header + payload)) + payload
+
+
+def _old(change: ChangeSet) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(change, builtin_types=(bytes,))
+    fields.pop("last_versions", None)
+    for name in ("nodes_created", "nodes_updated", "edges_created", "edges_updated", "edges_touched"):
+        if name in fields:
+            fields[name] = [row[:-1] for row in fields[name]]
+    return fields
+
+
+def extended(history: History) -> History:
+    """Some rows get extras; one node and one edge, and one node that has them no longer."""
+    history.add(
+        WriteBatch(
+            nodes=[NodePut(0, "a", extras=EXTRAS), NodePut(1, "d", extras=EXTRAS)],
+            edges=[EdgePut(0, ("a", "b", "r"), extras=EdgeExtrasPut(0, "", 1, None)), EdgePut(1, ("a", "e", "r"))],
+        )
+    )
+    history.add(WriteBatch(delete_nodes=["d"], nodes=[NodePut(0, "d", "t")]))
+    return history
+
+
+def rows_of(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
+    return set(snapshot.read_nodes(folder)), set(snapshot.read_edges(folder))
+
+
+def rows_planned(history: History) -> tuple[set[NodeRow], set[EdgeRow]]:
+    return set(history.workspace.nodes.values()), {row for row in history.workspace.edges.values() if row is not None}
+
+
+def test_the_digest_is_the_one_that_the_old_version_computed() -> None:
+    assert mixed().state.digest == DIGEST
+
+
+def test_an_old_snapshot_is_read_and_comes_to_its_digest(tmp_path: Path) -> None:
+    history = mixed()
+    folder = old_snapshot(tmp_path, history)
+    assert snapshot.verify(folder).state == history.state
+    assert snapshot.measure(folder) == (DIGEST, history.state.nodes, history.state.edges)
+    assert rows_of(folder) == rows_planned(history)
+    assert {row.extras for row in (*snapshot.read_nodes(folder), *snapshot.read_edges(folder))} == {None}
+
+
+def test_writes_with_extras_are_folded_into_an_old_snapshot(tmp_path: Path) -> None:
+    history = mixed()
+    base, before = old_snapshot(tmp_path, history), len(history.changes)
+    extended(history)
+    rows = tmp_path / "folded"
+    rows.mkdir()
+    folded = fold(base, history.changes[before:], rows)
+    assert not folded.rebased
+    newer = snapshot.install(rows, tmp_path, folded.state)
+    assert rows_of(newer) == rows_planned(history)
+    assert snapshot.measure(newer) == (history.state.digest, history.state.nodes, history.state.edges)
+    extras = {row.id: row.extras for row in snapshot.read_nodes(newer)}
+    assert extras["a"] == NodeExtras("short", ("x", "y"), 0, "ada", -5, 5)
+    assert (extras["b"], extras["d"]) == (None, None)
+    assert {row.extras for row in snapshot.read_edges(newer)} == {None, EdgeExtras(0, "", 1, None)}
+
+
+@pytest.mark.parametrize("middle", range(9))
+def test_folding_rows_with_extras_gives_the_rows_of_the_plan(tmp_path: Path, middle: int) -> None:
+    history = extended(mixed())
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    base = snapshot.install(folders[0], tmp_path, fold(None, history.changes[:middle], folders[0]).state)
+    folded = fold(base, history.changes[middle:], folders[1])
+    assert (folded.state, folded.rebased) == (history.state, False)
+    assert rows_of(folders[1]) == rows_planned(history)
+
+
+def test_a_frame_of_the_old_version_is_read() -> None:
+    history = mixed()
+    frame = old_frame(history.changes)
+    assert hashlib.sha256(frame).hexdigest() == FRAME, "these are not the bytes that it wrote"
+    assert frame != encode_frame(history.changes)
+    assert read_frame(io.BytesIO(frame), 0, len(frame)).changes() == history.changes
+
+
+def test_a_journal_goes_on_behind_old_frames(tmp_path: Path) -> None:
+    history = mixed()
+    before = len(history.changes)
+    Journal.create(tmp_path, SEGMENT).close()
+    (segment,) = tmp_path.glob("*.log")
+    segment.write_bytes(old_frame(history.changes))
+    extended(history)
+    journal = Journal.open(tmp_path, SEGMENT, 0, None)
+    try:
+        assert journal.last == before
+        journal.append(history.changes[before:])
+        assert list(journal.read(0)) == history.changes
+    finally:
+        journal.close()

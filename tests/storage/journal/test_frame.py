@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.storage.journal.journal import (
+    MAGIC,
+    MANY,
+    PACKED,
+    FrameError,
+    encode_frame,
+    encode_packed,
+    find_frame,
+    frame_bytes,
+    read_frame,
+    skip_frames,
+)
+from kgserve.storage.model.change import ChangeSet
+from tests.storage.journal.history import mixed, nodes
+
+CHANGES = mixed().changes
+ONE = encode_frame(CHANGES)
+ALIKE = nodes(MANY, 50)
+PACKED_ONE, SPARED = encode_packed(ALIKE)
+
+
+@pytest.mark.parametrize(("data", "changes"), [(ONE, CHANGES), (PACKED_ONE, ALIKE)])
+def test_a_frame_holds_what_was_put_into_it(data: bytes, changes: list[ChangeSet]) -> None:
+    frame = read_frame(io.BytesIO(data), 0, len(data))
+    assert frame.changes() == changes
+    assert (frame.first, frame.last, frame.count) == (1, len(changes), len(changes))
+    assert (frame.offset, frame.end) == (0, len(data))
+    assert frame_bytes(frame) == encode_frame(changes)
+
+
+def test_rows_that_are_much_alike_are_packed_and_others_are_not() -> None:
+    assert PACKED_ONE.startswith(PACKED)
+    assert len(PACKED_ONE) + SPARED == len(encode_frame(ALIKE)) > 3 * len(PACKED_ONE)
+    assert encode_packed(CHANGES) == (encode_frame(CHANGES), 0)
+    assert encode_packed(ALIKE[1:]) == (encode_frame(ALIKE[1:]), 0)
+    letters = random.Random(1)
+    unlike = [with_content(change, letters.randbytes(500).hex()) for change in nodes(MANY)]
+    assert encode_packed(unlike) == (encode_frame(unlike), 0)
+
+
+def with_content(change: ChangeSet, content: str) -> ChangeSet:
+    [row] = change.nodes_created
+    return msgspec.structs.replace(change, nodes_created=[msgspec.structs.replace(row, content=content)])
+
+
+@pytest.mark.parametrize("data", [ONE, PACKED_ONE])
+def test_every_flipped_byte_is_found(data: bytes) -> None:
+    for offset in range(len(data)):
+        damaged = bytearray(data)
+        damaged[offset] ^= 0x01
+        with pytest.raises(FrameError):
+            read_frame(io.BytesIO(damaged), 0, len(damaged))
+
+
+@pytest.mark.parametrize("data", [ONE, PACKED_ONE])
+def test_every_cut_is_found(data: bytes) -> None:
+    for end in range(len(data)):
+        with pytest.raises(FrameError):
+            read_frame(io.BytesIO(data[:end]), 0, end)
+
+
+@pytest.mark.parametrize("one", [ONE, PACKED_ONE])
+@pytest.mark.parametrize("gap", [0, 1, 3, 100, (1 << 20) - 2, 1 << 20, (1 << 20) + 5])
+def test_the_next_frame_is_found_wherever_it_starts(gap: int, one: bytes) -> None:
+    data = b"?" + b"K" * gap + one
+    assert find_frame(io.BytesIO(data), 0, len(data)) == 1 + gap
+    assert find_frame(io.BytesIO(data[:-1]), 0, len(data) - 1) is None
+
+
+def test_the_mark_alone_is_no_frame() -> None:
+    data = b"?" + MAGIC + b"?" * 50 + MAGIC * 20 + PACKED * 20
+    assert find_frame(io.BytesIO(data), 0, len(data)) is None
+
+
+@pytest.mark.parametrize("one", [ONE, PACKED_ONE])
+def test_marks_that_are_no_frames_do_not_hide_the_one_behind_them(one: bytes) -> None:
+    """What people write may hold the mark; were it the end of the search, frames behind damage would be cut off."""
+    head = b"?" + MAGIC + PACKED + b"?" * 50 + MAGIC * 20
+    assert find_frame(io.BytesIO(head + one), 0, len(head + one)) == len(head)
+
+
+def test_frames_are_passed_over_up_to_the_one_that_is_wanted(tmp_path: Path) -> None:
+    changes = nodes(6)
+    [node] = changes[2].nodes_created
+    changes[2] = msgspec.structs.replace(changes[2], nodes_created=[node] * MANY)
+    frames = [encode_frame(changes[:1]), encode_packed(changes[1:4]).data, encode_frame(changes[4:])]
+    assert [frame.startswith(PACKED) for frame in frames] == [False, True, False]
+    starts = [0, len(frames[0]), len(frames[0] + frames[1])]
+    (tmp_path / "segment").write_bytes(b"".join(frames))
+    with (tmp_path / "segment").open("rb") as file:
+        end = len(b"".join(frames))
+        found = [skip_frames(file, 0, end, sequence) for sequence in range(1, 8)]
+        assert found == [starts[0], starts[1], starts[1], starts[1], starts[2], starts[2], end]
+        with pytest.raises(FrameError):
+            skip_frames(file, 1, end, 6)

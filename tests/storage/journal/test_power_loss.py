@@ -1,0 +1,33 @@
+"""A journal has what it was asked to make durable after a power loss, though nothing but what was synced is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.recorded import Recorded, needs_compiler
+from tests.storage.journal.history import nodes
+from tests.storage.journal.test_journal import contents
+
+WORK = """
+from kgserve.storage.journal.journal import Journal, encode_frame
+from tests.storage.journal.history import nodes
+changes = nodes(60, 200)
+journal = Journal.create(data, 1000)
+for change in changes[:30]:
+    journal.append([change])
+    say(journal.last)
+for change in changes[30:]:
+    journal.append_frame(encode_frame([change]), change.sequence, change.sequence, durable=False)
+journal.sync()
+say(journal.last)
+"""
+
+
+@needs_compiler
+def test_what_was_made_durable_outlives_a_power_loss_in_every_segment(tmp_path: Path) -> None:
+    recorded, changes = Recorded(tmp_path), nodes(60, 200)
+    recorded.run(WORK, environment={})
+    said = {when: int(what) for what, when in recorded.said.items()}
+    assert len(said) == 31
+    for at in recorded.states(dict.fromkeys(said, "nothing more")):
+        assert contents(recorded.left) == changes[: said[at]]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import JournalDamaged
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.journal import (
+    DAMAGED_SUFFIX,
+    Journal,
+    list_segments,
+    read_segment,
+    salvage,
+    segment_fault,
+    segment_path,
+)
+from kgserve.storage.model.change import ChangeSet
+from tests.storage.journal.history import SEGMENT, journal_of, nodes
+
+CHANGES = nodes(40, 200)
+SMALL = 1000
+
+
+def damage(folder: Path, sequence: int) -> Path:
+    """Flip a bit in the frame of a sequence; the file."""
+    for segment in list_segments(folder):
+        for frame in read_segment(segment, None):
+            if frame.first <= sequence <= frame.last:
+                data = bytearray(segment.path.read_bytes())
+                data[frame.end - 1] ^= 1
+                segment.path.write_bytes(data)
+                return segment.path
+    raise AssertionError
+
+
+def take_snapshot(folder: Path, sequence: int) -> None:
+    rows = folder / "rows"
+    rows.mkdir()
+    snapshot.install(rows, folder, fold(None, CHANGES[:sequence], rows).state)
+
+
+def read_on(folder: Path, after: int) -> list[ChangeSet]:
+    """Open, write one more, open again: all that is there."""
+    journal = Journal.open(folder, SEGMENT, after)
+    journal.append([CHANGES[journal.last]])
+    journal.close()
+    journal = Journal.open(folder, SEGMENT, after)
+    found = list(journal.read(after))
+    journal.close()
+    return found
+
+
+def test_a_whole_journal_is_left_alone(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES, SMALL).close()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert list(salvage(tmp_path)) == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("sequence", [1, 2, 17, 39])
+def test_everything_before_the_damage_is_kept_and_the_rest_set_aside(tmp_path: Path, sequence: int) -> None:
+    journal_of(tmp_path, CHANGES, SMALL).close()
+    path = damage(tmp_path, sequence)
+    before = path.read_bytes()
+    with pytest.raises(JournalDamaged):
+        Journal.open(tmp_path, SEGMENT, 0)
+    said = list(salvage(tmp_path))
+    assert f"cut after sequence {sequence - 1}" in said[0]
+    assert path.with_name(path.name + DAMAGED_SUFFIX).read_bytes() == before
+    assert len(said) == len(list(tmp_path.glob(f"*{DAMAGED_SUFFIX}")))
+    assert read_on(tmp_path, 0) == CHANGES[:sequence]
+
+
+def test_a_missing_segment_sets_aside_what_follows(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES, SMALL).close()
+    second = list_segments(tmp_path)[1]
+    second.path.unlink()
+    assert list(salvage(tmp_path))
+    assert read_on(tmp_path, 0) == CHANGES[: second.first]
+
+
+def test_damage_before_a_snapshot_costs_nothing(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES[:39], SMALL).close()
+    take_snapshot(tmp_path, 30)
+    damage(tmp_path, 3)
+    list(salvage(tmp_path))
+    assert read_on(tmp_path, 30) == CHANGES[30:]
+
+
+def test_damage_in_a_segment_that_ends_with_the_snapshot_costs_nothing_behind_it(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES[:39], SMALL).close()
+    segments = list_segments(tmp_path)
+    at = segments[3].first - 1
+    take_snapshot(tmp_path, at)
+    assert damage(tmp_path, segments[2].first) == segments[2].path
+    Journal.open(tmp_path, SEGMENT, at).close()
+    assert [line.split()[0] for line in salvage(tmp_path)] == [segments[2].path.name]
+    assert read_on(tmp_path, at) == CHANGES[at:]
+
+
+def test_damage_in_the_segment_of_the_snapshot_goes_on_after_it(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES[:30]).close()
+    take_snapshot(tmp_path, 20)
+    damage(tmp_path, 5)
+    assert list(salvage(tmp_path))
+    assert read_on(tmp_path, 20) == [CHANGES[20]]
+
+
+def test_a_journal_without_segments_starts_again(tmp_path: Path) -> None:
+    assert list(salvage(tmp_path)) == ["a new segment was started after sequence 0"]
+    assert read_on(tmp_path, 0) == CHANGES[:1]
+
+
+def test_a_second_salvage_finds_nothing_to_do(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES, SMALL).close()
+    damage(tmp_path, 9)
+    assert list(salvage(tmp_path))
+    assert list(salvage(tmp_path)) == []
+
+
+def test_a_segment_s_fault_in_words(tmp_path: Path) -> None:
+    journal_of(tmp_path, CHANGES[:3]).close()
+    [segment] = list_segments(tmp_path)
+    assert segment_fault(segment) == "sequences 1 to 3"
+    segment_path(tmp_path, 4).touch()
+    assert segment_fault(list_segments(tmp_path)[1]) == "empty"
+    damage(tmp_path, 2)
+    with pytest.raises(JournalDamaged, match=r"at offset \d+; whole up to sequence 1"):
+        segment_fault(segment)

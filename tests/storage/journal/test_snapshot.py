@@ -1,0 +1,162 @@
+"""Snapshots, and folding change sets into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.platform.errors import JournalDamaged
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.fold import fold
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.rows import EdgeRow, NodeRow
+from tests.storage.journal.history import History, mixed
+
+
+def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None, after: int = 0) -> Path:
+    """The snapshot of a history after so many change sets."""
+    rows = tmp_path / f"rows-{upto}-{after}"
+    rows.mkdir()
+    state = fold(base, history.changes[after:upto], rows).state
+    return snapshot.install(rows, tmp_path, state)
+
+
+def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
+    nodes = {NodeRow(*row) for rows in snapshot.read_rows(folder / snapshot.NODES) for row in rows}
+    edges = {EdgeRow(*row) for rows in snapshot.read_rows(folder / snapshot.EDGES) for row in rows}
+    return nodes, edges
+
+
+def test_folding_gives_the_rows_of_the_plan(tmp_path: Path) -> None:
+    history = mixed()
+    nodes, edges = held(folded(tmp_path, history, len(history.changes)))
+    assert nodes == set(history.workspace.nodes.values())
+    assert edges == {row for row in history.workspace.edges.values() if row is not None}
+
+
+@pytest.mark.parametrize("middle", range(7))
+def test_folding_from_a_snapshot_gives_the_same(tmp_path: Path, middle: int) -> None:
+    history = mixed()
+    end = len(history.changes)
+    base = folded(tmp_path, history, middle)
+    assert snapshot.verify(base).state == (history.changes[middle - 1].state if middle else StoreState())
+    again = folded(tmp_path, history, end, base, middle)
+    assert held(again) == (
+        set(history.workspace.nodes.values()),
+        {row for row in history.workspace.edges.values() if row is not None},
+    )
+    assert snapshot.measure(again) == (history.state.digest, history.state.nodes, history.state.edges)
+    assert snapshot.verify(again).state == history.state
+
+
+def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
+    history = History()
+    count = 2 * snapshot.BATCH_ROWS + 5
+    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t") for i in range(count)]))
+    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", content="x") for i in range(0, count, 1000)]))
+    base = folded(tmp_path, history, 1)
+    assert held(folded(tmp_path, history, 2, base, 1))[0] == set(history.workspace.nodes.values())
+
+
+def test_large_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
+    history, size = History(), snapshot.BATCH_BYTES >> 2
+    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
+    batches = [batch.num_rows for batch in snapshot.record_batches(folded(tmp_path, history, 1) / snapshot.NODES)]
+    assert sum(batches) == 10
+    assert max(batches) <= snapshot.BATCH_BYTES // size
+
+
+def test_rows_that_do_not_come_to_the_digest_have_one_of_their_own(tmp_path: Path) -> None:
+    history = mixed()
+    assert fold(None, history.changes[1:], tmp_path).rebased
+    base = folded(tmp_path, history, 2)
+    wrong = fold(base, history.changes[3:], tmp_path)
+    assert wrong.rebased
+    assert snapshot.measure(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
+
+
+@pytest.mark.parametrize("name", [snapshot.NODES, snapshot.EDGES])
+@pytest.mark.parametrize("kind", ["flipped", "cut", "gone", "longer"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    path = folded(tmp_path, mixed(), 6) / name
+    data = path.read_bytes()
+    changed = {"flipped": data[:9] + bytes([data[9] ^ 1]) + data[10:], "cut": data[:-1], "longer": data + b"\0"}
+    path.unlink() if kind == "gone" else path.write_bytes(changed[kind])
+    with pytest.raises(JournalDamaged, match=name):
+        snapshot.verify(path.parent)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}", b"[]", None])
+def test_a_damaged_manifest_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = folded(tmp_path, mixed(), 6) / snapshot.MANIFEST
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(JournalDamaged, match=snapshot.MANIFEST):
+        snapshot.verify(path.parent)
+
+
+def test_a_snapshot_under_another_name_is_none(tmp_path: Path) -> None:
+    path = folded(tmp_path, mixed(), 6)
+    other = path.rename(tmp_path / "snapshot.5")
+    with pytest.raises(JournalDamaged):
+        snapshot.verify(other)
+
+
+def test_snapshots_are_listed_newest_first_and_old_ones_removed(tmp_path: Path) -> None:
+    history = mixed()
+    for upto in (2, 6, 4):
+        folded(tmp_path, history, upto)
+    (tmp_path / "snapshot.7.new").mkdir()
+    assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
+    assert snapshot.remove_but_newest(tmp_path, 2) == 4
+    assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
+
+
+def test_the_same_snapshot_may_be_installed_again(tmp_path: Path) -> None:
+    history = mixed()
+    first = folded(tmp_path, history, 6)
+    again = tmp_path / "again"
+    again.mkdir()
+    fold(None, history.changes, again)
+    assert snapshot.install(again, tmp_path, history.state) == first
+    snapshot.verify(first)
+
+
+@pytest.mark.parametrize("middle", range(0, 7, 3))
+def test_folding_on_disk_gives_the_same(tmp_path: Path, middle: int) -> None:
+    history = mixed()
+    base = folded(tmp_path, history, middle) if middle else None
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    done = fold(base, history.changes[middle:], rows, memory_bytes=1)
+    assert (done.state, done.rebased) == (history.state, False)
+    assert held(rows) == (
+        set(history.workspace.nodes.values()),
+        {row for row in history.workspace.edges.values() if row is not None},
+    )
+    assert sorted(path.name for path in rows.iterdir()) == [snapshot.EDGES, snapshot.NODES]
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("middle", [0, 2])
+def test_edges_whose_nodes_are_gone_can_be_left_out(tmp_path: Path, middle: int, memory_bytes: int) -> None:
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(i, name, "t") for i, name in enumerate("abc")]))
+    history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "ca"))]))
+    forgot = msgspec.structs.replace(history.add(WriteBatch(delete_nodes=["b"])), edges_deleted=[])
+    base = folded(tmp_path, history, middle) if middle else None
+    changes = [*history.changes[middle:2], forgot]
+    fold(base, changes, tmp_path, memory_bytes=memory_bytes)
+    assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ab", "bc", "ca"}
+    assert fold(base, changes, tmp_path, drop_loose=True, memory_bytes=memory_bytes).state.edges == 1
+    assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ca"}
+
+
+def test_wrong_rows_are_rebased_on_disk_too(tmp_path: Path) -> None:
+    history = mixed()
+    base = folded(tmp_path, history, 2)
+    wrong = fold(base, history.changes[3:], tmp_path, memory_bytes=1)
+    assert wrong.rebased
+    assert wrong == fold(base, history.changes[3:], tmp_path)

@@ -1,0 +1,54 @@
+"""What equals what when attributes are asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kgserve.storage.model.attributes import conditions, digests, has_all
+
+SAME: list[tuple[Any, Any]] = [
+    ("a", "a"),
+    ("", ""),
+    ("é\0😀", "é\0😀"),
+    (1, 1),
+    (1, 1.0),
+    (0, -0.0),
+    (1e300, 1e300),
+    (1 << 60, float(1 << 60)),
+    (True, True),
+    (None, None),
+]
+OTHERS: list[tuple[Any, Any]] = [
+    ("a", "A"),
+    ("1", 1),
+    (True, 1),
+    (False, 0),
+    (None, ""),
+    (None, False),
+    (None, "null"),
+    ((1 << 60) + 1, float(1 << 60)),
+    (0.1, 0.10000000000000002),
+    ("a", ["a"]),
+    (None, []),
+    (1, {"k": 1}),
+]
+
+
+@pytest.mark.parametrize(("wanted", "own", "same"), [(*p, True) for p in SAME] + [(*p, False) for p in OTHERS])
+def test_values(wanted: Any, own: Any, same: bool) -> None:
+    attributes = json.dumps({"k": own, "other": {"k": wanted}})
+    asked = conditions({"k": wanted})
+    assert has_all(attributes, asked) is same
+    assert (asked[0].digest in digests(attributes)) is same
+
+
+def test_all_must_hold_and_keys_are_exact() -> None:
+    assert has_all('{"a":1,"b":null}', conditions({"b": None, "a": 1}))
+    assert not has_all('{"a":1}', conditions({"a": 1, "b": None}))
+    assert not has_all('{"a":1}', conditions({"A": 1}))
+    assert has_all("{}", conditions({}))
+    assert has_all("{}", conditions(None))
+    assert not digests('{"ab":"c"}') & digests('{"a":"bc"}')

@@ -1,0 +1,60 @@
+"""Names of edges: one for each key, and no two for the same."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kgserve.platform.errors import InvalidInput
+from kgserve.storage.model.rows import EdgeKey, edge_id, edge_key
+
+LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@given(st.tuples(LABELS, LABELS, LABELS))
+@example(("a~b", "~", "%7E"))
+@example((".", "..", " "))
+@example(("a/b", "?#&", "\0\n"))
+@example(("Ünïcödé", "日本", "😀"))
+def test_an_id_is_a_key(key: EdgeKey) -> None:
+    text = edge_id(key)
+    assert edge_key(text) == key
+    assert re.fullmatch(r"[A-Za-z0-9_.%~-]+", text), "it fits into the path of a URL as it is"
+    assert urlsplit(f"http://host/edges/{text}").path == f"/edges/{text}"
+
+
+@given(LABELS, LABELS, LABELS, LABELS)
+def test_another_key_is_another_id(one: str, two: str, three: str, four: str) -> None:
+    keys = {(one, two, three), (two, one, three), (one, three, two), (four, two, three), (one + two, two, three)}
+    assert len({edge_id(key) for key in keys}) == len(keys)
+
+
+def test_what_it_looks_like() -> None:
+    assert edge_id(("a", "b", "knows")) == "a~knows~b"
+    assert edge_id(("a b", "c~d", "is/in")) == "a%20b~is%2Fin~c%7Ed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "a~b", "a~b~c~d", "~b~c", "a~~c", "a~b~", "~~", "a b~c~d", "%61~b~c", "a%2fb~c~d", "%ff~b~c", "%~b~c",
+     "ü~b~c", "a+b~c~d/e"],
+)  # fmt: skip
+def test_what_no_edge_is_called(text: str) -> None:
+    with pytest.raises(InvalidInput, match="percent-encoded") as refused:
+        edge_key(text)
+    assert [error.path for error in refused.value.errors] == ["id"]
+
+
+@given(st.text(alphabet="ab~%7Eé2Ff", max_size=14))
+def test_a_text_is_the_id_of_one_edge_or_of_none(text: str) -> None:
+    try:
+        key = edge_key(text)
+    except InvalidInput:
+        return
+    assert edge_id(key) == text
+    assert text.count("~") == 2
+    assert unquote(text).startswith(key[0])

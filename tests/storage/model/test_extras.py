@@ -1,0 +1,322 @@
+"""What writing does to extras: what is kept, what is cleared, what a state takes over, and when it is another one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from kgserve.platform.errors import InvalidInput, KindNotAllowed
+from kgserve.storage.model.batch import ANY, EdgePut, NodePut, Rules, WriteBatch, edge_extras, node_extras, put_again
+from kgserve.storage.model.change import Said, StoreState
+from kgserve.storage.model.digest import row_hash, rows_digest, to_text
+from kgserve.storage.model.fields import EDGE as EDGE_FIELDS
+from kgserve.storage.model.fields import NODE, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
+from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, holds
+from kgserve.storage.plan import Report, Workspace, check, plan
+
+NARROW = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
+NARROW_EDGE = EdgeExtras(0, "ada", 10, 20)
+FULL = replace(
+    NARROW, name="Ada", confidence=0.5, confidence_at=6, importance=0.25, source="chat", context="at lunch", layer=2,
+    ended="merged", former_from=1, former_to=2, belongs_to="b",
+)  # fmt: skip
+FULL_EDGE = replace(NARROW_EDGE, confidence=0.5, context="at lunch")
+MANUAL = Rules(keeps_both=True)
+
+# As the version before there were extras computed them.
+PLAIN = NodeRow("a", "t", "", "{}", 1, 1, 0, 1_700_000_000_000_000)
+ODD = NodeRow(
+    "Ünïcödé 日本 😀", "person", "it's\nsome text", '{"a":[1,null,{"b":"ü"}]}', 1 << 40, 77, -1, 1_600_000_000_000_001
+)
+EDGE = EdgeRow(
+    "a", "b", "knows", 0.25, edge_attributes("2020-01-01T00:00:00Z", "2021-01-01T00:00:00.000000Z", '{"x":1}'), 3, 9
+)
+DIGESTS = (
+    (PLAIN, "3b801bb33f8179552bd2ae88c1fb2328"),
+    (ODD, "581e040526f70b4e22dd872cc3013c71"),
+    (EDGE, "83c3a1432806f4beb034a0f00d934a6e"),
+)
+# As the version before there were memories did.
+NARROW_DIGESTS = (
+    (replace(PLAIN, extras=NARROW), "f371946ad38941a3871109c3f0cef295"),
+    (replace(PLAIN, extras=NodeExtras()), "739c9b289458984f4ee1d312899bb457"),
+    (replace(EDGE, extras=NARROW_EDGE), "fa5b2fae5bdba911aa2a2153e4d2fd72"),
+)
+ALL_OF_THEM = "1761c0fb8e7f7961fee4d6a5928faa07"
+
+
+@pytest.mark.parametrize("extras", [FULL, NARROW, NodeExtras(), replace(FULL, conflicts=(), tags=(), context="")])
+def test_columns_of_a_node_come_to_what_they_were_made_of(extras: NodeExtras) -> None:
+    assert NodeExtras.of_columns(extras.columns) == extras
+    assert NodeExtras.of_columns([None] * len(extras.columns)) is None
+    if extras.width < Width.MEMORY:
+        assert NodeExtras.of_columns(extras.columns[: len(NODE.extras)]) == extras
+
+
+@pytest.mark.parametrize("extras", [FULL_EDGE, NARROW_EDGE, EdgeExtras(), replace(FULL_EDGE, context="")])
+def test_columns_of_an_edge_come_to_what_they_were_made_of(extras: EdgeExtras) -> None:
+    assert EdgeExtras.of_columns(extras.columns) == extras
+    assert EdgeExtras.of_columns([None] * len(extras.columns)) is None
+    if extras.width < Width.MEMORY:
+        assert EdgeExtras.of_columns(extras.columns[: len(EDGE_FIELDS.extras)]) == extras
+
+
+class Writing:
+    """Batches planned one after the other."""
+
+    def __init__(self, rules: Rules = ANY) -> None:
+        self.workspace = Workspace()
+        self.rules = rules
+        self.state = StoreState()
+        self.said: list[Said] = []
+
+    def __call__(self, batch: WriteBatch) -> Report:
+        check(batch, self.workspace, self.rules)
+        change, report = plan(batch, self.workspace, self.state, 1_000, self.rules)
+        self.state = self.state if change is None else change.state
+        self.said = [] if change is None else change.said
+        return report
+
+    def node(self, extras: NodeExtrasPut | None = None, **fields: object) -> NodeRow:
+        put = msgspec.structs.replace(NodePut(0, "n", extras=extras), **fields)
+        self(WriteBatch(nodes=[put]))
+        return self.workspace.nodes["n"]
+
+    def edge(self, extras: EdgeExtrasPut | None = None, weight: float | None = None) -> EdgeRow:
+        self(WriteBatch(edges=[EdgePut(0, ("n", "n", "r"), weight, extras=extras)], touch=False))
+        row = self.workspace.edges["n", "n", "r"]
+        assert row is not None
+        return row
+
+
+@pytest.fixture
+def writing() -> Writing:
+    """A store with one node, planned as the writer does."""
+    return begun(ANY)
+
+
+def begun(rules: Rules) -> Writing:
+    writing = Writing(rules)
+    writing.node(type="t")
+    return writing
+
+
+@pytest.mark.parametrize(("row", "digest"), DIGESTS)
+def test_rows_without_extras_count_as_they_always_did(row: NodeRow | EdgeRow, digest: str) -> None:
+    assert to_text(row_hash(row)) == digest
+    whole = msgspec.structs.astuple(row)
+    assert to_text(rows_digest([whole])) == to_text(rows_digest([whole[:-1]])) == digest
+
+
+@pytest.mark.parametrize(("row", "digest"), NARROW_DIGESTS)
+def test_rows_that_are_no_memories_count_as_they_always_did(row: NodeRow | EdgeRow, digest: str) -> None:
+    assert to_text(row_hash(row)) == to_text(rows_digest([msgspec.structs.astuple(row)])) == digest
+
+
+def test_the_digest_of_several_rows_is_what_it_always_was() -> None:
+    assert to_text(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
+
+
+@pytest.mark.parametrize(("plain", "full"), [(PLAIN, FULL), (EDGE, FULL_EDGE)])
+def test_every_extra_counts(plain: NodeRow | EdgeRow, full: NodeExtras | EdgeExtras) -> None:
+    names = full.__struct_fields__
+    others = [None, full, type(full)(), *(replace(full, **{name: None}) for name in names)]
+    rows = [replace(plain, extras=each) for each in others]
+    assert len({row_hash(row) for row in rows}) == len(names) + 3
+    assert [row_hash(row) for row in rows] == [rows_digest([msgspec.structs.astuple(row)]) for row in rows]
+
+
+def test_what_is_left_out_is_kept_and_who_wrote_it_is_not() -> None:
+    assert node_extras(NodeExtrasPut(), FULL) == replace(FULL, created_by="", conflicts=())
+    assert node_extras(None, FULL) == replace(FULL, created_by="", conflicts=())
+    assert edge_extras(EdgeExtrasPut(), FULL_EDGE) == edge_extras(None, FULL_EDGE) == replace(FULL_EDGE, created_by="")
+
+
+def test_what_is_given_replaces_and_what_is_none_or_empty_clears() -> None:
+    memory = ("Bob", 1.0, 7, 0.0, "mail", "", 0, "", None, None, "")
+    given = NodeExtrasPut("other", ("c",), 6, "bob", 11, 21, *memory)
+    assert node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
+    assert node_extras(NodeExtrasPut("", (), None, "", None, None), NARROW) == NodeExtras()
+    assert edge_extras(EdgeExtrasPut(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
+
+
+def test_zero_is_a_value() -> None:
+    zeros = NodeExtrasPut(freshness_at=0, valid_from=0, valid_to=0)
+    assert node_extras(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
+    assert edge_extras(EdgeExtrasPut(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
+
+
+def test_nothing_to_say_is_no_extras_but_a_node_that_had_some_keeps_empty_ones() -> None:
+    assert node_extras(None, None) is node_extras(NodeExtrasPut(), None) is node_extras(CLEARING, None) is None
+    assert node_extras(CLEARING, NARROW) == NodeExtras()
+    assert edge_extras(None, None) is edge_extras(EdgeExtrasPut(), None) is None
+    assert edge_extras(EdgeExtrasPut(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2)) is None
+
+
+CLEARING = NodeExtrasPut("", (), None, "", None, None)
+
+
+def test_two_puts_of_a_node_in_a_batch_are_one(writing: Writing) -> None:
+    puts = [
+        NodePut(
+            0, "n", content="x", extras=NodeExtrasPut("one", ("a",), 5, "ada", 10, None), based_on=1, resolves=True
+        ),
+        NodePut(1, "n", extras=NodeExtrasPut(None, None, None, "", UNSET, 30)),
+    ]
+    assert writing(WriteBatch(nodes=puts)).nodes_updated == 1
+    assert writing.workspace.nodes["n"].extras == NodeExtras("one", ("a",), None, "ada", 10, 30)
+
+
+def test_two_puts_of_an_edge_in_a_batch_are_one(writing: Writing) -> None:
+    key = ("n", "n", "r")
+    puts = [
+        EdgePut(0, key, extras=EdgeExtrasPut(4, "ada", 10, 20)),
+        EdgePut(1, key, extras=EdgeExtrasPut(UNSET, "", None, UNSET)),
+        EdgePut(2, key, 0.5),
+    ]
+    assert writing(WriteBatch(edges=puts)).edges_created == 1
+    row = writing.workspace.edges[key]
+    assert row is not None
+    assert row.extras == EdgeExtras(4, "ada", None, 20)
+
+
+def test_that_somebody_else_says_the_same_makes_no_state(writing: Writing) -> None:
+    first, edge = writing.node(NodeExtrasPut("s", created_by="ada")), writing.edge(EdgeExtrasPut(1, "ada"))
+    assert writing.node(NodeExtrasPut("s", created_by="bob")) is first
+    assert writing.edge(EdgeExtrasPut(1, "bob")) is edge
+    assert writing.node(NodeExtrasPut(created_by="bob"), content="new").extras == NodeExtras("s", created_by="bob")
+    assert writing.edge(EdgeExtrasPut(UNSET, "bob"), 0.5).extras == EdgeExtras(1, "bob")
+
+
+def test_that_somebody_else_says_the_same_is_noted_and_that_its_author_does_is_not() -> None:
+    writing = begun(Rules(keeps_history=True))
+    writing.node(NodeExtrasPut("s", created_by="ada"))
+    # As it comes in another request: the same text, and not the same object.
+    again = "".join("ada")
+    for author, said in ((again, []), ("bob", [Said("n", 2, "bob")]), (again, [])):
+        assert writing.node(NodeExtrasPut("s", created_by=author), resolves=True).version == 2
+        assert writing.said == said
+
+
+def test_order_of_tags_makes_a_state(writing: Writing) -> None:
+    assert writing.node(NodeExtrasPut(tags=("a", "b"))).version == 2
+    assert writing.node(NodeExtrasPut(tags=("b", "a"))).version == 3
+
+
+def test_a_touch_leaves_who_wrote_an_edge(writing: Writing) -> None:
+    row = writing.edge(EdgeExtrasPut(1, "ada"))
+    batch = WriteBatch(edges=[EdgePut(0, row.key, extras=EdgeExtrasPut(1, "bob"))], touch=True)
+    assert writing(batch).edges_unchanged == 1
+    touched = writing.workspace.edges[row.key]
+    assert touched is not None
+    assert (touched.extras, touched.version) == (row.extras, 1)
+    assert touched.attributes != row.attributes
+
+
+def test_a_node_made_again_takes_nothing_over(writing: Writing) -> None:
+    writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20))
+    writing.workspace.incident = {"n": set()}
+    writing(WriteBatch(delete_nodes=["n"], nodes=[NodePut(0, "n", "t")]))
+    assert (writing.workspace.nodes["n"].extras, writing.workspace.nodes["n"].version) == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("moment", "true"), [(9, False), (10, True), (19, True), (20, False), (-(1 << 62), False), (1 << 62, False)]
+)
+def test_it_is_true_from_its_beginning_to_before_its_end(moment: int, *, true: bool) -> None:
+    assert holds(FULL, moment) is holds(FULL_EDGE, moment) is true
+
+
+def test_an_open_end_is_always() -> None:
+    assert holds(None, 0)
+    assert holds(NodeExtras(), 0)
+    assert holds(NodeExtras(valid_from=0), 0)
+    assert not holds(NodeExtras(valid_from=0), -1)
+    assert holds(EdgeExtras(valid_to=0), -1)
+    assert not holds(EdgeExtras(valid_to=0), 0)
+    assert not holds(NodeExtras(valid_from=7, valid_to=7), 7), "what ends as it begins never was"
+
+
+def test_an_end_before_the_beginning_is_refused_also_with_what_is_stored(writing: Writing) -> None:
+    writing.node(NodeExtrasPut(valid_from=10))
+    writing.edge(EdgeExtrasPut(valid_to=10))
+    key = ("n", "n", "r")
+    for wrong, path in (
+        (WriteBatch(nodes=[NodePut(4, "n", extras=NodeExtrasPut(valid_to=9))]), "nodes[4].valid_to"),
+        (WriteBatch(edges=[EdgePut(5, key, extras=EdgeExtrasPut(valid_from=11))]), "edges[5].valid_to"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            writing(wrong)
+        assert [error.path for error in refused.value.errors] == [path]
+        assert not isinstance(refused.value, KindNotAllowed)
+        report = writing(replace(wrong, partial=True))
+        assert (report.rejected_count, report.nodes_updated, report.edges_updated) == (1, 0, 0)
+    assert writing.node(NodeExtrasPut(valid_to=10)).version == 3
+
+
+def test_types_that_a_store_does_not_take() -> None:
+    writing = begun(Rules(frozenset("tu")))
+    with pytest.raises(KindNotAllowed, match="t, u"):
+        writing.node(type="x")
+    assert writing.node(type="u").type == "u"
+    assert writing(WriteBatch(nodes=[NodePut(0, "m", "x"), NodePut(1, "o", "t")], partial=True)).rejected_count == 1
+    assert writing.workspace.present == {"n", "o"}
+
+
+def test_the_last_writer_wins(writing: Writing) -> None:
+    writing.node(content="2")
+    row = writing.node(content="3", based_on=1)
+    assert (row.version, row.extras) == (3, None)
+
+
+def test_what_is_based_on_a_former_version_is_kept_beside_it() -> None:
+    writing = begun(MANUAL)
+    assert writing.node(content="2", based_on=1).extras is None
+    assert writing.node(content="3", based_on=1).extras == NodeExtras(conflicts=(2,))
+    assert writing.node(content="4", based_on=1).extras == NodeExtras(conflicts=(3, 2))
+
+
+@pytest.mark.parametrize("based_on", [4, 3, 2, None])
+def test_what_is_based_on_a_head_or_on_nothing_supersedes_all_of_them(based_on: int | None) -> None:
+    writing = begun(MANUAL)
+    for content in ("2", "3", "4"):
+        writing.node(content=content, based_on=1)
+    assert writing.node(content="5", based_on=based_on, resolves=True).extras == NodeExtras()
+
+
+def test_who_changes_a_field_settles_nothing() -> None:
+    writing = begun(MANUAL)
+    for content in ("2", "3"):
+        writing.node(content=content, based_on=1)
+    assert writing.node(content="4").extras == NodeExtras(conflicts=(2,))
+    assert writing.node(NodeExtrasPut(valid_to=9)).extras == NodeExtras(valid_to=9, conflicts=(2,))
+
+
+def test_heads_are_joined_even_if_nothing_else_is_new() -> None:
+    writing = begun(MANUAL)
+    writing.node(content="2", based_on=1)
+    row = writing.node(content="3", based_on=1)
+    assert writing.node(content="3") is row
+    joined = writing.node(content="3", based_on=2, resolves=True)
+    assert (joined.version, joined.extras) == (4, NodeExtras())
+    assert writing.node(content="3", resolves=True) is joined
+
+
+def test_a_node_goes_back_to_a_state_with_its_extras(writing: Writing) -> None:
+    first = writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20), content="x")
+    writing.node(NodeExtrasPut("other", (), None, "bob", None, 5), content="y")
+    writing(WriteBatch(nodes=[put_again(first)]))
+    again = writing.workspace.nodes["n"]
+    assert again.extras == NodeExtras("s", ("a",), 5, "", 10, 20)
+    assert (again.content, again.version) == ("x", 4)
+
+
+def test_an_edge_made_again_begins_without_a_past(writing: Writing) -> None:
+    row = writing.edge(EdgeExtrasPut(valid_from=10))
+    again = EdgePut(0, row.key, extras=EdgeExtrasPut(valid_to=9))
+    assert writing(WriteBatch(delete_edges=[row.key], edges=[again])).edges_created == 1
+    made = writing.workspace.edges[row.key]
+    assert made is not None
+    assert made.extras == EdgeExtras(valid_to=9)

@@ -1,0 +1,53 @@
+"""Names as they are compared, and the names that a node has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.storage.model.fields import NodeExtras
+from kgserve.storage.model.names import MAX_ALIASES, aliases_in, folded, names_of
+from kgserve.storage.model.rows import NodeRow
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("  Ada \t Lovelace ", "ada lovelace"),
+        ("STRASSE", "straße"),
+        ("Ｋｇ\u3000Serve", "kg serve"),
+        ("ﬁle", "FILE"),
+        ("Å", "a\u030a"),
+        ("ΣΊΣΥΦΟΣ", "σίσυφος"),
+        ("\u0345Ι", "ιι"),
+    ],
+)
+def test_letters_case_and_blanks_make_no_difference(one: str, other: str) -> None:
+    assert folded(one) == folded(other)
+    assert folded(folded(one)) == folded(one)
+
+
+@pytest.mark.parametrize(("one", "other"), [("a b", "ab"), ("résumé", "resume"), ("A-1", "A 1")])
+def test_other_letters_do(one: str, other: str) -> None:
+    assert folded(one) != folded(other)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "aliases"),
+    [
+        ({}, []),
+        ({"other": ["aliases"]}, []),
+        ({"aliases": "Ada"}, []),
+        ({"aliases": ["Ada", 1, None, "", " ", "x" * 1_000_000, "Countess"]}, ["Ada", "Countess"]),
+        ({"aliases": [f"a{number}" for number in range(MAX_ALIASES + 1)]}, [f"a{at}" for at in range(MAX_ALIASES)]),
+    ],
+)
+def test_other_names_are_texts_of_a_list(attributes: dict[str, Any], aliases: list[str]) -> None:
+    text = json.dumps(attributes)
+    assert aliases_in(text) == aliases
+    row = NodeRow("n", "person", "", text, 1, 1, 1, 1)
+    assert names_of(row) == names_of(msgspec.structs.replace(row, extras=NodeExtras())) == []
+    assert names_of(msgspec.structs.replace(row, extras=NodeExtras(name="Ada"))) == ["Ada", *aliases]

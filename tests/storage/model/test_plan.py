@@ -1,0 +1,329 @@
+"""The rules of writing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.platform.errors import Conflict, InvalidInput
+from kgserve.platform.times import format_time
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import Access, ChangeSet, StoreState
+from kgserve.storage.model.digest import rows_digest
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.redirects import MERGED_INTO
+from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.soft_delete import VERSION_OF
+from kgserve.storage.plan import MAX_NOTED, Report, Workspace, check, plan
+
+AB = ("a", "b", "r")
+
+
+class Planner:
+    """Plans batches one after the other, a second apart."""
+
+    def __init__(self, *batches: WriteBatch) -> None:
+        self.workspace = Workspace()
+        self.workspace.incident = {node_id: set() for node_id in "abc"}
+        self.state = StoreState()
+        self.now = 0
+        self.change: ChangeSet | None = None
+        for batch in batches:
+            self.write(batch)
+
+    def write(self, batch: WriteBatch) -> Report:
+        self.now += 1_000_000
+        check(batch, self.workspace)
+        self.change, report = plan(batch, self.workspace, self.state, self.now)
+        self.state = self.change.state if self.change else self.state
+        rows = [*self.workspace.nodes.values(), *(edge for edge in self.workspace.edges.values() if edge)]
+        assert self.state.digest == rows_digest([msgspec.structs.astuple(row) for row in rows])
+        assert self.state.nodes + self.state.edges == len(rows)
+        return report
+
+    def node(self, **fields: Any) -> Report:
+        return self.write(WriteBatch(nodes=[NodePut(0, fields.pop("id", "a"), **fields)]))
+
+    def edge(self, *, touch: bool = True, **fields: Any) -> Report:
+        return self.write(WriteBatch(edges=[EdgePut(0, fields.pop("key", AB), **fields)], touch=touch))
+
+    @property
+    def a(self) -> NodeRow:
+        return self.workspace.nodes["a"]
+
+    @property
+    def ab(self) -> EdgeRow:
+        found = self.workspace.edges[AB]
+        assert found is not None
+        return found
+
+
+NODES = WriteBatch(nodes=[NodePut(0, "a", "t", "text", '{"k":1}'), NodePut(1, "b", "t")])
+
+
+@pytest.fixture
+def nodes() -> Planner:
+    return Planner(NODES)
+
+
+@pytest.fixture
+def edge(nodes: Planner) -> Planner:
+    nodes.edge(weight=0.5, own='{"k":1}')
+    return nodes
+
+
+def test_a_new_node(nodes: Planner) -> None:
+    assert nodes.a == NodeRow("a", "t", "text", '{"k":1}', 1, 1, 1_000_000, 1_000_000)
+    assert (nodes.state.sequence, nodes.state.nodes, nodes.state.time) == (1, 2, 1_000_000)
+
+
+def test_what_is_left_out_is_kept_and_what_is_empty_is_cleared(nodes: Planner) -> None:
+    assert nodes.node(type="u").nodes_updated == 1
+    assert nodes.a == NodeRow("a", "u", "text", '{"k":1}', 2, 2, 1_000_000, 2_000_000)
+    nodes.node(content="", attributes="{}")
+    assert nodes.a == NodeRow("a", "u", "", "{}", 3, 3, 1_000_000, 3_000_000)
+
+
+def test_attributes_replace(nodes: Planner) -> None:
+    nodes.node(attributes='{"other":2}')
+    assert nodes.a.attributes == '{"other":2}'
+
+
+def test_what_changes_nothing_is_no_write(nodes: Planner) -> None:
+    before = nodes.state
+    report = nodes.write(NODES)
+    assert (report.nodes_unchanged, report.sequence, nodes.change, nodes.state) == (2, 1, None, before)
+
+
+def test_a_new_node_needs_a_type(nodes: Planner) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        nodes.write(WriteBatch(nodes=[NodePut(4, "x", "t"), NodePut(7, "y")]))
+    assert [error.path for error in refused.value.errors] == ["nodes[7].type"]
+    assert nodes.state.sequence == 1
+    report = nodes.write(WriteBatch(nodes=[NodePut(4, "x", "t"), NodePut(7, "y")], partial=True))
+    assert (report.nodes_created, report.rejected_count, report.rejected[0].index) == (1, 1, 7)
+
+
+def test_a_node_deleted_and_put_without_type_in_one_batch_is_refused(nodes: Planner) -> None:
+    with pytest.raises(InvalidInput):
+        nodes.write(WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", content="x")]))
+
+
+def test_of_the_same_node_the_last_wins_field_by_field(nodes: Planner) -> None:
+    puts = [NodePut(0, "c", "t", "first", '{"k":1}'), NodePut(1, "c", content="last"), NodePut(2, "c", "u")]
+    report = nodes.write(WriteBatch(nodes=puts))
+    assert report.nodes_created == 1
+    assert nodes.workspace.nodes["c"] == NodeRow("c", "u", "last", '{"k":1}', 1, 2, 2_000_000, 2_000_000)
+
+
+def test_a_new_edge(nodes: Planner) -> None:
+    assert nodes.edge().edges_created == 1
+    assert nodes.ab.weight == 1.0
+    now = format_time(2_000_000)
+    assert msgspec.json.decode(nodes.ab.attributes) == {"created_at": now, "updated_at": now}
+    assert (nodes.ab.version, nodes.ab.sequence) == (1, 2)
+
+
+def test_an_edge_keeps_what_is_left_out_and_when_it_was_made(edge: Planner) -> None:
+    assert edge.edge(weight=0.75).edges_updated == 1
+    assert edge.edge(own='{"other":2}').edges_updated == 1
+    stamps = edge_stamps(edge.ab.attributes)
+    assert (edge.ab.weight, edge.ab.version, stamps.own) == (0.75, 3, '{"other":2}')
+    assert (stamps.created_at, stamps.updated_at) == (format_time(2_000_000), format_time(4_000_000))
+
+
+def test_every_inject_moves_the_time_of_an_edge_and_that_makes_no_version(edge: Planner) -> None:
+    report = edge.edge()
+    assert (report.edges_unchanged, report.edges_updated, report.sequence) == (1, 0, 3)
+    assert (edge.ab.version, edge.ab.sequence) == (1, 2)
+    assert edge_stamps(edge.ab.attributes).updated_at == format_time(3_000_000)
+    assert edge.change is not None
+    assert [row.key for row in edge.change.edges_touched] == [AB]
+    assert edge.change.edges_updated == []
+
+
+def test_untouched_an_edge_stays_as_it_is(edge: Planner) -> None:
+    before = edge.ab
+    for fields in ({}, {"weight": 0.5}, {"own": '{"k":1}'}, {"weight": 0.5, "own": '{"k":1}'}):
+        assert edge.edge(touch=False, **fields).edges_unchanged == 1
+        assert edge.change is None
+    assert edge.ab == before
+    assert edge.edge(touch=False, weight=0.6).edges_updated == 1
+    assert edge_stamps(edge.ab.attributes).updated_at == format_time(edge.now)
+
+
+def test_a_time_of_the_caller_wins(nodes: Planner) -> None:
+    past = "2020-01-01T00:00:00+01:00"
+    nodes.edge(created_at=past, own="{}")
+    assert edge_stamps(nodes.ab.attributes).created_at == past
+    nodes.edge(weight=2.0)
+    assert edge_stamps(nodes.ab.attributes).created_at == past
+
+
+def test_an_edge_without_its_nodes_is_skipped_and_named(nodes: Planner) -> None:
+    edges = [EdgePut(0, ("a", "x", "r")), EdgePut(1, ("y", "z", "r")), EdgePut(2, ("x", "x", "r")), EdgePut(3, AB)]
+    report = nodes.write(WriteBatch(edges=edges))
+    assert (report.edges_created, report.skipped_count) == (1, 3)
+    assert [(row.index, row.reason) for row in report.skipped] == [
+        (0, 'no such node: "x"'),
+        (1, 'no such node: "y", "z"'),
+        (2, 'no such node: "x"'),
+    ]
+
+
+def test_skipped_edges_are_listed_up_to_a_number(nodes: Planner) -> None:
+    report = nodes.write(WriteBatch(edges=[EdgePut(i, ("a", f"x{i}", "r")) for i in range(MAX_NOTED + 20)]))
+    assert (len(report.skipped), report.skipped_count) == (MAX_NOTED, MAX_NOTED + 20)
+    assert nodes.change is None
+
+
+def test_nodes_go_before_edges(nodes: Planner) -> None:
+    report = nodes.write(WriteBatch(edges=[EdgePut(0, ("b", "c", "r"))], nodes=[NodePut(0, "c", "t")]))
+    assert (report.nodes_created, report.edges_created) == (1, 1)
+
+
+def test_relations_of_different_types_are_different_edges(edge: Planner) -> None:
+    assert edge.edge(key=("a", "b", "other")).edges_created == 1
+    assert edge.edge(key=("b", "a", "r")).edges_created == 1
+    assert edge.state.edges == 3
+
+
+def test_deleting_a_node_takes_its_edges(edge: Planner) -> None:
+    edge.edge(key=("b", "a", "r"))
+    edge.edge(key=("a", "a", "r"))
+    edge.edge(key=("b", "b", "r"))
+    report = edge.write(WriteBatch(delete_nodes=["a"]))
+    assert (report.nodes_deleted, report.edges_deleted) == (1, 3)
+    assert (edge.state.nodes, edge.state.edges) == (1, 1)
+
+
+def test_deleting_what_is_not_there_is_fine(edge: Planner) -> None:
+    report = edge.write(WriteBatch(delete_nodes=["x"], delete_edges=[("a", "b", "other")]))
+    assert (report.nodes_deleted, report.edges_deleted, edge.change) == (0, 0, None)
+
+
+def test_deleting_the_same_twice_counts_once(edge: Planner) -> None:
+    report = edge.write(WriteBatch(delete_nodes=["a", "a"], delete_edges=[AB, AB]))
+    assert (report.nodes_deleted, report.edges_deleted) == (1, 1)
+
+
+def test_deleted_and_made_again_in_one_batch_starts_anew_but_for_its_number(edge: Planner) -> None:
+    again = WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", "t")], edges=[EdgePut(0, AB)])
+    report = edge.write(again)
+    assert (report.nodes_deleted, report.nodes_created, report.edges_deleted, report.edges_created) == (1, 1, 1, 1)
+    assert (edge.a.version, edge.ab.version, edge.ab.weight) == (2, 1, 1.0)
+
+
+def test_versions_and_times_of_an_export_are_taken_and_never_go_back(nodes: Planner) -> None:
+    nodes.node(id="c", type="t", version=7, created_at=5, updated_at=0)
+    assert nodes.workspace.nodes["c"] == NodeRow("c", "t", "", "{}", 7, 2, 5, 0)
+    nodes.node(id="c", content="x", version=3)
+    assert nodes.workspace.nodes["c"].version == 8
+    nodes.node(id="c", content="y", version=20)
+    assert nodes.workspace.nodes["c"].version == 20
+
+
+def test_time_moves_on_with_every_commit_even_when_the_clock_does_not(nodes: Planner) -> None:
+    for number in range(3):
+        change, _ = plan(WriteBatch(nodes=[NodePut(0, f"n{number}", "t")]), nodes.workspace, nodes.state, 0)
+        assert change is not None
+        assert change.time == nodes.state.time + 1
+        nodes.state = change.state
+
+
+def test_a_batch_sees_those_before_it_in_its_group() -> None:
+    planner = Planner()
+    reports = [
+        planner.write(batch)
+        for batch in (
+            WriteBatch(nodes=[NodePut(0, "a", "t"), NodePut(1, "b", "t")], edges=[EdgePut(0, AB)]),
+            WriteBatch(delete_nodes=["a"]),
+            WriteBatch(edges=[EdgePut(0, AB)]),
+            WriteBatch(nodes=[NodePut(0, "a", "t")], edges=[EdgePut(0, AB)]),
+            WriteBatch(delete_edges=[AB]),
+        )
+    ]
+    assert [(r.edges_created, r.edges_deleted, r.skipped_count) for r in reports] == [
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, 1),
+        (1, 0, 0),
+        (0, 1, 0),
+    ]
+    assert [r.sequence for r in reports] == [1, 2, 2, 3, 4]
+
+
+def test_a_batch_of_accesses_alone_is_a_commit_without_rows(nodes: Planner) -> None:
+    before = nodes.state
+    report = nodes.write(WriteBatch(accesses=[Access("a", 1, 5, 0.5), Access("b", 1, 5, 0.5), Access("a", 2, 6, 0.6)]))
+    assert nodes.change is not None
+    assert nodes.change.accessed == [Access("a", 2, 6, 0.6), Access("b", 1, 5, 0.5)]
+    assert (nodes.change.size, nodes.state.digest, nodes.state.sequence) == (0, before.digest, before.sequence + 1)
+    assert report == Report(sequence=before.sequence + 1)
+
+
+def test_an_access_of_what_is_not_there_or_no_longer_is_dropped(nodes: Planner) -> None:
+    def accessed(batch: WriteBatch) -> list[str] | None:
+        nodes.write(batch)
+        return nodes.change and [access.id for access in nodes.change.accessed]
+
+    some = [Access(node_id, 1, 5, 0.5) for node_id in ("a", "b", "c")]
+    assert accessed(WriteBatch(accesses=some[2:])) is None
+    assert nodes.state.sequence == 1
+    assert accessed(WriteBatch(delete_nodes=["a"], accesses=some)) == ["b"]
+    assert accessed(WriteBatch(nodes=[NodePut(0, "c", "t")], accesses=some)) == ["b", "c"]
+
+
+def merged(into: str) -> Planner:
+    """The nodes a to d, of which b was merged into another one."""
+    planner = Planner(WriteBatch(nodes=[NodePut(at, node_id, "t") for at, node_id in enumerate("abcd")]))
+    planner.edge(key=("b", into, MERGED_INTO))
+    planner.workspace.merged["b"] = into
+    return planner
+
+
+@pytest.mark.parametrize("into", ["a", "c"])
+def test_edges_of_a_node_that_was_merged_go_to_where_it_has_come_to(into: str) -> None:
+    planner = merged(into)
+    edges = [EdgePut(0, ("b", "d", "r")), EdgePut(1, ("d", "b", "r")), EdgePut(2, ("b", into, "r"))]
+    report = planner.write(WriteBatch(edges=edges))
+    assert planner.change is not None
+    assert [row.key for row in planner.change.edges_created] == [(into, "d", "r"), ("d", into, "r")]
+    assert report.redirected == {"b": into}
+    assert [(row.index, row.reason) for row in report.skipped] == [(2, f'its ends were merged: both are "{into}"')]
+
+
+def test_a_merge_that_is_taken_back_is_none_for_those_behind_it_in_the_group() -> None:
+    planner = merged("a")
+    planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO)], edges=[EdgePut(0, ("b", "d", "r"))]))
+    report = planner.edge(key=("d", "b", "r"))
+    assert (report.edges_created, report.redirected) == (1, {})
+    assert {key for key, row in planner.workspace.edges.items() if row} == {("b", "d", "r"), ("d", "b", "r")}
+
+
+def test_a_node_that_was_merged_takes_nothing_new_until_that_is_taken_back() -> None:
+    planner = merged("a")
+    assert planner.node(id="b", type="t").nodes_unchanged == 1
+    with pytest.raises(Conflict):
+        planner.node(id="b", content="new")
+    assert planner.node(id="a", content="new").nodes_updated == 1
+    new = WriteBatch(nodes=[NodePut(0, "b", content="new")], delete_edges=[("b", "a", MERGED_INTO)])
+    assert planner.write(new).nodes_updated == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_with_a_memory_go_its_former_versions_but_those_that_are_put_as_well(*, again: bool) -> None:
+    belonging = {"a": "", "v1": "a", "v2": "a", "other": "b"}
+    puts = [
+        NodePut(at, node_id, "fact", extras=NodeExtrasPut(confidence=0.5, belongs_to=to))
+        for at, (node_id, to) in enumerate(belonging.items())
+    ]
+    planner = Planner(WriteBatch(nodes=puts))
+    planner.write(WriteBatch(edges=[EdgePut(0, (each, "a", VERSION_OF)) for each in ("v1", "v2", "other")]))
+    report = planner.write(WriteBatch(delete_nodes=["a"], nodes=puts[1:2] if again else []))
+    assert planner.change is not None
+    assert planner.change.nodes_deleted == (["a", "v2"] if again else ["a", "v1", "v2"])
+    assert (report.nodes_deleted, report.edges_deleted) == (len(planner.change.nodes_deleted), 3)
+    assert planner.workspace.nodes.keys() == {"other"} | ({"v1"} if again else set())

@@ -1,0 +1,97 @@
+"""Pages of a node's edges against all of them sorted: changed or not, with all that may come before and after them."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgserve.platform.times import format_time
+from kgserve.storage.model.change import ChangeSet, StoreState
+from kgserve.storage.model.fields import EdgeExtras
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
+from kgserve.storage.rows.edge_page import held_around, of_kinds, page_of_edges, ranked
+from kgserve.storage.rows.encoding import decode_edge
+from kgserve.storage.rows.view import RowsView
+
+LEAVES = [f"n{number:02}" for number in range(10)]
+BEFORE = [f"a{number:03}" for number in range(300)]
+"""They come before the others, whose numbers are then too large for Python to have each of them but once."""
+LAST = 1 << 62
+
+
+def made(choice: random.Random, source: str, target: str) -> EdgeRow:
+    extras = EdgeExtras(choice.choice((None, None, 1, -2)), "", None, choice.choice((None, 5, 50)))
+    stamp = format_time(choice.choice((0, 1_000_000)))
+    kind = choice.choice("rstu")
+    return EdgeRow(source, target, kind, 1.0, edge_attributes(stamp, stamp, "{}"), 1, 1, choice.choice((None, extras)))
+
+
+def changed(state: StoreState, gone: list[EdgeKey], news: list[EdgeRow]) -> ChangeSet:
+    return ChangeSet(
+        sequence=state.sequence,
+        time=state.time,
+        nodes_created=[],
+        nodes_updated=[],
+        nodes_deleted=[],
+        edges_created=news,
+        edges_updated=[],
+        edges_touched=[],
+        edges_deleted=gone,
+        digest=bytes(16),
+        nodes=state.nodes,
+        edges=state.edges,
+    )
+
+
+def ends(choice: random.Random) -> tuple[str, str]:
+    return ("hub", choice.choice(LEAVES)) if choice.random() < 0.5 else (choice.choice(LEAVES), "hub")
+
+
+def expected_place(row: EdgeRow) -> tuple[object, ...]:
+    ordinal = row.extras.ordinal if row.extras and row.extras.ordinal is not None else LAST
+    return ordinal, row.attributes[: len('{"created_at":"') + 27], row.key
+
+
+def held(row: EdgeRow) -> bool:
+    return row.extras is None or row.extras.valid_to is None or row.extras.valid_to > 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pages_are_parts_of_all_edges_in_order(tmp_path: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    nodes = [NodeRow(each, "t", "", "{}", 1, 1, 0, 0) for each in (*BEFORE, "hub", *LEAVES)]
+    edges = {row.key: row for row in (made(choice, *ends(choice)) for _ in range(60))}
+    view = RowsView(tmp_path)
+    before = StoreState(1, 0, 0, len(nodes), len(edges))
+    view.renew(nodes, [edges[key] for key in sorted(edges)], before, lambda _: ())
+    if seed:
+        gone = choice.sample(sorted(edges), 5)
+        news = {row.key: row for row in (made(choice, *ends(choice)) for _ in range(20))}
+        edges = {key: row for key, row in edges.items() if key not in gone} | news
+        after = StoreState(2, 1, 0, len(nodes), len(edges))
+        view.apply([changed(after, gone, [*news.values()])])
+    for outgoing, kinds, moment in product((True, False), ((), ("r",), ("r", "x")), (None, 10)):
+        own = [row for row in edges.values() if (row.source if outgoing else row.target) == "hub"]
+        own = [row for row in own if (not kinds or row.relation_type in kinds) and (moment is None or held(row))]
+        own.sort(key=expected_place)
+        with view.reading() as rows:
+            found = of_kinds(rows, rows.around(np.array([rows.number("hub")]), outgoing=outgoing), kinds)
+            found = found if moment is None else held_around(rows, found, moment, outgoing=outgoing)
+            for start, limit in product((0, 1, 7, len(own) - 1, len(own), 99), (1, 5, 99)):
+                page, more = page_of_edges(rows, found, max(start, 0), limit)
+                there = own[max(start, 0) :][:limit]
+                assert [decode_edge(text, 0).key for text in page] == [row.key for row in there]
+                assert more == (max(start, 0) + limit < len(own))
+
+
+def test_only_what_is_wanted_is_put_in_order() -> None:
+    choice = np.random.default_rng(1)
+    one, other = choice.integers(0, 3, 500), choice.integers(0, 50, 500)
+    order = np.lexsort((np.arange(500), other, one))
+    for start, end in ((0, 10), (150, 170), (480, 500), (0, 500), (499, 600), (500, 510), (20, 20)):
+        found = ranked((one.__getitem__, other.__getitem__), np.arange(500), start, end)
+        assert found.tolist() == order[start:end].tolist()

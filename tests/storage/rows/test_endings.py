@@ -1,0 +1,154 @@
+"""Endings that rows have in common are kept once, whatever is written afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kgserve.storage.model.change import ChangeSet, StoreState
+from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
+from kgserve.storage.rows.encoding import encode_edge, encode_node
+from kgserve.storage.rows.endings import AT_ONCE, LEAST, LONGEST, MOST, Endings
+from kgserve.storage.rows.fold import build, fold
+from kgserve.storage.rows.format import BLOCK
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import RowsView, changes_of
+
+STAMP = "2025-07-15T12:00:00.000000Z"
+NESTED = '{"attributes":{"version":1},"k":",\\"version\\":"}'
+
+
+def node(number: int, sequence: int = 1, attributes: str = NESTED, size: int = 30) -> NodeRow:
+    return NodeRow(f"n{number:05}", "t", f'{number} "attributes":'.ljust(size, "x"), attributes, 1, sequence, 1, 1)
+
+
+def edge(number: int, weight: float = 1.0, sequence: int = 1) -> EdgeRow:
+    attributes = edge_attributes(STAMP, STAMP, NESTED)
+    return EdgeRow(f"n{number:05}", "n00000", "to", weight, attributes, 1, sequence)
+
+
+def written(view: RowsView, sequence: int, nodes: list[NodeRow], edges: list[EdgeRow], *, created: bool = True) -> None:
+    how = "created" if created else "updated"
+    rows: dict[str, Any] = {f"nodes_{how}": nodes, f"edges_{how}": edges}
+    counts = {"nodes": len(nodes), "edges": len(edges)}
+    view.apply([ChangeSet(sequence=sequence, time=sequence, digest=bytes(16), **counts, **rows)])
+
+
+def check(rows: Rows, nodes: list[NodeRow], edges: list[EdgeRow]) -> None:
+    """Texts are whole, read one by one, some at a time and all at once."""
+    base = rows.base
+    wanted = [[encode_node(row) for row in nodes], [encode_edge(row) for row in edges]]
+    assert [base.node(at) for at in range(base.nodes)] == wanted[0]
+    assert [base.edge(at) for at in range(base.edges)] == wanted[1]
+    assert base.some_node_texts(range(base.nodes)) == base.node_texts(np.arange(base.nodes)) == wanted[0]
+    assert base.some_edge_texts(range(base.edges)) == base.edge_texts(np.arange(base.edges)) == wanted[1]
+    for kind, texts in zip(("node", "edge"), wanted, strict=True):
+        assert base.sizes(kind).tolist() == [*map(len, texts)]
+
+
+def stored(rows: Rows) -> int:
+    base = rows.base
+    return int(base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64))
+
+
+def test_what_rows_have_in_common_is_there_once_through_foldings(tmp_path: Path) -> None:
+    nodes, edges = [node(number) for number in range(300)], [edge(number) for number in range(300)]
+    view = RowsView(tmp_path)
+    written(view, 1, nodes, edges)
+    view.fold()
+    with view.reading() as rows:
+        check(rows, nodes, edges)
+        assert len(rows.base.endings) == 3
+        whole = sum(map(len, [*map(encode_node, nodes), *map(encode_edge, edges)]))
+        assert stored(rows) < whole / 2
+    # What a few have does not become one, what the base has is used again, and what nobody has goes.
+    for number in range(LEAST - 1):
+        nodes[number], edges[number] = node(number, 2), edge(number, 2.5, 2)
+    written(view, 2, nodes[: LEAST - 1], edges[: LEAST - 1], created=False)
+    view.fold()
+    with view.reading() as rows:
+        check(rows, nodes, edges)
+        assert len(rows.base.endings) == 3
+    nodes = [node(number, 3) for number in range(300)]
+    written(view, 3, nodes, [], created=False)
+    view.fold()
+    with view.reading() as rows:
+        check(rows, nodes, edges)
+        assert len(rows.base.endings) == 3
+        assert not any(b'"sequence":1,' in ending for ending in rows.base.endings)
+    with RowsView(tmp_path).reading() as rows:
+        check(rows, nodes, edges)
+
+
+def test_a_copy_of_what_is_used_has_what_rows_end_with(tmp_path: Path) -> None:
+    nodes, edges = [node(number) for number in range(50)], [edge(number) for number in range(50)]
+    view = RowsView(tmp_path)
+    written(view, 1, nodes, edges)
+    view.fold()
+    written(view, 2, [node(0, 2)], [], created=False)
+    view.fold(copying=True)
+    with view.reading() as rows:
+        check(rows, [node(0, 2), *nodes[1:]], edges)
+        fold(rows.base, changes_of(rows), rows.state, tmp_path / "again.rows", copying=True)
+
+
+@pytest.mark.parametrize("size", [LONGEST + 1, 1 << 16])
+def test_long_endings_stay_with_their_rows(tmp_path: Path, size: int) -> None:
+    """But what is behind them may be one."""
+    nodes = [node(number, attributes='{"k":"' + "x" * size + '"}') for number in range(20)]
+    view = RowsView(tmp_path)
+    written(view, 1, nodes, [])
+    view.fold()
+    with view.reading() as rows:
+        check(rows, nodes, [])
+        assert 0 < max(map(len, rows.base.endings)) <= LONGEST
+
+
+def test_there_are_never_too_many() -> None:
+    texts = [b'{"id":"%d","attributes":{"k":%d}' % (at, at // LEAST) for at in range(LEAST * (MOST + 500))]
+    whole, endings = [*texts], Endings([b""], [])
+    numbers = endings.part("node", texts)
+    assert len(endings.texts) == MOST
+    assert [text + endings.texts[number] for text, number in zip(texts, numbers, strict=True)] == whole
+    assert numbers[: AT_ONCE // 2].count(0) == 0
+    assert numbers[-LEAST * 400 :].count(0) == LEAST * 400
+
+
+def test_columns_take_what_their_numbers_need(tmp_path: Path) -> None:
+    """One value stands for all, and a number that is larger widens the column again."""
+    edges = [edge(number) for number in range(300)]
+    view = RowsView(tmp_path)
+    written(view, 1, [node(number, size=30 + number % 5) for number in range(300)], edges)
+    view.fold()
+    with view.reading() as rows:
+        base = rows.base
+        assert (base.source.itemsize, base.node_size.itemsize, base.weight.strides) == (2, 1, (0,))
+        assert base.weights[299] == 1.0
+        assert base.weight[[0, 7, 299]].tolist() == [1.0] * 3
+    edges[7] = edge(7, 0.5, 2)
+    long = node(7, 2, size=70_000)
+    written(view, 2, [long], [edges[7]], created=False)
+    view.fold()
+    with view.reading() as rows:
+        base = rows.base
+        assert (base.node_size.itemsize, base.weight.strides) == (4, (8,))
+        assert base.weight[:8].tolist() == [1.0] * 7 + [0.5]
+        assert rows.node("n00007") == long
+        assert [*rows.all_edges()] == edges
+
+
+def test_a_base_without_any_may_end_with_a_block(tmp_path: Path) -> None:
+    offsets = set[int]()
+    for count in range(150, 200):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        nodes = [
+            NodeRow(f"n{number:05}", "t", "", f'{{"a":{number}}}', 1, 1, number, number) for number in range(count)
+        ]
+        base = build(folder, nodes, [], StoreState(1, 1, 1, count, 0))
+        assert (base.endings, base.nodes) == ([b""], count)
+        offsets.add(base._directory.sections["endings"].offset % BLOCK)
+    assert 0 in offsets

@@ -1,0 +1,409 @@
+"""The rows view against two dicts: folded again and again, read by commit, damaged."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgserve.graph.subgraph_sampling import degrees
+from kgserve.storage.model.change import ChangeSet, StoreState
+from kgserve.storage.model.fields import EdgeExtras, NodeExtras
+from kgserve.storage.model.redirects import MERGED_INTO
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
+from kgserve.storage.rows.base import Base, ranges
+from kgserve.storage.rows.delta import Delta
+from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.fold import build, fold
+from kgserve.storage.rows.format import MAGIC
+from kgserve.storage.rows.snapshot import FEW, Rows
+from kgserve.storage.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
+from tests.captured_log import capture_log
+
+IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
+TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
+MOMENTS = [-1, 0, 1, 1_700_000_000_123_456]
+STAMP = "2025-07-15T12:00:00.000000Z"
+AT_ONCE = FoldLimits(rows=40)
+"""With these the commits of a model become bases at once."""
+ABSENT = [f"absent{number}" for number in range(1_000)]
+
+
+class Model:
+    """What the view should hold, commit by commit; `next` makes a commit at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.source = random.Random(seed)
+        self.nodes: dict[str, NodeRow] = {}
+        self.edges: dict[EdgeKey, EdgeRow] = {}
+        self.at = 0
+
+    def node(self, node_id: str) -> NodeRow:
+        pick = self.source.choice
+        extras = NodeExtras(pick(("", "s")), pick(((), ("t", "ü"))), pick(TIMES), "", pick(TIMES), pick(TIMES), (3,))
+        content = pick(("", 'quoted "text"\n', "x" * 3000))
+        return NodeRow(node_id, "t", content, '{"k":[1.5]}', 1, self.at, 0, self.at, pick((None, extras)))
+
+    def edge(self, key: EdgeKey) -> EdgeRow:
+        pick = self.source.choice
+        extras = EdgeExtras(pick((None, -3, 7)), "ada", pick(TIMES), pick(TIMES))
+        return EdgeRow(
+            *key, pick((1.0, -0.5)), edge_attributes(STAMP, STAMP, '{"k":1}'), 1, self.at, pick((None, extras))
+        )
+
+    def next(self) -> ChangeSet:
+        self.at += 1
+        source, old_nodes, old_edges = self.source, dict(self.nodes), dict(self.edges)
+        gone = {node_id for node_id in source.sample(IDS, 3) if node_id in self.nodes}
+        cut = {key for key in self.edges if key[0] in gone or key[1] in gone or source.random() < 0.05}
+        for node_id in gone:
+            del self.nodes[node_id]
+        for key in cut:
+            del self.edges[key]
+        self.nodes |= {node_id: self.node(node_id) for node_id in source.sample(IDS, 6)}
+        ends = list(self.nodes)
+        keys = [(source.choice(ends), source.choice(ends), source.choice("rsé")) for _ in range(15)]
+        self.edges |= {key: self.edge(key) for key in keys}
+        news = [row for node_id, row in self.nodes.items() if row is not old_nodes.get(node_id)]
+        new_edges = [row for key, row in self.edges.items() if row is not old_edges.get(key)]
+        return ChangeSet(
+            sequence=self.at,
+            time=self.at,
+            nodes_created=[row for row in news if row.id not in old_nodes or row.id in gone],
+            nodes_updated=[row for row in news if row.id in old_nodes and row.id not in gone],
+            nodes_deleted=sorted(gone),
+            edges_created=[row for row in new_edges if row.key not in old_edges or row.key in cut],
+            edges_updated=[row for row in new_edges if row.key in old_edges and row.key not in cut],
+            edges_deleted=sorted(cut),
+            digest=bytes(16),
+            nodes=len(self.nodes),
+            edges=len(self.edges),
+        )
+
+
+def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
+    assert list(rows.ids_behind("")) == [node_id for node_id in sorted(nodes) if node_id]
+    assert {row.id: row for row in rows.all_nodes()} == nodes
+    assert {row.key: row for row in rows.all_edges()} == edges
+    for node_id in IDS:
+        assert rows.node(node_id) == nodes.get(node_id)
+        assert {row.key for row in rows.outgoing(node_id)} == {key for key in edges if key[0] == node_id}
+        assert sorted(row.key for row in rows.incoming(node_id)) == sorted(key for key in edges if key[1] == node_id)
+    for key, row in edges.items():
+        assert rows.edge(key) == row
+    # In the order in which they are asked for: a page of a list is made so.
+    assert list(rows.nodes([*IDS, *ABSENT])) == [node_id for node_id in IDS if node_id in nodes]
+    assert rows.nodes([*IDS, *ABSENT]) == nodes
+    check_edges(rows, nodes, edges)
+    keys = sorted(edges)
+    assert list(rows.edges([*keys, *((absent, absent, "r") for absent in ABSENT)])) == keys
+    assert rows.edges(keys) == edges
+
+
+def check_edges(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
+    numbers = np.array([rows.delta.number(node_id) for node_id in nodes], np.int64)
+    ends = Counter(end for key in edges for end in key[:2])
+    assert degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
+    leaving = rows.around(numbers, outgoing=True)
+    for moment in MOMENTS:
+        true = {key for key, row in edges.items() if row.holds_at(moment)}
+        assert {row.key for row in rows.rows_of(rows.edges_holding(leaving, moment))} == true
+        true &= {key for key in true if nodes[key[0]].holds_at(moment) and nodes[key[1]].holds_at(moment)}
+        assert {row.key for row in rows.rows_of(rows.holding(leaving, moment))} == true
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, seed: int) -> None:
+    model, view, journal = Model(seed), RowsView(tmp_path), list[ChangeSet]()
+    held: list[tuple[Rows, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
+    for number in range(30):
+        view.limits = model.source.choice((FoldLimits(), AT_ONCE))
+        journal.append(model.next())
+        view.apply(journal[-1:])
+        with view.reading() as rows:
+            check(rows, model.nodes, model.edges)
+            assert rows.relation_counts() == {
+                name: count for name in "rsé" if (count := sum(key[2] == name for key in model.edges))
+            }
+        if number % 7 == 3:
+            reader = view.reading()
+            held.append((reader.__enter__(), dict(model.nodes), dict(model.edges)))
+        if number % 5 == 4:
+            view.fold()
+            assert view.base_sequence == model.at
+        if number == 22:
+            view = RowsView(tmp_path)
+            view.catch_up(lambda after: journal[after:])
+    for rows, nodes, edges in held:
+        check(rows, nodes, edges)
+        assert rows.edges([*model.edges]) == {key: row for key, row in edges.items() if key in model.edges}
+        assert [rows.edge(key) for key in model.edges] == [edges.get(key) for key in model.edges]
+
+
+def test_a_reader_sees_one_commit_while_others_are_written_and_folded(tmp_path: Path) -> None:
+    model, view, stop = Model(9), RowsView(tmp_path), threading.Event()
+    states: dict[int, tuple[dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = {0: ({}, {})}
+
+    def write() -> None:
+        while not stop.is_set() and model.at < 400:
+            group = [model.next() for _ in range(model.source.randint(1, 3))]
+            states[model.at] = dict(model.nodes), dict(model.edges)
+            view.limits = model.source.choice((FoldLimits(), AT_ONCE))
+            view.apply(group)
+
+    def fold() -> None:
+        while not stop.is_set():
+            view.fold()
+
+    threads = [threading.Thread(target=write), threading.Thread(target=fold)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(25):
+            with view.reading() as rows:
+                check(rows, *states[rows.at])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    with view.reading() as rows:
+        check(rows, *states[model.at])
+
+
+def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+    model, view = Model(3), RowsView(tmp_path)
+    for _ in range(10):
+        view.apply([model.next()])
+    view.fold()
+    (rows,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
+    for path in (rows, texts):
+        whole = path.read_bytes()
+        for offset in range(0, len(whole), max(len(whole) // 150, 1)):
+            path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
+            with pytest.raises(RowsDamaged):
+                Base(rows).check()
+        for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:size])
+            with pytest.raises(RowsDamaged):
+                Base(rows).check()
+        path.write_bytes(whole)
+    texts.unlink()
+    with pytest.raises(RowsDamaged):
+        Base(rows)
+
+
+def test_who_reads_a_changed_text_is_told(tmp_path: Path) -> None:
+    view, content = RowsView(tmp_path), "x" * (1 << 20)
+    row = NodeRow("a", "t", content, "{}", 1, 1, 1, 1)
+    view.apply([ChangeSet(sequence=1, time=1, digest=bytes(16), nodes=1, edges=0, nodes_created=[row])])
+    view.fold()
+    (rows,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
+    whole = texts.read_bytes()
+    first = whole.index(content.encode())
+    for place in (first, first + len(content) // 2, first + len(content) - 1):
+        texts.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
+        with pytest.raises(RowsDamaged):
+            Base(rows).node(0)
+
+
+@pytest.mark.parametrize("others", ["", "a", "z", "az"])
+def test_whether_anything_was_merged_is_known_of_a_base(tmp_path: Path, others: str) -> None:
+    """Wherever among the relation types the one of merges stands."""
+    for merges in (False, True):
+        types = [*others, *([MERGED_INTO] if merges else [])]
+        edges = [EdgeRow("a", "b", each, 1.0, edge_attributes(STAMP, STAMP, "{}"), 1, 1) for each in types]
+        nodes = [NodeRow(each, "t", "", "{}", 1, 1, 1, 1) for each in "ab"]
+        view = RowsView(tmp_path / f"{merges}")
+        change = ChangeSet(
+            sequence=1, time=1, digest=bytes(16), nodes=2, edges=len(edges), nodes_created=nodes, edges_created=edges
+        )
+        view.apply([change])
+        with view.reading() as held:
+            assert held.know_merges == merges
+        view.fold()
+        with view.reading() as held:
+            assert held.know_merges == merges
+
+
+def test_versions_are_kept_for_readers_and_no_longer(tmp_path: Path) -> None:
+    view = RowsView(tmp_path)
+    put = partial(_put_again, view)
+    put(1)
+    with view.reading() as first:
+        put(2)
+        with view.reading():
+            put(3)
+        put(4)
+        assert first.node("a") == NodeRow("a", "t", "1", "{}", 1, 1, 1, 1)
+        assert _kept_versions(view) == [4, 3, 2, 1]
+    put(5)
+    assert _kept_versions(view) == [5, 4]
+
+
+def _put_again(view: RowsView, number: int) -> None:
+    row = NodeRow("a", "t", str(number), "{}", number, 1, number, number)
+    change = ChangeSet(sequence=number, time=number, digest=bytes(16), nodes=1, edges=0)
+    (change.nodes_created if number == 1 else change.nodes_updated).append(row)
+    view.apply([change])
+
+
+def _kept_versions(view: RowsView) -> list[int]:
+    """The commits of one node's versions in memory, the last one first."""
+    with view.reading() as rows:
+        version, found = rows.delta.nodes[rows.delta.number("a")], list[int]()
+        while version is not None:
+            found.append(version.sequence)
+            version = version.before
+        return found
+
+
+def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) -> None:
+    model, view = Model(9), RowsView(tmp_path)
+    sizes, names = list[int](), list[str]()
+    for _ in range(40):
+        view.apply([model.next()])
+        with view.reading() as before:
+            view.fold()
+            (texts,) = tmp_path.glob("*.texts")
+            sizes.append(texts.stat().st_size)
+            names.append(texts.name)
+            # Who reads from a base that has been followed still does.
+            check(before, model.nodes, model.edges)
+    with view.reading() as rows:
+        used = int(rows.base.node_size.sum() + rows.base.edge_size.sum())
+        check(rows, model.nodes, model.edges)
+    changes = [one != other for one, other in pairwise(names)]
+    assert 0 < changes.count(True) < len(changes) / 2
+    assert all(changed or more >= less for changed, (less, more) in zip(changes, pairwise(sizes), strict=True))
+    assert max(sizes) < 6 * used
+
+
+def test_a_base_that_could_not_be_written_leaves_the_texts_as_they_were(tmp_path: Path) -> None:
+    model, view = Model(9), RowsView(tmp_path)
+    view.apply([model.next()])
+    view.fold()
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    view.apply([model.next()])
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    with view.reading() as rows, pytest.raises(OSError, match="taken"):
+        fold(rows.base, changes_of(rows), view.state, taken)
+    taken.rmdir()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+def test_a_base_of_all_rows_is_made_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.storage.rows.fold.SLICE_ROWS", 7)
+    model = Model(4)
+    for _ in range(5):
+        model.next()
+    state = StoreState(model.at, model.at, 1, len(model.nodes), len(model.edges))
+    base = build(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
+    assert base.state == state
+    check(Rows(base, Delta(base), state), model.nodes, model.edges)
+
+
+HARM: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[:-9],
+    "another beginning": lambda data: b"?" + data[1:],
+    "another end": lambda data: data[:-1] + b"?",
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path, harm: str) -> None:
+    model, view = Model(5), RowsView(tmp_path)
+    view.apply([model.next()])
+    view.fold()
+    (path,) = tmp_path.glob("*.rows")
+    path.write_bytes(HARM[harm](path.read_bytes()))
+    again = RowsView(tmp_path)
+    assert (again.base_sequence, again.state.nodes) == (0, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_base_of_another_version_is_no_damage(tmp_path: Path) -> None:
+    model, view = Model(5), RowsView(tmp_path)
+    view.apply([model.next()])
+    view.fold()
+    (path,) = tmp_path.glob("*.rows")
+    path.write_bytes(path.read_bytes().replace(MAGIC, b"KGROWS02"))
+    with capture_log() as told:
+        assert RowsView(tmp_path).state.nodes == 0
+    assert [(each["event"], each["log_level"]) for each in told] == [("rows_of_another_format", "info")]
+
+
+def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path: Path) -> None:
+    model, view = Model(3), RowsView(tmp_path)
+    view.limits = AT_ONCE
+    journal = [model.next()]
+    view.apply(journal)
+    (path,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
+    assert UNSYNCED in path.suffixes
+    texts.write_bytes(bytes(8) + texts.read_bytes()[8:])
+    view = RowsView(tmp_path)
+    assert view.base_sequence == 0
+    view.catch_up(lambda after: journal[after:])
+    view.limits = AT_ONCE
+    journal.append(model.next())
+    view.apply(journal[1:])
+    view.sync()
+    (path,) = tmp_path.glob("*.rows")
+    assert UNSYNCED not in path.suffixes
+    view = RowsView(tmp_path)
+    assert view.base_sequence == 2
+    with view.reading() as rows:
+        check(rows, model.nodes, model.edges)
+
+
+def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
+    view, model = RowsView(tmp_path), Model(5)
+    # Those that come after the base stand before the others, and of the base's the last one changes, too.
+    names = [f"{'n' if number < 2 * FEW else 'm'}{number:03}" for number in range(3 * FEW)]
+    for ids in (names[: 2 * FEW], names[FEW + 1 : 2 * FEW : 2], names[2 * FEW :]):
+        model.at += 1
+        rows = [model.node(node_id) for node_id in ids]
+        new = [row for row in rows if row.id not in model.nodes]
+        old = [row for row in rows if row.id in model.nodes]
+        model.nodes |= {row.id: row for row in rows}
+        change = ChangeSet(
+            sequence=model.at,
+            time=model.at,
+            nodes_created=new,
+            nodes_updated=old,
+            digest=bytes(16),
+            nodes=len(model.nodes),
+            edges=0,
+        )
+        view.apply([change])
+        if model.at == 1:
+            view.fold()
+    with view.reading() as held:
+        numbers = np.array([held.number(name) for name in names])
+        for now in (0, 1 << 60):
+            assert held.node_texts(numbers, now) == [held.node_texts(np.array([each]), now)[0] for each in numbers]
+        for moment in filter(None, TIMES):
+            true = [held.node_holds(int(each), moment) for each in numbers]
+            assert held.nodes_hold(numbers, moment).tolist() == true
+            assert held.holding_nodes(set(numbers.tolist()), moment) == set(numbers[true].tolist())
+        for several in (names, names[:3], names[: 2 * FEW + 1]):
+            some = [held.number(name) for name in model.source.sample(several, len(several))]
+            ordered = [held.number(name) for name in sorted(several)]
+            assert held.some_in_order(some) == held.in_order(np.array(some)).tolist() == ordered
+
+
+def test_ranges_one_after_the_other() -> None:
+    source = random.Random(3)
+    starts = np.array(sorted(source.sample(range(1_000), 50)), dtype=np.int64)
+    ends = starts + np.array([source.choice((0, 1, 7)) for _ in starts])
+    expected = [number for start, end in zip(starts, ends, strict=True) for number in range(int(start), int(end))]
+    assert ranges(starts, ends).tolist() == expected
+    assert ranges(starts[:1], starts[:1] + 3).tolist() == [int(starts[0]) + more for more in range(3)]
+    assert ranges(starts[:0], ends[:0]).tolist() == []

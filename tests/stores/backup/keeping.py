@@ -1,0 +1,116 @@
+"""A store beside every state that it ever had, backed up and restored at any of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kgserve.admin import backup as ops
+from kgserve.platform.times import format_time
+from kgserve.projections.history.history import History
+from kgserve.projections.history_follower import Historian, HistoryFollower
+from kgserve.storage.model.digest import to_text
+from kgserve.storage.model.store_settings import Keeping, StoreSettings
+from kgserve.stores.backup.api import StoreBackupAnswer
+from kgserve.stores.backup.create import BackupOptions
+from kgserve.stores.backup.folder import BackupFolder
+from kgserve.stores.backup.restore import verify
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.property.driver import NAME, PATIENCE, differ
+from tests.property.graph import Graph
+from tests.property.past import PastDriver
+from tests.stores.writing import settings
+
+RESTORED = "restored"
+
+
+class KeepingDriver(PastDriver):
+    """A past driver that keeps backups as well; ``taken`` are the times at which they were made, by their sequence."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        super().__init__(root, **options)
+        self.backups = root / "backups"
+        self.covered: set[int] = set()
+        self.settings: dict[int, StoreSettings] = {}
+
+    def back_up(self, *, full: bool = False, keep: int | None = None) -> StoreBackupAnswer:
+        """Make a backup; what it says must be so."""
+        if self.store.description.history != "none":
+            assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
+        made = ops.backup_one(self.pool, self.backups, NAME, BackupOptions(live=True, full=full, keep=keep))
+        assert (made.sequence, made.digest) == (self.graph.sequence, to_text(self.graph.digest))
+        fresh = set(range(made.first, made.sequence + 1))
+        self.covered = fresh if keep == 1 else self.covered | fresh
+        self.settings[made.sequence] = self.store.description.settings
+        return made
+
+    def keep_history(self, keeping: Keeping) -> None:
+        """Change the setting of the history."""
+        self.store.change_settings(lambda now: msgspec.structs.replace(now, history=keeping))
+
+    def forget(self, before: int) -> None:
+        """Let go of former states."""
+        follower = self.historian.of(self.store)
+        assert follower.wait(self.graph.sequence, PATIENCE)
+        follower.prune(before)
+
+    def verify(self) -> None:
+        """A backup that nobody has touched is whole."""
+        if self.covered:
+            assert [each.faults for each in verify(BackupFolder(self.backups))] == [[]]
+
+    def restore(self, source: random.Random) -> None:
+        """Restore to a covered sequence into a pool of its own, and compare with how it was."""
+        sequence = source.choice(sorted(self.covered))
+        until = str(sequence)
+        # By time, where clocks tell the commits apart.
+        told_apart = 0 < sequence < len(self.times) - 1 and self.times[sequence] < self.times[sequence + 1]
+        if told_apart and source.random() < 0.4:
+            until = format_time(self.times[sequence])
+        data = self.root / "restored"
+        historian = Historian()
+        with StorePool(settings(data, journal_segment_mb=1)) as pool:
+            pool.companions.append(historian)
+            done = ops.restore(pool, self.backups, [ops.Source(NAME, RESTORED, until)]).stores[0]
+            assert done.sequence == sequence, until
+            with pool.lease(RESTORED) as store:
+                self._compare_with(store, self.past[sequence])
+                if sequence in self.settings:
+                    assert store.description.settings == self.settings[sequence]
+                self._compare_past(historian, store, sequence)
+            pool.drop(RESTORED)
+        historian.close()
+
+    def _compare_with(self, store: Store, graph: Graph) -> None:
+        state = store.state
+        assert (state.sequence, state.nodes, state.edges) == (graph.sequence, len(graph.nodes), len(graph.edges))
+        assert state.digest == graph.digest
+        assert store.check().ok
+        with store.reading() as present:
+            rows = list(present.all_nodes())
+        differ(rows, graph.nodes, [row.id for row in rows])
+
+    def _compare_past(self, historian: Historian, store: Store, sequence: int) -> None:
+        if store.description.history == "none":
+            return
+        follower = historian.of(store)
+        assert follower.wait(sequence, PATIENCE)
+        oldest = follower.look(lambda history: history.oldest)
+        assert oldest <= sequence
+        for at in {oldest, sequence, *range(oldest, sequence, max(1, (sequence - oldest) // 5))}:
+            self._compare_moment(follower, at)
+
+    def _compare_moment(self, follower: HistoryFollower, at: int) -> None:
+        graph = self.past[at]
+
+        def look(history: History) -> None:
+            nodes = [state.row for state in history.nodes_at(at, None, None, 1 << 40)]
+            differ(nodes, graph.nodes, [row.id for row in nodes])
+            edges = [state.row for state in history.edges_at(at, ("", "", ""), 1 << 40)]
+            assert {row.key: row.version for row in edges} == {row.key: row.version for row in graph.edges.values()}
+
+        follower.look(look)

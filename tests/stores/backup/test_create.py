@@ -1,0 +1,424 @@
+"""What a second backup copies, when it begins anew, and what an interrupted one leaves."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.admin import backup as ops
+from kgserve.platform.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
+from kgserve.platform.times import format_time, parse_time
+from kgserve.storage.journal.journal import list_segments, segment_path
+from kgserve.storage.layout import FORMAT, Layout
+from kgserve.storage.plan import MAX_DRIFT
+from kgserve.stores.backup.create import BackupOptions, BackupSource
+from kgserve.stores.backup.create import back_up as stores_back_up
+from kgserve.stores.backup.folder import BackupFolder
+from kgserve.stores.pool import StorePool
+from tests.stores.backup.holding import LONG, back_up, faults, manifest, restored
+from tests.stores.writing import (
+    NAME,
+    PATIENCE,
+    SYNC_SECONDS,
+    batch,
+    flip,
+    frames,
+    held,
+    ids,
+    newest_segment,
+    settings,
+    write,
+)
+
+YEAR = 365 * 86_400_000_000
+"""Microseconds."""
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Generator[StorePool]:
+    with StorePool(settings(tmp_path / "data", journal_segment_mb=1, journal_retention_mb=0)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "backup"
+
+
+def put(pool: StorePool, *names: str, content: str = "") -> None:
+    with pool.lease(NAME, create=True) as store:
+        write(store, *(batch(name, content=content) for name in names))
+
+
+def test_a_second_backup_copies_what_is_new(pool: StorePool, folder: Path) -> None:
+    put(pool, *(f"n{n}" for n in range(50)), content=LONG)
+    first = back_up(pool, folder)
+    assert first.new_base == "it is the first"
+    assert first.bytes_copied == first.bytes_total > 50 * 1000
+    put(pool, "new")
+    second = back_up(pool, folder)
+    assert (second.new_base, second.sequence, second.first) == ("", 51, 0)
+    assert second.bytes_copied < 400
+    assert second.bytes_total == first.bytes_total + second.bytes_copied
+    third = back_up(pool, folder)
+    assert third.bytes_copied == 0
+    assert len(manifest(folder).bases[0].runs) == 2, "a backup of nothing leaves no files"
+    assert third.taken_at > second.taken_at
+    assert faults(folder) == []
+
+
+def test_segments_follow_on_across_runs(pool: StorePool, folder: Path) -> None:
+    for turn in range(4):
+        put(pool, *(f"{turn}-{n}" for n in range(6)), content=LONG * 30)
+        back_up(pool, folder)
+    with pool.lease(NAME) as store:
+        assert len(list_segments(store.layout.journal)) > 2
+        assert ids(restored(pool, folder)) == ids(store)
+    assert ids(restored(pool, folder, "12", "earlier")) == sorted(f"{t}-{n}" for t in range(2) for n in range(6))
+
+
+def test_a_hole_in_the_journal_makes_a_new_base(pool: StorePool, folder: Path) -> None:
+    put(pool, "a", content=LONG)
+    back_up(pool, folder, live=False)
+    with pool.lease(NAME) as store:
+        for turn in range(3):
+            write(store, *(batch(f"{turn}-{n}", content=LONG * 40) for n in range(7)))
+            store.compactor.run()
+        assert list_segments(store.layout.journal)[0].first > 2, "nothing was dropped"
+    made = back_up(pool, folder, live=False)
+    assert made.new_base == "the journal no longer reaches back to the former backup"
+    assert made.bases == 2
+    assert made.first > 1
+    assert faults(folder) == []
+    assert restored(pool, folder, "1", "first").state.sequence == 1
+    with pytest.raises(InvalidInput, match=r"sequence 2 is not covered; this backup covers sequences 0 to 1 .*; sequ"):
+        restored(pool, folder, "2", "between")
+
+
+def test_a_store_that_went_back_makes_a_new_base(pool: StorePool, folder: Path) -> None:
+    put(pool, "a", "b", "c")
+    back_up(pool, folder)
+    pool.drop(NAME)
+    ops.restore(pool, folder, [ops.Source(NAME, NAME, "2")])
+    put(pool, "other", "another")
+    made = back_up(pool, folder)
+    assert "changed before the end" in made.new_base
+    assert ids(restored(pool, folder, "3", "x")) == ["a", "b", "other"]
+    pool.drop(NAME)
+    put(pool, "new")
+    assert back_up(pool, folder).new_base == "the store was made anew"
+    assert faults(folder) == []
+
+
+def test_old_bases_go(pool: StorePool, folder: Path) -> None:
+    for name in "abc":
+        put(pool, name)
+        back_up(pool, folder, full=True)
+    assert len(manifest(folder).bases) == 3
+    put(pool, "d")
+    made = back_up(pool, folder, keep=2)
+    assert made.bases == 2
+    runs = sorted(path.name for path in (folder / "stores" / NAME).glob("run-*"))
+    assert runs == ["run-000002", "run-000003", "run-000004"]
+    assert faults(folder) == []
+
+
+def test_one_backup_at_a_time(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    with BackupFolder(folder).writing():
+        with pytest.raises(Conflict, match="in use by another backup"):
+            back_up(pool, folder)
+        assert "just being written to" in faults(folder)[0]
+    back_up(pool, folder)
+    with BackupFolder(folder).reading(), pytest.raises(Conflict, match="another backup or restore"):
+        back_up(pool, folder)
+
+
+def test_what_an_interrupted_backup_left_does_no_harm(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    run = folder / "stores" / NAME / "run-000002"
+    run.mkdir()
+    (run / "00000000000000000001.999.log").write_bytes(b"half")
+    (folder / "stores" / NAME / "manifest.json.new").write_bytes(b"{")
+    (folder / "stores" / "unfinished" / "run-000001").mkdir(parents=True)
+    assert faults(folder) == []
+    assert restored(pool, folder).state.sequence == 1
+    put(pool, "b")
+    assert back_up(pool, folder).sequence == 2
+    assert sorted(path.name for path in run.iterdir()) != ["00000000000000000001.999.log"]
+    assert faults(folder) == []
+
+
+def test_a_damaged_journal_is_not_backed_up(tmp_path: Path, folder: Path) -> None:
+    options = {"journal_segment_mb": 1}
+    with StorePool(settings(tmp_path / "data", **options)) as pool:
+        put(pool, "a", "b", "c")
+    flip(newest_segment(tmp_path / "data"), 60)
+    with StorePool(settings(tmp_path / "data", **options)) as pool:
+        with pytest.raises(JournalDamaged, match=r"00001\.log: a frame whose checksum does not fit at offset 0"):
+            back_up(pool, folder)
+        assert not (folder / "stores" / NAME / "manifest.json").exists()
+
+
+def test_a_missing_file_of_the_former_backup_is_told(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    shutil.rmtree(folder / "stores" / NAME / "run-000001")
+    put(pool, "b")
+    with pytest.raises(Conflict, match=r"run-000001/.*: it is missing"):
+        back_up(pool, folder)
+    assert back_up(pool, folder, full=True, keep=1).bases == 1
+    assert faults(folder) == []
+
+
+def test_several_stores_in_one_folder(pool: StorePool, folder: Path) -> None:
+    for name in ("a", "b", "c"):
+        pool.create(name)
+    done = ops.backup(pool, folder, ["a", "gone", "c"], BackupOptions(live=True))
+    assert [each.store for each in done.stores] == ["a", "c"]
+    assert [(each.store, each.error) for each in done.failed] == [("gone", "there is no store 'gone'")]
+    assert BackupFolder(folder).names() == ["a", "c"]
+    with pytest.raises(NotFound, match="it holds a, c"):
+        ops.restore(pool, folder, [ops.Source("b", "x")])
+    with pytest.raises(InvalidInput, match="holds 2 stores"):
+        ops.sources(folder, None, "x", None)
+
+
+def test_a_folder_with_other_files_is_left_alone(pool: StorePool, tmp_path: Path) -> None:
+    put(pool, "a")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(InvalidInput, match="holds other files and no backup"):
+        back_up(pool, tmp_path / "home")
+    assert [path.name for path in (tmp_path / "home").iterdir() if path.name != "backup.lock"] == ["letter.txt"]
+
+
+def test_a_store_that_exists_is_not_replaced(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    put(pool, "b")
+    with pytest.raises(Conflict, match="exists already"):
+        restored(pool, folder, None, NAME)
+    with pool.lease(NAME) as store:
+        assert ids(store) == ["a", "b"]
+
+
+def test_a_commit_made_while_files_are_copied_is_not_covered(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+
+    def mark_then_write() -> int:
+        put(pool, "b")
+        return 1
+
+    with pool.lease(NAME) as store:
+        done = stores_back_up(
+            BackupFolder(folder), [BackupSource(store.layout, mark_then_write)], BackupOptions(live=True)
+        ).stores[0]
+        assert done.sequence == 1
+        assert done.taken_at < format_time(store.state.time)
+        with pytest.raises(InvalidInput, match="is not covered"):
+            restored(pool, folder, format_time(store.state.time), "after")
+
+
+def test_a_base_of_a_snapshot_alone_goes_on_with_its_own_store_only(pool: StorePool, tmp_path: Path) -> None:
+    before, folder, other = tmp_path / "before", tmp_path / "backup", tmp_path / "other"
+    put(pool, *(f"a{n}" for n in range(3)))
+    back_up(pool, before)
+    put(pool, "b", "c")
+    with pool.lease(NAME) as store:
+        store.compactor.run()
+    pool.close()
+    with StorePool(pool.settings) as again:
+        _forget_journal(again.layout(NAME), 5)
+        back_up(again, folder, live=False)
+        back_up(again, other, live=False)
+        assert not manifest(folder).bases[0].pieces
+        put(again, "goes on")
+        assert back_up(again, folder, live=False).new_base == ""
+        again.drop(NAME)
+        ops.restore(again, before, [ops.Source(NAME, NAME, None)])
+        put(again, "x", "y", "z")
+        assert "no journal in common" in back_up(again, other, live=False).new_base
+        assert ids(restored(again, other)) == ["a0", "a1", "a2", "x", "y", "z"]
+
+
+def _forget_journal(layout: Layout, last: int) -> None:
+    """What a store is that was restored from a snapshot and nothing else."""
+    for segment in list_segments(layout.journal):
+        segment.path.unlink()
+    segment_path(layout.journal, last + 1).touch()
+    (layout.root / "closed.json").unlink()
+
+
+def test_first_backups_into_one_folder_do_not_forget_each_other(folder: Path) -> None:
+    with BackupFolder(folder).writing():
+        pass
+    (folder / "stores.json").unlink()
+    with BackupFolder(folder).writing():
+        mine = (folder / "stores.json").read_bytes()
+        with pytest.raises(Conflict), BackupFolder(folder).writing():
+            pytest.fail("two at once")
+        assert (folder / "stores.json").read_bytes() == mine
+
+
+def test_a_backup_among_the_stores_is_refused(pool: StorePool, tmp_path: Path) -> None:
+    put(pool, "a")
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for name in ("data/backup", "data/zoo_memory", f"data/{NAME}_memory/backup", "link/backup"):
+        with pytest.raises(InvalidInput, match="lies in the data folder"):
+            back_up(pool, tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    (folder / "backup.lock").unlink()
+    (folder / "backup.lock").mkdir()
+    with pytest.raises(Unavailable, match="the file system refused while making"):
+        back_up(pool, folder)
+
+
+def test_an_empty_backup_that_was_copied_without_folders_is_whole(pool: StorePool, folder: Path) -> None:
+    ops.backup(pool, folder, [], BackupOptions(live=True))
+    (folder / "stores").rmdir()
+    assert faults(folder) == []
+
+
+def test_an_empty_backup_has_to_say_that_the_store_was_empty(pool: StorePool, folder: Path) -> None:
+    pool.create(NAME)
+    assert back_up(pool, folder).sequence == 0
+    assert faults(folder) == []
+    kept = BackupFolder(folder).store(NAME)
+    base = kept.read().bases[0]
+    # As versions before wrote it of a store of another node, too.
+    older = msgspec.structs.replace(base, marks=[msgspec.structs.replace(base.last, is_empty=False)])
+    kept.write(msgspec.structs.replace(kept.read(), bases=[older]))
+    assert b"is_empty" not in kept.path.read_bytes()
+    assert "ends with sequence 0" in faults(folder)[0]
+    with pytest.raises(BackupDamaged, match="Back the store up again"):
+        restored(pool, folder)
+    put(pool, "a")
+    back_up(pool, folder)
+    assert faults(folder) == []
+
+
+def test_no_time_is_restored_that_a_clock_ahead_has_made_unknown(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    with pool.lease(NAME) as store:
+        true_time = store.clock._read
+        store.clock._read = lambda: true_time() + 2 * YEAR
+        put(pool, "b")
+        between = true_time()
+        store.clock._read = true_time
+        ahead = back_up(pool, folder)
+        assert parse_time(ahead.taken_at) < true_time() + MAX_DRIFT
+        with pytest.raises(
+            InvalidInput, match=r"commit 2 was stamped .* by a clock that was ahead.*: 1 is the last one"
+        ):
+            restored(pool, folder, format_time(between))
+        put(pool, "c")
+        right = back_up(pool, folder)
+        with pytest.raises(InvalidInput, match="commit 2 was stamped"):
+            restored(pool, folder, format_time(between))
+        assert restored(pool, folder, right.taken_at, "all").state.sequence == 3
+        assert restored(pool, folder, "2", "two").state.sequence == 2
+
+
+def test_folders_that_look_like_runs(pool: StorePool, folder: Path) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    (folder / "stores" / NAME / "run-²").mkdir()
+    assert faults(folder) == []
+    assert back_up(pool, folder).sequence == 1
+
+
+def test_nothing_is_restored_when_one_of_the_stores_exists(pool: StorePool, folder: Path) -> None:
+    pool.create("a")
+    pool.create("b")
+    ops.backup(pool, folder, ["a", "b"], BackupOptions(live=True))
+    pool.drop("a")
+    with pytest.raises(Conflict, match="'b' exists already"):
+        ops.restore(pool, folder, ops.sources(folder, None, None, None))
+    assert pool.names() == ["b"]
+
+
+def test_times_that_are_covered(pool: StorePool, folder: Path) -> None:
+    put(pool, "a", "b")
+    made = back_up(pool, folder)
+    assert restored(pool, folder, made.since, "empty").state.sequence == 0
+    assert restored(pool, folder, made.taken_at, "full").state.sequence == 2
+    for outside in ("2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "3"):
+        with pytest.raises(InvalidInput, match="is not covered; this backup covers sequences 0 to 2"):
+            restored(pool, folder, outside, "outside")
+    with pytest.raises(InvalidInput, match="neither a sequence nor a time"):
+        restored(pool, folder, "yesterday", "outside")
+
+
+def test_packed_commits_are_restored_up_to_any_of_a_group(pool: StorePool, tmp_path: Path, folder: Path) -> None:
+    with pool.lease(NAME, create=True) as store:
+        with held(store):
+            written = [store.submit(batch(*(f"{turn}-{n}" for n in range(200)), content="alike")) for turn in range(3)]
+        for each in written:
+            each.result(PATIENCE)
+        [frame] = frames(tmp_path / "data")
+        assert frame.packed
+        assert (frame.first, frame.last) == (1, 3)
+        back_up(pool, folder)
+        assert faults(folder) == []
+        for until in (1, 2, 3):
+            again = restored(pool, folder, str(until), f"again-{until}")
+            assert (again.state.sequence, again.state.nodes) == (until, 200 * until)
+            assert ids(again) == sorted(f"{turn}-{n}" for turn in range(until) for n in range(200))
+            assert again.description.format == store.description.format == FORMAT
+        flip(newest_segment(tmp_path / "data"), frame.end // 2)
+        with pytest.raises(JournalDamaged):
+            back_up(pool, folder, full=True)
+
+
+def test_writes_and_compactions_beside_a_backup(pool: StorePool, folder: Path) -> None:
+    stop = threading.Event()
+
+    def write_on() -> None:
+        number = 0
+        with pool.lease(NAME, create=True) as store:
+            while not stop.wait(SYNC_SECONDS):
+                write(store, batch(f"n{number}", content=LONG * 20))
+                number += 1
+                if number % 15 == 0:
+                    store.compactor.run()
+
+    put(pool, "first")
+    writing = threading.Thread(target=write_on)
+    writing.start()
+    try:
+        made = [back_up(pool, folder, full=turn == 3) for turn in range(8)]
+    finally:
+        stop.set()
+        writing.join()
+    assert faults(folder) == []
+    again = restored(pool, folder, str(made[-1].sequence))
+    assert again.check().ok
+    assert len(ids(again)) == made[-1].sequence
+
+
+def test_damage_before_a_snapshot_only_makes_it_begin_later(tmp_path: Path, folder: Path) -> None:
+    data = tmp_path / "data"
+    with StorePool(settings(data, journal_segment_mb=1)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, *(batch(f"n{n}", content=LONG * 40) for n in range(9)))
+        store.compactor.run()
+        segments = list_segments(store.layout.journal)
+        assert len(segments) > 1
+        flip(segments[0].path, 100)
+        write(store, batch("last"))
+        made = back_up(pool, folder, live=False)
+        assert (made.first, made.sequence) == (9, 10)
+        assert faults(folder) == []
+        assert ids(restored(pool, folder)) == ids(store)

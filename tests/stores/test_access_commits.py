@@ -1,0 +1,146 @@
+"""Commits that hold accesses and no rows: kept wherever the store is, and nothing to whoever follows its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import JournalDamaged
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.replay import all_accesses
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.stores.backup.holding import back_up, faults, restored
+from tests.stores.writing import (
+    NAME,
+    ask,
+    assert_whole,
+    batch,
+    flip,
+    forget_close,
+    layout,
+    opened,
+    settings,
+    write,
+)
+
+
+def accessed(*ids: str, count: int = 1) -> WriteBatch:
+    """Each of these nodes was read for that often."""
+    return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
+
+
+def kept(store: Store) -> dict[str, int]:
+    """How often each node was read, by snapshot and journal."""
+    found = [access for some in all_accesses(store.layout, store.journal, store.state.sequence) for access in some]
+    counts = {access.id: access.count for access in found}
+    assert len(counts) == len(found)
+    return counts
+
+
+def in_snapshot(store: Store) -> dict[str, int]:
+    newest = snapshot.list_snapshots(store.layout.journal)[0]
+    return {access.id: access.count for some in snapshot.read_accesses(newest) for access in some}
+
+
+def test_accesses_move_the_sequence_and_no_row(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"abc"))
+        before = store.state
+        write(store, accessed("a", "nobody"), accessed("a", "b", count=2))
+        assert (store.state.sequence, store.state.digest) == (3, before.digest)
+        write(store, accessed("nobody"))
+        assert store.state.sequence == 3
+        assert kept(store) == {"a": 2, "b": 2}
+        assert_whole(store)
+    forget_close(tmp_path)
+    with opened(tmp_path) as store:
+        assert (store.state.sequence, kept(store)) == (3, {"a": 2, "b": 2})
+        assert_whole(store)
+
+
+def test_snapshots_carry_accesses_and_deletions_drop_them(tmp_path: Path) -> None:
+    with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
+        write(store, batch(*"abc"))
+        store.compactor.run()
+        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES).exists()
+        write(store, accessed(*"abc"), accessed("a", count=5))
+        store.compactor.run()
+        assert in_snapshot(store) == kept(store) == {"a": 5, "b": 1, "c": 1}
+        write(store, WriteBatch(delete_nodes=["a", "b"]), batch("b"), accessed("c", count=7))
+        assert kept(store) == {"c": 7}
+        # Until the journal no longer tells what the first snapshot holds.
+        write(store, batch("large", content="x" * (1 << 20)), batch("next"))
+        store.compactor.run()
+        write(store, batch("large", content="y" * (1 << 20)), batch("next", content="z"))
+        store.compactor.run()
+        assert store.journal.oldest > 4
+        assert in_snapshot(store) == kept(store) == {"c": 7}
+        write(store, WriteBatch(delete_nodes=["c"]))
+        store.compactor.run()
+        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES).exists()
+
+
+def test_building_an_engine_leaves_accesses_in_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.projections.cypher_engine.rebuild.SNAPSHOT_AFTER_BYTES", 1)
+    with opened(tmp_path) as store:
+        write(store, batch(*"ab"), accessed("a"))
+        ask(store)
+        assert in_snapshot(store) == {"a": 1}
+
+
+def test_accesses_alone_make_a_snapshot_due(tmp_path: Path) -> None:
+    with opened(tmp_path, compact_wal_mb=1, journal_segment_mb=1) as store:
+        ids = [f"{number:0480d}" for number in range(1_250)]
+        write(store, batch(*ids))
+        store.compactor.run()
+        count = 0
+        while not store.compactor.wanted():
+            count += 1
+            assert count < 10
+            write(store, accessed(*ids, count=count))
+        store.compactor.run()
+        assert set(in_snapshot(store).values()) == {count}
+        assert not store.compactor.wanted()
+
+
+def test_a_snapshot_with_damaged_accesses_is_passed_over(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"ab"), accessed("a"))
+        store.compactor.run()
+        flip(snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES, 9)
+        write(store, accessed("b"))
+        assert kept(store) == {"a": 1, "b": 1}
+        with pytest.raises(JournalDamaged, match=snapshot.ACCESSES):
+            snapshot.verify(snapshot.list_snapshots(store.layout.journal)[0])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_backups_carry_accesses_to_every_point(tmp_path: Path, compacted: bool) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        with pool.lease(NAME, create=True) as store:
+            write(store, batch(*"ab"), accessed("a"))
+            if compacted:
+                store.compactor.run()
+            write(store, accessed("a", "b", count=3), WriteBatch(delete_nodes=["a"]))
+            back_up(pool, tmp_path / "backup")
+            write(store, accessed("b", count=9))
+            back_up(pool, tmp_path / "backup")
+        assert faults(tmp_path / "backup") == []
+        found = {at: kept(restored(pool, tmp_path / "backup", at, f"at{at}")) for at in ("2", "3", "4", "5")}
+        assert found == {"2": {"a": 1}, "3": {"a": 3, "b": 3}, "4": {"b": 3}, "5": {"b": 9}}
+
+
+def test_a_closed_engine_is_not_opened_for_accesses(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"ab"))
+        ask(store)
+        store.engine.close()
+        write(store, *(accessed("a", count=count) for count in range(1, 5)))
+        assert store.engine._behind_since is None
+        ask(store)
+        assert store.engine.state == store.state
+    assert layout(tmp_path).close_mark()

@@ -1,0 +1,197 @@
+"""What a store does when the time of day was wrong. Its process is one whose clock is set by a file."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.errors import Conflict
+from kgserve.storage.commit_clock import LONG_IDLE, SETTLED, RetentionClock
+from kgserve.storage.model.change import StoreState
+from kgserve.storage.plan import FIRST_POSSIBLE_TIME, MAX_DRIFT, commit_time
+from tests.cli.running import environment, kgserve
+from tests.project.reading import TOP
+
+YEAR = 365 * 86_400
+NOW = FIRST_POSSIBLE_TIME + YEAR * 1_000_000
+
+WRITER = """
+import json, struct, sys, time
+from pathlib import Path
+from structlog.testing import capture_logs
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.platform.times import format_time
+from kgserve.graph.temporal import Past
+from tests.projections.history.following import kept
+
+shift = Path(sys.argv[2])
+now = lambda: time.time_ns() // 1000
+stamps, seen = [], []
+with capture_logs() as lines, kept(Path(sys.argv[1])) as of:
+    for name, seconds in json.loads(sys.argv[3]):
+        shift.write_bytes(struct.pack("q", seconds))
+        edges = [EdgePut(0, ("a", name, "KNOWS"))] if name != "a" else []
+        of.store.submit(WriteBatch(nodes=[NodePut(0, name, "t")], edges=edges)).result(30)
+        stamps.append(of.store.state.time - now())
+    seen = Past(of.historian, format_time(now())).of(of.store)[1]
+    future = of.store.clock.future_stamp
+events = [line["event"] for line in lines if line["log_level"] == "warning"]
+print(json.dumps({"stamps": stamps, "seen": seen, "future": future, "events": events}))
+"""
+
+PRUNER = """
+import json, struct, sys, time
+from pathlib import Path
+import msgspec
+from kgserve.platform.errors import Conflict
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.commit_clock import RETENTION_CLOCK
+from tests.projections.history.following import kept
+
+found = {}
+with kept(Path(sys.argv[1])) as of:
+    of.store.change_settings(lambda now: msgspec.structs.replace(now, history=30))
+    follower = of.historian.of(of.store)
+    for content in ("old", "new"):
+        of.store.submit(WriteBatch(nodes=[NodePut(0, "a", "t", content)])).result(30)
+    follower.wait(of.store.state.sequence, 30)
+    found["before"] = follower.due_now()
+    Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))
+    found["by_clock"] = follower.due(time.time_ns() // 1000)
+    found["due"] = follower.due_now()
+    try:
+        RETENTION_CLOCK.require()
+    except Conflict as error:
+        found["refused"] = str(error)
+print(json.dumps(found))
+"""
+
+
+class Found(msgspec.Struct):
+    """What the process saw: by how much each commit's stamp was off its clock, in microseconds, and what it logged."""
+
+    stamps: list[int]
+    seen: int
+    future: int | None
+    events: list[str]
+
+
+@pytest.fixture(scope="module")
+def shifted_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("clock") / "shifted_clock.so"
+    source = TOP / "bench" / "shifted_clock.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    return library
+
+
+def run(script: str, data: Path, clock: Path, first: int, *arguments: str) -> bytes:
+    """Run a script with the data folder, the file of the clock and arguments; the clock is off by ``first`` seconds."""
+    shift = data.with_name("shift")
+    shift.write_bytes(struct.pack("q", first))
+    variables = environment() | {"LD_PRELOAD": str(clock), "SHIFT_FILE": str(shift), "PYTHONPATH": str(TOP)}
+    command = [sys.executable, "-c", script, data, shift, *arguments]
+    done = subprocess.run(command, cwd=TOP, env=variables, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.splitlines()[-1]
+
+
+def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
+    """Commit nodes, each while the clock is off by so many seconds; the first one counts from the start on."""
+    texts = "[" + ",".join(f'["{name}",{seconds}]' for name, seconds in commits) + "]"
+    return decode_json(run(WRITER, data, clock, commits[0][1], texts), Found)
+
+
+@pytest.mark.parametrize(
+    ("now", "last", "expected"),
+    [
+        (NOW, NOW - 5, NOW),
+        (NOW, NOW, NOW + 1),
+        (NOW, NOW + MAX_DRIFT, NOW + MAX_DRIFT + 1),
+        (NOW, NOW + MAX_DRIFT + 1, NOW),
+        (FIRST_POSSIBLE_TIME - 1, NOW, NOW + 1),
+    ],
+    ids=["ahead", "same", "drift", "last one was ahead", "impossible clock"],
+)
+def test_a_commit_is_stamped_with_the_clock_unless_that_drifts(now: int, last: int, expected: int) -> None:
+    assert commit_time(now, StoreState(time=last).time) == expected
+
+
+def test_a_clock_that_was_ahead_for_one_commit_stamps_no_later_one(shifted_clock: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    found = commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR), ("c", 0))
+    assert all(abs(each) < MAX_DRIFT for each in found.stamps)
+    assert found.seen == 3
+    assert found.future
+    assert found.events == ["clock_jumped", "clock_jumped", "stamps_of_the_future"]
+
+
+def test_a_clock_that_was_ahead_before_the_start_is_reported_and_repaired(shifted_clock: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR))
+    examined = kgserve("doctor", "--data", data)
+    assert examined.code == 1
+    assert "1 nodes, 1 edges and 0 access counters are stamped in the future" in examined.out
+    assert "--repair-times" in examined.out
+    assert kgserve("doctor", "--repair-times", "--data", data).code == 0
+    assert kgserve("doctor", "--data", data).code == 0
+    found = commit(data, shifted_clock, ("d", 0))
+    assert (found.events, found.future) == ([], None)
+    assert found.seen == 4
+
+
+def test_commits_of_the_future_are_part_of_the_present(shifted_clock: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR))
+    found = commit(data, shifted_clock, ("c", 0))
+    assert found.events == ["stamps_of_the_future"]
+    assert found.seen == 3
+
+
+class Pruned(msgspec.Struct):
+    """Up to which commit the history was to be pruned, and how a request to prune by age was refused."""
+
+    before: int
+    by_clock: int
+    due: int
+    refused: str = ""
+
+
+def test_a_clock_that_is_set_forward_prunes_no_history(shifted_clock: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    found = decode_json(run(PRUNER, data, shifted_clock, 0, str(2 * YEAR)), Pruned)
+    assert (found.before, found.by_clock, found.due) == (0, 2, 0)
+    assert "the clock was set forward by 63,07" in found.refused
+    # Ahead from the start on: the store seems to have been idle for two years.
+    again = decode_json(run(PRUNER, data, shifted_clock, 2 * YEAR, str(2 * YEAR)), Pruned)
+    assert (again.before, again.due) == (0, 0)
+    assert again.by_clock >= 2
+
+
+def test_ages_go_by_the_time_since_the_start() -> None:
+    wall, since = [NOW], [0]
+    clock = RetentionClock(lambda: wall[0], lambda: since[0])
+    wall[0], since[0] = NOW + 5, 5
+    assert (clock.now(), clock.require()) == (NOW + 5, NOW + 5)
+    wall[0] -= 3
+    assert clock.now() == NOW + 2
+    wall[0] = NOW + 100 * MAX_DRIFT
+    assert clock.now() == NOW + 5
+    with pytest.raises(Conflict, match="set forward by"):
+        clock.require()
+    assert (clock.is_believed(LONG_IDLE), clock.is_believed(LONG_IDLE + 1)) == (True, False)
+    since[0] = SETTLED
+    assert clock.is_believed(LONG_IDLE + 1)
+
+
+def test_a_clock_that_began_impossibly_early_is_corrected() -> None:
+    wall = [0]
+    clock = RetentionClock(lambda: wall[0], lambda: 0)
+    wall[0] = NOW
+    assert clock.require() == NOW

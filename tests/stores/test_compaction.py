@@ -1,0 +1,218 @@
+"""Compaction replaces the engine's file and nobody notices."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgserve.platform.settings import MEBIBYTE
+from kgserve.projections.cypher_engine.projection import NEVER
+from kgserve.storage.journal import snapshot
+from kgserve.stores.store import Store
+from tests.captured_log import capture_log
+from tests.stores.writing import (
+    SYNC_SECONDS,
+    ask,
+    assert_whole,
+    batch,
+    ids,
+    layout,
+    opened,
+    until,
+    write,
+)
+
+LAST = "MATCH (c:StoreCommit) RETURN max(c.sequence)"
+
+
+def test_a_compaction_keeps_everything(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"abc", edges=[("a", "b", "r"), ("b", "c", "r")]))
+        outgrow(store)
+        digest, old = store.state.digest, store.engine._engine
+        assert old is not None
+        store.compactor.run()
+        assert store.compactor.done == 1
+        assert store.state.digest == digest
+        assert old.closed
+        assert not old.path.exists()
+        assert store.engine.bytes()[1] < 100_000
+        assert snapshot.list_snapshots(store.layout.journal) == []
+        store.compactor.run()
+        assert [snapshot.verify(path).sequence for path in snapshot.list_snapshots(store.layout.journal)] == [1]
+        write(store, batch("d", edges=[("c", "d", "r")]))
+        assert_whole(store)
+    assert {path.name for path in layout(tmp_path).root.glob("graph*")} == {"graph.kuzu", "graph.kuzu.wal"}
+    with opened(tmp_path) as store:
+        assert store.engine.rebuilds == 0
+        assert ids(store) == list("abcd")
+
+
+def outgrow(store: Store) -> None:
+    """Have the engine's file be due for another."""
+    ask(store)
+    engine = store.engine._engine
+    assert engine is not None
+    engine.kept_bytes = 1 << 40
+
+
+def test_an_empty_store_can_be_compacted(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.compactor.run()
+        assert store.compactor.done == 1
+        write(store, batch("a"))
+        assert_whole(store)
+
+
+def test_old_snapshots_and_segments_go(tmp_path: Path) -> None:
+    with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
+        for number in range(4):
+            write(store, batch(f"n{number}", content="x" * MEBIBYTE), batch(f"m{number}"))
+            store.compactor.run()
+        kept = [snapshot.sequence_of(path) for path in snapshot.list_snapshots(store.layout.journal)]
+        assert kept == [8, 6]
+        assert 1 < store.journal.oldest <= 7
+        assert list(store.layout.scratch.iterdir()) == []
+
+
+def test_readers_are_not_disturbed_by_the_swap(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*(f"n{i}" for i in range(300))))
+        with store.engine.reading() as session:
+            before = session.rows(LAST)
+            session.run("BEGIN TRANSACTION READ ONLY")
+            outgrow(store)
+            store.compactor.run()
+            write(store, batch("later"))
+            assert session.rows(LAST) == before
+            assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[300]]
+            session.run("COMMIT")
+        until(lambda: len(list(store.layout.root.glob("graph*.kuzu"))) == 1)
+        with store.engine.reading() as session:
+            assert session.rows(LAST) == [[store.state.sequence]]
+
+
+def test_a_file_that_nobody_asks_stays_open_until_another_one_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        outgrow(store)
+        view, rebuilt = store.engine, store.engine.rebuilt
+
+        def built_while_nobody_asks(*how: Any) -> Any:
+            built = rebuilt(*how)
+            view.asked_at = NEVER
+            view.tend()
+            assert view.is_open
+            return built
+
+        monkeypatch.setattr(view, "rebuilt", built_while_nobody_asks)
+        begun = view.begun
+        store.compactor.run()
+        assert (store.compactor.done, view.begun, view.is_open) == (1, begun + 1, True)
+        view.tend()
+        assert not view.is_open
+        assert_whole(store)
+
+
+def test_who_waited_to_close_it_sees_that_another_one_is_made(tmp_path: Path) -> None:
+    with opened(tmp_path) as store, ExitStack() as stack:
+        write(store, batch("a"))
+        outgrow(store)
+        view, waiting = store.engine, threading.Thread(target=store.engine.tend)
+        view.asked_at = NEVER
+        with view.commits:
+            waiting.start()
+            waiting.join(0.2)
+            assert stack.enter_context(view.staying_open())
+        waiting.join()
+        assert view.is_open
+
+
+@pytest.mark.parametrize("act", ["compacted", "erased"])
+def test_a_file_that_another_store_has_closed_meanwhile_needs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        outgrow(store)
+        view, rebuilt = store.engine, store.engine.rebuilt
+
+        def built_while_another_store_is_asked(*how: Any) -> Any:
+            built = rebuilt(*how)
+            assert view.give_way()
+            return built
+
+        monkeypatch.setattr(view, "rebuilt", built_while_another_store_is_asked)
+        with capture_log(store=store.name) as logs:
+            store.compactor.run() if act == "compacted" else store.compactor.erase(store.state.sequence)
+        assert not [each for each in logs if each["log_level"] == "error"]
+        assert not view.is_open
+        left = {path.name for path in store.layout.root.glob("graph*.kuzu")}
+        assert left == ({"graph.kuzu"} if act == "compacted" else set())
+        monkeypatch.undo()
+        assert_whole(store)
+
+
+def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*(f"n{i}" for i in range(500))))
+        stop = threading.Event()
+        writers = [threading.Thread(target=keep_writing, args=(store, f"w{n}-", stop)) for n in range(3)]
+        for thread in writers:
+            thread.start()
+        for _ in range(3):
+            outgrow(store)
+            store.compactor.run()
+        stop.set()
+        for thread in writers:
+            thread.join()
+        assert store.compactor.done == 3
+        assert store.engine.rebuilds == 0
+        assert_whole(store)
+
+
+def keep_writing(store: Store, prefix: str, stop: threading.Event) -> None:
+    number = 0
+    while not stop.wait(SYNC_SECONDS):
+        write(store, batch(f"{prefix}{number}", edges=[(f"{prefix}{number}", "n1", "r")]))
+        number += 1
+
+
+def test_a_log_that_has_outgrown_its_limit_starts_a_compaction_when_idle(tmp_path: Path) -> None:
+    with opened(tmp_path, compact_wal_mb=1) as store:
+        write(store, *(batch(f"n{i}", content="x" * 400_000) for i in range(4)))
+        until(lambda: store.compactor.done == 1)
+        assert store.engine.bytes()[1] < MEBIBYTE
+        assert_whole(store)
+
+
+def test_a_change_that_deletes_makes_and_changes_edges_fits_the_file_just_built(tmp_path: Path) -> None:
+    """Within a transaction kuzu misreads edges of nodes that have lost some that are on disk and got new ones."""
+    stored = [("j", end, "k") for end in "cfb"] + [("j", end, "m") for end in "efbg"]
+    made = [("i", "f", "k"), ("j", "i", "m"), ("j", "j", "k"), ("j", "k", "m"), ("j", "l", "k"), ("j", "i", "k")]
+    with opened(tmp_path) as store:
+        write(store, batch(*"bcefgijkl", edges=stored))
+        outgrow(store)
+        store.compactor.run()
+        write(store, batch(edges=[*made, ("j", "f", "k")], delete_edges=[("j", "f", "m")]))
+        ask(store)
+        assert store.engine.rebuilds == 0
+        assert_whole(store)
+
+
+def test_what_is_packed_counts_as_what_it_is_when_it_is_read(tmp_path: Path) -> None:
+    """A rebuild has as much to do, however small the journal is."""
+    with opened(tmp_path, compact_wal_mb=1) as store:
+        for turn in range(10):
+            write(store, batch(*(f"{turn}-{n}" for n in range(1_000)), content="alike " * 20))
+        assert store.journal.bytes < MEBIBYTE / 2
+        until(lambda: store.compactor.done > 0)
+        assert snapshot.list_snapshots(store.layout.journal)
+        until(lambda: not store.compactor.wanted())
+        assert_whole(store)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import LiteralString
+
+import msgspec
+import pytest
+
+from kgserve.cypher.writes import Reach
+from kgserve.platform.errors import KgserveError, StorageFull, Unavailable
+from kgserve.projections.cypher_engine.driver.trial import EDGES, NODES
+from kgserve.projections.cypher_engine.engine.protocol import Difference
+from kgserve.stores.scratch_database import Trial, copied
+from kgserve.stores.store import Store
+from tests.stores.writing import batch, opened, write
+
+NOWHERE = Path("/dev/null/scratch")
+NAMES = frozenset((*NODES.columns, *EDGES.columns))
+KEPT = ("version", "sequence", "created_at", "updated_at")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path / "data", read_connections=1) as store:
+        write(store, batch(*"abc", content="x", edges=[("a", "b", "r"), ("b", "c", "r")]))
+        yield store
+
+
+@contextmanager
+def copy_of(store: Store) -> Generator[Trial]:
+    size = sum(store.engine.bytes())
+    folder = store.layout.scratch / "statement"
+    copy = copied(store.engine.reading(timeout=0), folder, store.engine.options, size)
+    try:
+        with copy.trying(store.rows.rows()) as trial:
+            yield trial
+    finally:
+        copy.close()
+
+
+def after(store: Store, *statements: LiteralString) -> Difference:
+    with copy_of(store) as trial:
+        for text in statements:
+            trial.session.run(text)
+        found = trial.difference()
+        # By prints alone: the same, but for what is refused in any case.
+        looked = trial.difference(Reach(names=NAMES))
+        assert looked.doubled == found.doubled
+        assert found.doubled or shown(looked) == shown(found)
+        return found
+
+
+def shown(found: Difference) -> list[list[str]]:
+    return [sorted(map(repr, part)) for part in msgspec.structs.astuple(found)]
+
+
+def test_an_untouched_copy_has_no_difference(store: Store) -> None:
+    assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+
+
+def test_rows_that_were_made_changed_and_removed(store: Store) -> None:
+    found = after(
+        store,
+        "CREATE (:Entity {id: 'n', type: 'u'})",
+        "MATCH (e:Entity {id: 'a'}) SET e.content = NULL",
+        "MATCH (e:Entity {id: 'c'}) DETACH DELETE e",
+        "MATCH (:Entity {id: 'a'})-[k:RELATES_TO]->(:Entity) SET k.weight = 7",
+    )
+    changed, new = sorted(found.nodes, key=lambda row: row.now["id"])
+    assert (new.now["id"], new.now["type"], new.before) == ("n", "u", None)
+    assert [new.now[field] for field in KEPT] == [None] * 4
+    assert changed.now["content"] is None
+    assert changed.before is not None
+    assert changed.before["content"] == "x"
+    assert [changed.now[field] for field in KEPT] == [changed.before[field] for field in KEPT]
+    assert found.nodes_gone == ["c"]
+    assert found.edges_gone == [("b", "c", "r")]
+    assert [(row.now["source"], row.now["weight"]) for row in found.edges] == [("a", 7.0)]
+    assert found.doubled == []
+
+
+def test_the_store_hears_nothing_of_it(store: Store) -> None:
+    state = store.state
+    after(store, "MATCH (e:Entity) DETACH DELETE e")
+    assert store.state == state
+    with store.engine.reading() as session:
+        assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
+
+
+def test_edges_twice_and_without_a_type(store: Store) -> None:
+    make = "MATCH (a:Entity {id: 'a'}), (b:Entity {id: 'b'}) CREATE (a)-[:RELATES_TO {relation_type: 'r'}]->(b)"
+    assert after(store, make).doubled == [("a", "b", "r")]
+    make = "MATCH (a:Entity {id: 'a'}), (b:Entity {id: 'b'}) CREATE (a)-[:RELATES_TO {weight: 1}]->(b)"
+    [edge] = after(store, make).edges
+    assert (edge.now["relation_type"], edge.before) == (None, None)
+    found = after(store, "MATCH (:Entity)-[k:RELATES_TO]->(:Entity {id: 'c'}) SET k.relation_type = NULL")
+    assert found.edges_gone == [("b", "c", "r")]
+    assert [row.now["relation_type"] for row in found.edges] == [None]
+
+
+def test_times_that_python_cannot_hold(store: Store) -> None:
+    [row] = after(store, "MATCH (e:Entity {id: 'a'}) SET e.created_at = timestamp('20000-01-01')").nodes
+    assert row.now["created_at"] == 568_971_820_800_000_000
+    assert row.before is not None
+    assert isinstance(row.before["created_at"], int)
+
+
+def test_numbers_that_are_none(store: Store) -> None:
+    [row] = after(store, "MATCH (:Entity {id: 'a'})-[k:RELATES_TO]->() SET k.weight = cast('nan' AS DOUBLE)").edges
+    assert row.now["weight"] != row.now["weight"]
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as store:
+        assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+        found = after(
+            store, "CREATE (:Entity {id: 'a', type: 't'})-[:RELATES_TO {relation_type: 'r'}]->(:Entity {id: 'b'})"
+        )
+        assert sorted(row.now["id"] for row in found.nodes) == ["a", "b"]
+        assert len(found.edges) == 1
+        write(store, batch("a", edges=[]))
+        found = after(store, "MATCH (e:Entity) DELETE e")
+        assert (found.nodes, found.nodes_gone) == ([], ["a"])
+
+
+def test_odd_texts_survive(tmp_path: Path) -> None:
+    odd = ["it's", 'say "hi"', "nul\0end", "two\r\nlines", "back\\slash", "😀", " ", "NULL", ""]
+    with opened(tmp_path / "data") as store:
+        write(store, batch(*(name or "empty" for name in odd), content="a,b\n'\"\\"))
+        assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+        assert sorted(after(store, "MATCH (e:Entity) DELETE e").nodes_gone) == sorted(name or "empty" for name in odd)
+
+
+def test_a_copy_holds_no_reading_session(store: Store) -> None:
+    with copy_of(store), store.engine.reading() as session:
+        assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
+
+
+def test_nothing_is_left_behind(store: Store) -> None:
+    with copy_of(store):
+        assert [path.name for path in store.layout.scratch.iterdir()] == ["statement"]
+    assert list(store.layout.scratch.iterdir()) == []
+    with pytest.raises(KgserveError), copy_of(store) as copy:
+        copy.session.run("CREATE (:Entity {id: 'a', type: 't'})")
+    assert list(store.layout.scratch.iterdir()) == []
+    with copy_of(store) as copy:
+        (store.layout.scratch / "statement" / "junk").write_text("x")
+        assert copy.session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
+    assert list(store.layout.scratch.iterdir()) == []
+
+
+def test_no_room_for_a_copy(store: Store) -> None:
+    options = store.engine.options
+    with pytest.raises(StorageFull, match="MiB are left"):
+        copied(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)
+    with pytest.raises(Unavailable, match="copying a store"):
+        copied(store.engine.reading(), NOWHERE, options, 0)
+    assert list(store.layout.scratch.iterdir()) == []
+    assert after(store).nodes == []

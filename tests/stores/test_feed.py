@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgserve.graph.events import EventReader, Wanted
+from kgserve.graph.handle import Graphs
+from kgserve.platform.errors import Gone, JournalDamaged, NotFound
+from kgserve.storage.changefeed import Feed, PageLimits, Reader
+from kgserve.storage.journal.tail import Tail, oldest_sequence
+from kgserve.storage.model.events import Position, Selection
+from kgserve.stores.pool import StorePool
+from kgserve.stores.store import Store
+from tests.stores.writing import NAME, PATIENCE, batch, flip, layout, newest_segment, opened, settings, write
+
+EVERYTHING = Selection()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path / "data") as store:
+        yield store
+
+
+def nothing() -> None:
+    """A wake that nobody needs."""
+
+
+def reader(store: Store, after: int | None = None, limits: PageLimits | None = None) -> Reader:
+    position = None if after is None else Position.after(after)
+    return Reader(store.feed, position, nothing, limits or PageLimits())
+
+
+def take_all(reader: Reader, *, may_block: bool = True) -> list[str]:
+    found: list[str] = []
+    while (page := reader.take(EVERYTHING, may_block=may_block)) or not reader.caught_up():
+        assert page is not None
+        found += [f"{entry.event.sequence}-{entry.event.index}" for entry in page]
+    return found
+
+
+def test_a_reader_begins_now_and_sees_each_write_once(store: Store) -> None:
+    write(store, batch("before"))
+    listener = reader(store)
+    assert take_all(listener) == []
+    write(store, batch("a", "b"), batch("c"))
+    assert take_all(listener, may_block=False) == ["2-0", "2-1", "3-0"]
+    assert take_all(listener) == []
+
+
+def test_a_reader_may_begin_anywhere(store: Store) -> None:
+    write(store, batch("a", "b"), batch("c"), batch("d", "e"))
+    assert take_all(reader(store, 0)) == ["1-0", "1-1", "2-0", "3-0", "3-1"]
+    assert take_all(reader(store, 2)) == ["3-0", "3-1"]
+    middle = Reader(store.feed, Position(3, 1), nothing)
+    assert take_all(middle) == ["3-1"]
+
+
+def test_what_memory_has_forgotten_comes_from_the_files(store: Store) -> None:
+    forgetful = Feed(store.layout, kept=3)
+    forgetful.opened(store.state.sequence)
+    listener = Reader(forgetful, None, nothing)
+    write(store, *(batch(f"n{n}", "same", content=str(n)) for n in range(20)))
+    forgetful.record(list(store.journal.read(0)), store.state.sequence)
+    assert listener.take(EVERYTHING, may_block=False) is None
+    assert take_all(listener) == [f"{sequence}-{index}" for sequence in range(1, 21) for index in (0, 1)]
+
+
+def test_without_listeners_nothing_is_kept(store: Store) -> None:
+    write(store, batch("a"))
+    assert store.feed.recent(Position(1)) is None
+    listener = reader(store)
+    write(store, batch("b"))
+    assert store.feed.recent(Position(2))
+    listener.close()
+    assert store.feed.recent(Position(2)) is None
+
+
+def test_pages_are_bounded(store: Store) -> None:
+    write(store, batch(*(f"n{n}" for n in range(7))))
+    listener = reader(store, 0, PageLimits(events=3))
+    assert [len(listener.take(EVERYTHING) or ()) for _ in range(4)] == [3, 3, 1, 0]
+    listener = reader(store, 0, PageLimits(bytes=10))
+    assert [len(listener.take(EVERYTHING) or ()) for _ in range(8)] == [1] * 7 + [0]
+
+
+def test_a_selection_that_takes_little_still_moves_on(store: Store) -> None:
+    write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
+    listener = reader(store, 0, PageLimits(scanned=4))
+    pages = 0
+    while not listener.caught_up():
+        assert listener.take(Selection(kinds=frozenset({"edge_deleted"}))) == []
+        pages += 1
+    assert pages == 5  # of two commits each, which have two events and count as one more
+
+
+def test_how_far_behind(store: Store) -> None:
+    write(store, batch("a"))
+    listener = reader(store, 0)
+    assert listener.behind == 0  # it has not caught up yet: it is not slow, it comes from afar
+    take_all(listener)
+    write(store, batch("b", "c"), batch("d"))
+    assert listener.behind == 3
+    take_all(listener)
+    assert listener.behind == 0
+
+
+def test_markers_reach_those_who_listen(store: Store) -> None:
+    store.feed.publish_marker("index_ready", {"index": "vector"})
+    listener = reader(store)
+    write(store, batch("a"))
+    store.feed.publish_marker("index_ready", {"index": "keyword", "sequence": 1})
+    found = [entry for _ in range(3) for entry in listener.take(EVERYTHING) or ()]
+    assert [entry.event.kind for entry in found] == ["node_created", "index_ready"]
+    assert b'"index":"keyword"' in found[1].data
+
+
+def test_a_tail_follows_through_segments_and_remembers_its_place(tmp_path: Path) -> None:
+    with opened(tmp_path / "data", journal_segment_mb=1) as store:
+        folder = store.layout.journal
+        tail = Tail(folder)
+        expected = 1
+        for _ in range(8):
+            text = "x" * 400_000
+            write(store, batch("a", content=text + str(store.state.sequence)), batch(f"b{store.state.sequence}"))
+            for change in tail.read(expected, store.state.sequence):
+                assert change.sequence == expected
+                expected += 1
+        assert expected == 17
+        assert len(store.journal.segments) > 2
+        assert [change.sequence for change in Tail(folder).read(5, 9)] == [5, 6, 7, 8, 9]
+        assert [change.sequence for change in tail.read(2, 3)] == [2, 3]
+
+
+def test_what_the_journal_has_dropped_is_gone(tmp_path: Path) -> None:
+    with opened(tmp_path / "data", journal_segment_mb=1) as store:
+        write(store, *(batch("a", content=f"{n}" * 600_000) for n in range(6)))
+        store.journal.drop_before(4, 0)
+        oldest = oldest_sequence(store.layout.journal)
+        assert oldest > 1
+        with pytest.raises(Gone) as caught:
+            list(Tail(store.layout.journal).read(1, 6))
+        assert caught.value.oldest == oldest
+        with pytest.raises(Gone):
+            reader(store, 0).take(EVERYTHING)
+
+
+def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as store:
+        write(store, batch("a"), batch("b"))
+        flip(newest_segment(tmp_path / "data"), 60)
+        with pytest.raises(JournalDamaged, match=r"00001\.log"):
+            reader(store, 0).take(EVERYTHING)
+
+
+def test_a_listener_outlives_eviction(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data", max_open_stores=1)) as pool:
+        with pool.lease("a", create=True) as store:
+            write(store, batch("x"))
+        woken = threading.Event()
+        listener = Reader(pool.feeds.of("a"), None, woken.set)
+        with pool.lease("b", create=True):
+            pass
+        assert list(pool.open_stores()) == ["b"]
+        woken.clear()
+        with pool.lease("a") as store:
+            write(store, batch("y"))
+        assert woken.wait(PATIENCE)
+        assert take_all(listener) == ["2-0"]
+
+
+def test_a_closed_store_can_be_read_without_opening_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as store:
+        write(store, batch("a"), batch("b"))
+    with StorePool(settings(tmp_path / "data")) as pool:
+        assert take_all(Reader(pool.feeds.of(NAME), Position.after(0), nothing)) == ["1-0", "2-0"]
+        assert take_all(Reader(pool.feeds.of(NAME), None, nothing)) == []
+        assert pool.open_stores() == {}
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool, pytest.raises(NotFound):
+        Reader(pool.feeds.of("nobody"), None, nothing)
+
+
+def test_all_stores_with_those_that_come_and_go(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        pool.create("a")
+        listener = EventReader(Graphs(pool), Wanted(None), nothing)
+        listener.open()
+        assert listener.place == "a:0,*:0"
+        with pool.lease("b", create=True) as store:
+            write(store, batch("x"))
+        assert told(listener) == [("store_created", "b:0-0,a:0,*:0"), ("node_created", "b:1-0,a:0,*:0")]
+        pool.drop("b")
+        pool.create("b")
+        assert told(listener) == [("store_dropped", "a:0,*:0"), ("store_created", "b:0-0,a:0,*:0")]
+        pool.drop("a")
+        assert told(listener) == [("store_dropped", "b:0,*:0")]
+        listener.close()
+
+
+def test_coming_back_to_all_stores(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        for name in ("a", "new"):
+            with pool.lease(name, create=True) as store:
+                write(store, batch("x"), batch("y"))
+        listener = EventReader(
+            Graphs(pool), Wanted(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing
+        )
+        listener.open()
+        assert sorted(kind for kind, _ in told(listener)) == [
+            "node_created", "node_created", "node_created", "store_created", "store_dropped",
+        ]  # fmt: skip
+        assert listener.place == "a:2,new:2,*:0"
+        listener.close()
+
+
+def test_named_stores_end_when_all_are_dropped(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        pool.create("a")
+        pool.create("b")
+        listener = EventReader(Graphs(pool), Wanted(("a", "b")), nothing)
+        listener.open()
+        pool.drop("a")
+        assert told(listener) == [("store_dropped", "b:0")]
+        assert not listener.read().ended
+        pool.drop("b")
+        assert told(listener) == [("store_dropped", None)]
+        assert listener.read().ended
+        listener.close()
+
+
+@pytest.mark.parametrize("position", [Position(3), Position(9), Position(2, 1)])
+def test_a_position_ahead_of_the_store_is_gone(tmp_path: Path, position: Position) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        with pool.lease("a", create=True) as store:
+            write(store, batch("x"))
+        listener = EventReader(Graphs(pool), Wanted(("a",), {"a": position}), nothing)
+        with pytest.raises(Gone, match="sequence 1 only") as caught:
+            listener.open()
+        listener.close()
+        assert caught.value.oldest == 1
+
+
+def told(listener: EventReader) -> list[tuple[str, str | None]]:
+    """Everything there is to read: kinds and ids."""
+    found: list[tuple[str, str | None]] = []
+    while True:
+        page = listener.read()
+        found += [(each.kind, each.id) for each in page.deliveries]
+        if page.idle and not page.deliveries:
+            return found
+
+
+def test_the_layout_that_a_feed_reads_is_the_stores(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as store:
+        assert store.feed.layout.journal == layout(tmp_path / "data").journal
+        assert store.feed.latest == store.state.sequence
+        assert store.feed.oldest == 1

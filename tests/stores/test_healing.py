@@ -1,0 +1,133 @@
+"""An engine that is wrong or refuses is replaced; the journal is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import Unavailable
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.stores.store import Store
+from tests.stores.writing import (
+    PATIENCE,
+    ask,
+    assert_whole,
+    batch,
+    flip,
+    forget_close,
+    ids,
+    opened,
+    tamper,
+    until,
+    write,
+    write_together,
+)
+
+TAMPERING = (
+    "MATCH (e:Entity {id: 'a'}) SET e.content = 'rogue'",
+    "MATCH (e:Entity {id: 'a'}) SET e.version = 99",
+    "MATCH (:Entity {id: 'a'})-[k:RELATES_TO]->(:Entity) SET k.weight = 0.5",
+    "MATCH (:Entity {id: 'a'})-[k:RELATES_TO]->(:Entity) DELETE k",
+    """
+    CREATE (e:Entity {id: 'rogue', type: 't', content: '', attributes: '{}', version: 1, sequence: 1,
+                      created_at: timestamp('2020-01-01'), updated_at: timestamp('2020-01-01')})
+    """,
+    "MATCH (c:StoreCommit) SET c.digest = '00000000000000000000000000000001'",
+)
+
+
+@pytest.mark.parametrize("statement", TAMPERING)
+def test_a_check_finds_an_altered_engine_and_heals_it(tmp_path: Path, statement: str) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b", edges=[("a", "b", "r")]))
+        state = store.state
+        assert store.check().ok
+        tamper(store, statement)
+        assert not store.check().ok
+        assert store.last_check is not None
+        assert (store.last_check.ok, store.engine.rebuilds) == (False, 1)
+        assert store.check().ok
+        assert store.state == state
+        assert ids(store) == ["a", "b"]
+        write(store, batch("c"))
+        assert_whole(store)
+
+
+def test_a_write_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        tamper(store, "CREATE (:StoreCommit {sequence: 2})")
+        [report] = write(store, batch("b", "c", edges=[("b", "c", "r")]))
+        assert (report.nodes_created, report.edges_created, report.sequence) == (2, 1, 2)
+        ask(store)
+        assert store.engine.rebuilds == 1
+        assert ids(store) == ["a", "b", "c"]
+        assert_whole(store)
+    forget_close(tmp_path)
+    with opened(tmp_path) as store:
+        assert ids(store) == ["a", "b", "c"]
+
+
+def test_a_group_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b", edges=[("a", "b", "r")]))
+        tamper(store, "CREATE (:StoreCommit {sequence: 4})")
+        together = write_together(
+            store, batch("c"), WriteBatch(delete_nodes=["a"]), batch("d", edges=[("c", "d", "r")])
+        )
+        assert [future.result(PATIENCE).sequence for future in together] == [2, 3, 4]
+        assert "a" not in ids(store)
+        assert store.state.edges == 1
+        assert_whole(store)
+
+
+def test_reads_go_on_while_the_engine_is_healed(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        with store.engine.reading() as session:
+            with store.engine.commits:
+                store.engine.heal("a test")
+            assert session.rows("MATCH (e:Entity) RETURN e.id") == [["a"]]
+        assert_whole(store)
+
+
+def damaged(store: Store) -> None:
+    """Flip a byte in the middle of the texts of the present rows."""
+    with store.reading() as rows:
+        path = rows.base.path.with_name(rows.base.texts)
+    flip(path, 20)
+
+
+def test_rows_that_are_damaged_when_a_write_needs_them_are_made_anew(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"abc", content="x" * 300, edges=[("a", "b", "r")]))
+        store.rows.fold()
+        damaged(store)
+        [report] = write(store, batch("a", content="new"))
+        assert (report.nodes_updated, report.sequence) == (1, 2)
+        assert ids(store) == list("abc")
+        assert_whole(store)
+
+
+def test_a_read_that_meets_damaged_rows_is_refused_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"abc", content="x" * 300))
+        store.rows.fold()
+        damaged(store)
+        with pytest.raises(Unavailable, match="damaged"), store.reading() as rows:
+            rows.node("a")
+        until(lambda: store.rows.changed == 3)
+        assert_whole(store)
+
+
+def test_a_check_finds_damaged_rows_and_makes_them_anew(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"abc", content="x" * 300))
+        store.rows.fold()
+        state = store.state
+        damaged(store)
+        assert not store.check().ok
+        assert store.check().ok
+        assert store.state == state
+        assert store.engine.rebuilds == 0

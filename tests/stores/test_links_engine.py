@@ -1,0 +1,126 @@
+"""Links in the engine's file: there once they are asked for, and from then on as they are written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.cypher.guard import examine
+from kgserve.projections.cypher_engine import rebuild
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.fields import Width
+from kgserve.storage.model.rows import LinkKey
+from kgserve.stores.store import Store
+from tests.stores.test_links import link, links, weights
+from tests.stores.writing import assert_whole, batch, flip, forget_close, layout, opened, tamper, write
+
+ASKED = "MATCH (a)-[k:LINKS_TO]->(e:Elsewhere) RETURN a.id, e.store, e.id, k.weight"
+ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
+
+
+def rows(store: Store, query: str) -> list[list[Any]]:
+    statement = examine(query, {}, writable=False)
+    with store.engine.reading(width=Width.LINKS) as session, session.reading(statement) as cursor:
+        return [msgspec.json.decode(line) for line in cursor.lines()]
+
+
+def assert_same(store: Store) -> None:
+    """The engine's links are the store's, each there once, and nothing else is elsewhere."""
+    expected = weights(store)
+    found = rows(store, ASKED)
+    assert {(source, name, target): weight for source, name, target, weight in found} == expected
+    assert len(found) == len(expected)
+    assert sorted(map(tuple, rows(store, ENDS))) == sorted({key[1:] for key in expected})
+
+
+def some_batch(rng: random.Random) -> WriteBatch:
+    keys = [(rng.choice("abcdef"), rng.choice("xy"), rng.choice("12345")) for _ in range(rng.randrange(60))]
+    puts = [link(*key, rng.random()) for key in keys]
+    gone = [LinkKey(name, (source, target, "knows")) for source, name, target in keys[:9]]
+    match rng.randrange(4):
+        case 0:
+            return WriteBatch(delete_nodes=[rng.choice("abcdef")])
+        case 1:
+            return WriteBatch(delete_links=gone)
+        case _:
+            return WriteBatch(nodes=batch(*"abcdef").nodes, links=puts)
+
+
+@pytest.mark.parametrize(("seed", "few"), [(1, True), (2, False)])
+def test_the_engine_follows_links(tmp_path: Path, seed: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not few:
+        monkeypatch.setattr(rebuild, "FEW_ROWS", 0)
+    rng = random.Random(seed)
+    for _ in range(2):
+        with opened(tmp_path) as store:
+            for _ in range(5):
+                write(store, *(some_batch(rng) for _ in range(rng.randrange(1, 4))))
+                assert_same(store)
+            assert store.engine.width is Width.LINKS
+            assert store.check_engine()
+            assert_whole(store)
+        if rng.random() < 0.5:
+            forget_close(tmp_path)
+    with opened(tmp_path) as store:
+        assert_same(store)
+
+
+def test_a_file_gets_links_when_they_are_asked_for(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b", edges=[("a", "b", "r")]), links(link("a", "x", "1")))
+        with store.engine.reading():
+            assert store.engine.width is Width.PLAIN
+        assert_same(store)
+        assert store.engine.width is Width.LINKS
+    with opened(tmp_path) as store:
+        write(store, links(link("b", "x", "1"), link("a", "x", "1", 0.5)))
+        before = store.engine.rebuilds
+        assert_same(store)
+        # As it was left.
+        assert store.engine.rebuilds == before
+        store.compactor.run()
+        write(store, WriteBatch(delete_nodes=["a"]))
+        assert_same(store)
+
+
+def test_links_come_back_with_the_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b"), links(link("a", "x", "1"), link("b", "x", "1"), link("b", "y", "1")))
+        assert_same(store)
+        # What the engine has lost it cannot take away: it is made anew.
+        tamper(store, "MATCH (:Entity {id: 'b'})-[k:LINKS_TO]->(:Elsewhere) DELETE k")
+        write(store, WriteBatch(delete_nodes=["b"]))
+        assert_same(store)
+        assert store.engine.rebuilds == 1
+    flip(layout(tmp_path).engine, 100)
+    with opened(tmp_path) as store:
+        assert_same(store)
+    layout(tmp_path).engine.unlink()
+    with opened(tmp_path) as store:
+        assert_same(store)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "MATCH (:Entity {id: 'b'})-[k:LINKS_TO]->(:Elsewhere) DELETE k",
+        "MATCH (:Entity {id: 'b'})-[k:LINKS_TO]->(:Elsewhere) SET k.weight = 0.5",
+        "MATCH (e:Elsewhere {id: '1'}) SET e.id = '2'",
+        "MATCH (a:Entity {id: 'a'}), (e:Elsewhere {id: '1'}) CREATE (a)-[:LINKS_TO {relation_type: 'rogue'}]->(e)",
+    ],
+)
+def test_a_check_finds_altered_links_and_heals_them(tmp_path: Path, statement: str) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b"), links(link("a", "x", "1", 0.25), link("b", "x", "1")))
+        assert_same(store)
+        assert store.check().ok
+        tamper(store, statement)
+        assert not store.check().ok
+        assert_same(store)
+        write(store, WriteBatch(delete_nodes=["a", "b"]))
+        assert_same(store)
+        assert store.check().ok

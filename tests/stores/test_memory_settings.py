@@ -1,0 +1,60 @@
+"""How a store remembers: its settings, what a server gives to new stores, and stores that are older than both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.platform.settings import Settings, load
+from kgserve.projections.memory_index.decay import DAY, half_lives_of
+from kgserve.storage.layout import StoreFile
+from kgserve.storage.model.store_settings import MemorySettings, MemorySettingsChange, StoreSettings, usual
+from tests.stores.writing import layout, opened
+
+NAMES = MemorySettings.__struct_fields__
+
+
+def test_what_can_be_set_can_be_changed_and_preset() -> None:
+    assert MemorySettingsChange.__struct_fields__ == NAMES
+    preset = [name.removeprefix("memory_") for name in Settings.__struct_fields__ if name.startswith("memory_")]
+    assert preset == [name for name in NAMES if name != "half_life_by_type"]
+    assert usual(Settings()) == StoreSettings()
+
+
+def test_a_change_is_merged_by_field() -> None:
+    before = MemorySettings(alpha=0.7, half_life_by_type={"fact": 90.0})
+    assert MemorySettingsChange().onto(before) == before
+    change = msgspec.convert({"half_life_days": None, "alpha": None, "dedup": "off"}, MemorySettingsChange)
+    after = change.onto(before)
+    assert (after.half_life_days, after.alpha, after.dedup) == (None, 0.7, "off")
+    assert half_lives_of(after).of("fact") == 90 * DAY
+    assert half_lives_of(after).of("preference") is None
+
+
+def test_variables_are_of_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGSERVE_MEMORY_HALF_LIFE_DAYS", "null")
+    monkeypatch.setenv("KGSERVE_MEMORY_PRUNE", "delete")
+    found = usual(load()).memory
+    assert (found.half_life_days, found.prune, found.reinforcement) == (None, "delete", "restore")
+
+
+def test_a_number_as_reinforcement_is_the_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = msgspec.convert({"reinforcement": 0.2}, MemorySettings)
+    assert (older.reinforcement, older.reinforcement_amount) == ("restore", 0.2)
+    adds = MemorySettingsChange(reinforcement="add").onto(older)
+    assert (adds.reinforcement, adds.reinforcement_amount) == ("add", 0.2)
+    again = MemorySettingsChange(reinforcement=0.3).onto(adds)
+    assert (again.reinforcement, again.reinforcement_amount) == ("add", 0.3)
+    monkeypatch.setenv("KGSERVE_MEMORY_REINFORCEMENT", "0.4")
+    assert usual(load()).memory.reinforcement_amount == 0.4
+
+
+def test_a_store_that_is_older_has_the_usual_ones(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.change_settings(lambda _: StoreSettings(name="old"))
+    written = layout(tmp_path).root / "store.json"
+    older = msgspec.json.decode(written.read_bytes())
+    del older["memory"]
+    assert msgspec.convert(older, StoreFile).settings == StoreSettings(name="old")

@@ -1,0 +1,109 @@
+"""What writes are decided by is known after every commit, whether the memory view has taken it in or not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.projections.memory_index import view
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.names import folded, names_of
+from kgserve.storage.model.soft_delete import is_active
+from kgserve.stores.pending_state import Ahead
+from kgserve.stores.store import Store
+from tests.stores.writing import opened, write
+
+IDS = [f"n{number}" for number in range(12)]
+TEXTS = ("The cat sleeps.", "the cat sleeps", "a cat slept", "Cat sleeps!")
+NAMES = ("Alice", "ALICE", "Bob", "")
+NOW = 1 << 51
+
+
+@pytest.fixture(autouse=True)
+def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(view, "COMMIT_CHANGES", 9)
+    monkeypatch.setattr(view, "MOST_ROWS", 20)
+
+
+def some(chance: random.Random) -> WriteBatch:
+    """A few nodes that say or are called the same as others, uses of some, and the end of one."""
+    extras = NodeExtrasPut(
+        name=chance.choice(NAMES),
+        confidence=chance.choice((None, 0.5)),
+        ended=chance.choice(("", "", "merged")),
+        valid_to=chance.choice((None, None, NOW - 1)),
+    )
+    puts = [
+        NodePut(at, node_id, "fact", chance.choice(TEXTS), extras=extras)
+        for at, node_id in enumerate(chance.sample(IDS, chance.choice((0, 1, 1, 9))))
+    ]
+    used = [Access(each, chance.randrange(1, 99), NOW, 0.5) for each in chance.sample(IDS, chance.choice((0, 2)))]
+    others = [each for each in IDS if each not in {put.id for put in puts}]
+    return WriteBatch(nodes=puts, accesses=used, delete_nodes=chance.sample(others, chance.choice((0, 0, 1))))
+
+
+def agrees(store: Store, used: dict[str, Access]) -> None:
+    """What it says of every text, name and node, against a look at all rows."""
+    with store.reading() as rows:
+        ahead, found = Ahead(rows, store.memories, NOW), [*rows.all_nodes()]
+        for text in TEXTS:
+            for print_, other in ((text_hash, False), (fingerprint, True)):
+                due = {row.id for row in found if is_active(row, NOW) and print_(row.content) == print_(text)}
+                assert {row.id for row in ahead.saying(text, in_other_words=other)} >= due
+        for name in NAMES[:-1]:
+            due = {row.id for row in found if folded(name) in map(folded, names_of(row))}
+            assert {row.id for row in ahead.named(name)} >= due
+    assert store.memories.accesses(IDS) == used
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_known_at_any_time(tmp_path: Path, seed: int) -> None:
+    chance, used = random.Random(seed), dict[str, Access]()
+    with opened(tmp_path) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "m", "fact", "first", extras=NodeExtrasPut(confidence=1.0))]))
+        for _ in range(60):
+            batch = some(chance)
+            with store.reading() as rows:
+                there = {each for each in IDS if rows.has(each)} | {put.id for put in batch.nodes}
+            write(store, batch)
+            used |= {access.id: access for access in batch.accesses if access.id in there}
+            for gone in batch.delete_nodes:
+                used.pop(gone, None)
+            agrees(store, used)
+            if chance.random() < 0.3:
+                store.memories.tend()
+            if chance.random() < 0.2:
+                store.memories.ask(lambda memories, _: memories.total())
+
+
+def test_what_the_file_has_not_kept_is_taken_in_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "a", "fact", TEXTS[0], extras=NodeExtrasPut(confidence=1.0))]))
+        agrees(store, {})
+        write(store, WriteBatch(nodes=[NodePut(0, "b", "fact", TEXTS[0], extras=NodeExtrasPut(confidence=1.0))]))
+        assert store.memories.ask(lambda memories, _: memories.total()) == 2
+        # As after a statement that fails.
+        store.memories.ask(lambda memories, _: memories._connection.rollback())
+        assert store.memories.ask(lambda memories, _: memories.total()) == 2
+        agrees(store, {})
+
+
+def test_what_is_little_waits_for_the_file_and_what_is_too_much_is_forgotten(tmp_path: Path) -> None:
+    def nodes(first: int, count: int) -> WriteBatch:
+        return WriteBatch(nodes=[NodePut(at, f"{first + at}", "fact", TEXTS[0]) for at in range(count)])
+
+    with opened(tmp_path) as store:
+        write(store, nodes(0, 1))
+        assert store.memories.ask(lambda memories, _: memories.total()) == 0
+        began = store.memories._newest.since
+        for first, count in ((10, 9), (20, 9)):
+            write(store, nodes(first, count))
+            assert store.memories._newest.since == began
+        (too_much,) = write(store, nodes(30, 3))
+        assert store.memories._newest.since == too_much.sequence

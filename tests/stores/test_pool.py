@@ -1,0 +1,237 @@
+"""Many stores in one process: opened and closed as needed, none lost, nothing left open."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
+from kgserve.stores.pool import StorePool
+from tests.stores.writing import PATIENCE, assert_whole, batch, ids, settings, until
+
+
+def descriptors(folder: Path) -> list[str]:
+    """Open files of a folder; other tests' servers in this process have theirs."""
+    return [name for name in map(target, Path("/proc/self/fd").iterdir()) if name.startswith(str(folder))]
+
+
+def target(descriptor: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return str(descriptor.readlink())
+    return ""
+
+
+def threads_of_stores(names: list[str]) -> set[threading.Thread]:
+    """Threads of these stores, and of pools; other tests' servers in this process have theirs."""
+    own = {"checker", "copies", "tender", *(f"{kind}-{name}" for kind in ("fold", "writer") for name in names)}
+    return {each for each in threading.enumerate() if each.name in own}
+
+
+def write(pool: StorePool, name: str, *node_ids: str) -> None:
+    with pool.lease(name, create=True) as store:
+        store.submit(batch(*node_ids)).result(PATIENCE)
+
+
+def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
+    names = [f"store{number}" for number in range(12)]
+    before = {*threading.enumerate()}
+    failures: list[Exception] = []
+    with StorePool(settings(tmp_path, max_open_stores=3)) as pool:
+
+        def work(worker: int) -> None:
+            try:
+                for turn in range(2):
+                    for name in names:
+                        write(pool, name, f"{worker}-{turn}")
+            except KgserveError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert threads_of_stores(names) - before
+        assert failures == []
+        assert len(pool.open_stores()) <= 3
+        assert pool.names() == sorted(names)
+        for name in names:
+            with pool.lease(name) as store:
+                assert store.engine.rebuilds == 0
+                assert ids(store) == [f"{worker}-{turn}" for worker in range(3) for turn in range(2)]
+        with pool.lease(names[0]) as store:
+            assert_whole(store)
+    assert descriptors(tmp_path) == []
+    until(lambda: not threads_of_stores(names) - before)
+
+
+def test_a_store_in_use_stays_open_beyond_the_limit(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path, max_open_stores=1)) as pool:
+        with pool.lease("a", create=True) as first, pool.lease("b", create=True):
+            assert set(pool.open_stores()) == {"a", "b"}
+            first.submit(batch("n")).result(PATIENCE)
+        write(pool, "c", "n")
+        assert set(pool.open_stores()) == {"c"}
+
+
+def test_the_store_used_last_stays(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path, max_open_stores=2)) as pool:
+        for name in ("a", "b", "a", "c"):
+            write(pool, name, "n")
+        assert set(pool.open_stores()) == {"a", "c"}
+
+
+def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        with pytest.raises(NotFound), pool.lease("nothing"):
+            pass
+        assert pool.names() == []
+        assert pool.open_stores() == {}
+        assert not list(tmp_path.glob("*_memory"))
+
+
+def test_create_says_whether_it_made_it(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        assert [pool.create("a"), pool.create("a")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../x", "a/b", "a b", ".hidden", "-a", "_a", "demo\n", "ü", "a\0", "a" * 65, "CON", "nul", "Com1"]
+)
+def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        for use in (pool.create, pool.drop, pool.acquire):
+            with pytest.raises(InvalidInput):
+                use(name)
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith("_memory")]
+
+
+def test_names_that_differ_in_case_alone(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        pool.create("Demo")
+        with pytest.raises(Conflict):
+            pool.create("demo")
+        assert pool.names() == ["Demo"]
+
+
+def test_drop_removes_everything_and_the_name_can_be_used_again(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        write(pool, "a", "old")
+        pool.drop("a")
+        assert (pool.names(), list(tmp_path.glob("*a*"))) == ([], [])
+        for use in (pool.drop, pool.acquire):
+            with pytest.raises(NotFound):
+                use("a")
+        write(pool, "a", "new")
+        with pool.lease("a") as store:
+            assert (ids(store), store.state.sequence) == (["new"], 1)
+
+
+def test_drop_waits_for_who_uses_the_store(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        store = pool.acquire("a", create=True)
+        dropping = threading.Thread(target=pool.drop, args=("a",))
+        dropping.start()
+        store.submit(batch("n")).result(PATIENCE)
+        assert dropping.is_alive()
+        pool.release(store)
+        dropping.join(PATIENCE)
+        assert pool.names() == []
+
+
+def test_dropping_and_using_a_store_at_once(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        stop = threading.Event()
+        unexpected: list[Exception] = []
+
+        def work(number: int) -> None:
+            while not stop.wait(0.05):
+                try:
+                    write(pool, "a", f"n{number}")
+                except (Unavailable, NotFound, Conflict):
+                    pass
+                except Exception as error:  # noqa: BLE001  # shown at the end
+                    unexpected.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            with contextlib.suppress(NotFound, Conflict):
+                pool.drop("a")
+            stop.wait(0.1)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert unexpected == []
+        write(pool, "a", "last")
+        with pool.lease("a") as store:
+            assert_whole(store)
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with StorePool(settings(elsewhere)) as pool:
+        write(pool, "a", "n")
+    data.mkdir()
+    (data / "a_memory").symlink_to(elsewhere / "a_memory")
+    with StorePool(settings(data)) as pool:
+        assert pool.names() == []
+        for use in (pool.acquire, pool.create, pool.drop):
+            with pytest.raises(NotFound):
+                use("a")
+        assert (data / "a_memory").is_symlink()
+    assert (elsewhere / "a_memory" / "journal").is_dir()
+
+
+@pytest.mark.parametrize("name", ["it's", 'say "hi"', "back\\slash", "new\nline", "a*", "a?", "[a]"])
+def test_folders_that_the_engine_cannot_be_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        StorePool(settings(tmp_path / name))
+    assert not (tmp_path / name).exists()
+
+
+def test_folders_with_odd_but_usable_names(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "with space & ümlaut; 日本")) as pool:
+        write(pool, "a", "n")
+        with pool.lease("a") as store:
+            store.compactor.run()
+            assert store.compactor.done == 1
+            assert_whole(store)
+
+
+def test_a_closed_pool_takes_nothing(tmp_path: Path) -> None:
+    pool = StorePool(settings(tmp_path))
+    write(pool, "a", "n")
+    pool.close()
+    pool.close()
+    with pytest.raises(Unavailable):
+        pool.acquire("a")
+
+
+def test_what_was_being_dropped_when_the_process_ended_goes_at_the_next_start(tmp_path: Path) -> None:
+    left = tmp_path / ".dropped-a-1"
+    left.mkdir()
+    (left / "file").touch()
+    StorePool(settings(tmp_path)).close()
+    assert not left.exists()
+
+
+def test_a_folder_without_a_journal_is_no_store_until_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a_memory").mkdir()
+    with StorePool(settings(tmp_path)) as pool:
+        assert pool.names() == []
+        write(pool, "a", "n")
+        assert pool.names() == ["a"]
+
+
+def test_open_stores_are_checked_now_and_then(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path, check_interval=0.1)) as pool:
+        write(pool, "a", "n")
+        store = pool.open_stores()["a"]
+        until(lambda: store.last_check is not None)
+        assert store.last_check is not None
+        assert store.last_check.ok

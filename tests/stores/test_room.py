@@ -1,0 +1,76 @@
+"""A disk without room for the engine file that a row with extras asks for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import StorageFull
+from kgserve.storage.layout import LEAST_BYTES, require_room
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.fields import NodeExtrasPut, Width
+from kgserve.stores.store import Store
+from tests.stores.writing import ask, assert_whole, batch, ids, opened, write
+
+TAGGED = WriteBatch(nodes=[NodePut(0, "tagged", "t", extras=NodeExtrasPut(tags=("x",)))])
+
+
+@contextmanager
+def too_large(store: Store) -> Generator[None]:
+    """The engine's file seems larger than what the disk has left, and takes no room for it: the rest is a hole."""
+    [path] = store.layout.root.glob("graph*.kuzu")
+    size = path.stat().st_size
+    os.truncate(path, size + shutil.disk_usage(path).free)
+    try:
+        yield
+    finally:
+        os.truncate(path, size)
+
+
+def test_what_there_is_room_for(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    require_room(tmp_path, 0)
+    with pytest.raises(StorageFull, match="MiB of room"):
+        require_room(tmp_path, free)
+    require_room(tmp_path, (free - LEAST_BYTES) // 4)
+
+
+def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        ask(store)
+        # Nobody else may follow before the disk is full.
+        with store.engine.commits:
+            write(store, TAGGED)
+            with too_large(store), pytest.raises(StorageFull, match="a new engine file"):
+                ask(store)
+        assert ids(store) == ["a", "tagged"]
+        ask(store)
+        assert store.engine.width is Width.EXTRAS
+        assert_whole(store)
+
+
+def test_columns_that_a_reader_names_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        ask(store)
+        with too_large(store), pytest.raises(StorageFull), store.engine.reading(width=Width.EXTRAS):
+            pass
+        assert store.engine.width is Width.PLAIN
+        with store.engine.reading(width=Width.EXTRAS):
+            assert store.engine.width is Width.EXTRAS
+
+
+def test_extras_that_say_nothing_need_no_columns(tmp_path: Path) -> None:
+    nothing = NodeExtrasPut(summary="", tags=(), freshness_at=None, valid_from=None, valid_to=None)
+    with opened(tmp_path) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "a", "t", extras=nothing)]))
+        ask(store)
+        assert store.engine.width is Width.PLAIN
+        write(store, WriteBatch(nodes=[NodePut(0, "a", "t", content="x", extras=nothing, based_on=0)]))
+        assert ids(store) == ["a"]

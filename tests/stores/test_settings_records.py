@@ -1,0 +1,173 @@
+"""The settings of a store are in its journal: whatever becomes of store.json, and whenever a change breaks off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.admin.doctor import Repairs, StoreReport, doctor
+from kgserve.platform.errors import Conflict, Unavailable
+from kgserve.storage.layout import FORMAT, PLAIN, Layout, StoreFile, read_records
+from kgserve.storage.model.store_settings import StoreSettings
+from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
+
+CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)
+ALIKE = batch(*(f"n{number}" for number in range(1_000)), content="alike " * 20)
+"""What the journal packs."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Layout:
+    """Of a store whose settings were changed three times, and which was not closed cleanly."""
+    with opened(tmp_path) as store:
+        store.change_settings(lambda _: StoreSettings(name="first"))
+        store.change_settings(lambda _: StoreSettings(name="second"))
+        store.change_settings(lambda _: CHOSEN)
+    forget_close(tmp_path)
+    return layout(tmp_path)
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(files: Layout, tmp_path: Path) -> None:
+    found = files.description()
+    assert found is not None
+    files.describe(msgspec.structs.replace(found, format=FORMAT + 1))
+    before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
+    with pytest.raises(Conflict, match="newer version"), opened(tmp_path):
+        pass
+    [report] = doctor(settings(tmp_path), NAME, Repairs())
+    assert not report.ok
+    assert "newer version" in report.findings[0].detail
+    assert before == {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
+
+
+def store_file(files: Layout) -> Path:
+    return files.root / "store.json"
+
+
+def newest_record(files: Layout) -> Path:
+    return max(files.journal.glob("settings.*"), key=lambda path: int(path.suffix[1:]))
+
+
+def gone(files: Layout) -> None:
+    store_file(files).unlink()
+
+
+def cut(files: Layout) -> None:
+    store_file(files).write_bytes(store_file(files).read_bytes()[:40])
+
+
+def rubbish(files: Layout) -> None:
+    store_file(files).write_bytes(b"\xff\0" * 50)
+
+
+def killed_between(files: Layout) -> None:
+    """As a kill leaves it that comes when the journal has the change and store.json has not."""
+    before = msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile)
+    store_file(files).write_bytes(msgspec.json.encode(before.with_settings(StoreSettings(name="second"), 0)))
+
+
+def record_flipped(files: Layout) -> None:
+    flip(newest_record(files), 60)
+
+
+def records_gone(files: Layout) -> None:
+    """As an older version left it."""
+    for path in files.journal.glob("settings.*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [gone, cut, rubbish, killed_between, record_flipped, records_gone])
+def test_settings_outlive_damage(files: Layout, damage: Callable[[Layout], None]) -> None:
+    data = files.root.parent
+    made = files.created_at()
+    damage(files)
+    described = files.description()
+    assert described is not None
+    assert (described.settings, described.created_at) == (CHOSEN, made)
+    with opened(data) as store:
+        assert store.description == described
+    assert msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile) == described
+    assert msgspec.json.decode(next(read_records(files.journal)) or b"", type=StoreFile) == described
+
+
+def test_with_both_damaged_the_settings_before_are_taken(files: Layout) -> None:
+    record_flipped(files)
+    gone(files)
+    with opened(files.root.parent) as store:
+        assert store.description.settings == StoreSettings(name="second")
+
+
+def look(files: Layout) -> StoreReport:
+    return next(doctor(settings(files.root.parent), NAME, Repairs()))
+
+
+@pytest.mark.parametrize(("damage", "said"), [(rubbish, "store.json is damaged"), (record_flipped, "in the journal")])
+def test_the_doctor_says_so_once(files: Layout, damage: Callable[[Layout], None], said: str) -> None:
+    damage(files)
+    (found,) = [each for each in look(files).findings if each.part == "settings"]
+    assert not found.ok
+    assert said in found.detail
+    assert "nothing is lost" in found.detail
+    assert look(files).ok
+    assert files.described().settings == CHOSEN
+
+
+@contextmanager
+def unwritable(folder: Path) -> Generator[None]:
+    """Nothing can be written aside in it: the new file's name is a link into a folder that does not exist."""
+    blocked = [folder / f"{name}.new" for name in ("settings.5", "store.json")]
+    for path in blocked:
+        path.symlink_to("missing/file")
+    try:
+        yield
+    finally:
+        for path in blocked:
+            path.unlink()
+
+
+def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) -> None:
+    with opened(files.root.parent) as store:
+        assert newest_record(files).name == "settings.4"
+        with unwritable(files.journal), pytest.raises(Unavailable, match="changing the settings"):
+            store.change_settings(lambda _: StoreSettings(name="refused"))
+        assert store.description.settings == CHOSEN
+        with unwritable(files.root):
+            assert store.change_settings(lambda _: StoreSettings(name="held"))
+    with opened(files.root.parent) as store:
+        assert store.description.settings.name == "held"
+    assert b"held" in store_file(files).read_bytes()
+    assert len(list(files.journal.glob("settings.*"))) == 2
+
+
+def test_a_store_is_of_the_newer_format_once_a_program_from_before_could_not_read_its_journal(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        assert described(tmp_path).format == PLAIN
+        write(store, ALIKE)
+        # Whatever becomes of the process from here on.
+        assert described(tmp_path).format == FORMAT
+        store.change_settings(lambda _: CHOSEN)
+        assert (described(tmp_path).format, described(tmp_path).settings) == (FORMAT, CHOSEN)
+    forget_close(tmp_path)
+    with opened(tmp_path) as store:
+        assert (store.description.format, store.state.nodes) == (FORMAT, 1_001)
+
+
+def test_a_write_that_could_not_raise_the_format_is_refused(files: Layout) -> None:
+    data = files.root.parent
+    with opened(data) as store:
+        with unwritable(files.journal), pytest.raises(Unavailable, match="raising the format"):
+            write(store, ALIKE)
+        assert (store.state.sequence, described(data).format) == (0, PLAIN)
+        write(store, ALIKE)
+        assert described(data).format == FORMAT
+
+
+def described(data: Path) -> StoreFile:
+    found = layout(data).description()
+    assert found is not None
+    return found

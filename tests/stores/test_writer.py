@@ -1,0 +1,180 @@
+"""The queue of a store: bounded, served in groups, finished before the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from kgserve.platform.errors import InvalidInput, StorageFull, Unavailable
+from kgserve.platform.metrics.observation import StoreCount
+from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.plan import Report
+from kgserve.stores import writer
+from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, write, write_together
+
+
+def test_writes_of_many_threads_get_numbers_of_their_own_and_share_frames(tmp_path: Path) -> None:
+    futures: list[Future[Report]] = []
+    with opened(tmp_path) as store:
+        write(store, batch("hub"))
+
+        def work(number: int) -> None:
+            for turn in range(25):
+                node = f"n{number}-{turn}"
+                futures.append(store.submit(batch(node, edges=[(node, "hub", "r")])))
+
+        with held(store):
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        reports = [future.result(PATIENCE) for future in futures]
+        assert sorted(report.sequence for report in reports) == list(range(2, 202))
+        assert all(report.edges_created == 1 for report in reports)
+        assert_whole(store)
+    found = frames(tmp_path)
+    assert sum(frame.count for frame in found) == 201
+    assert len(found) < 10
+
+
+def test_a_full_queue_refuses_and_waits_when_asked_to(tmp_path: Path) -> None:
+    with opened(tmp_path, write_queue=3) as store:
+        with held(store):
+            first = store.submit(batch("taken"))
+            waiting = [store.submit(batch(f"n{number}")) for number in range(2)]
+            with pytest.raises(Unavailable) as refused:
+                store.submit(batch("one too many"))
+            assert refused.value.retry_after > 0
+            started = time.monotonic()
+            with pytest.raises(Unavailable):
+                store.submit(batch("one too many"), wait=0.2)
+            assert time.monotonic() - started >= 0.2
+            late: list[Future[Report]] = []
+            patient = threading.Thread(target=lambda: late.append(store.submit(batch("patient"), wait=PATIENCE)))
+            patient.start()
+        patient.join()
+        for future in (first, *waiting, *late):
+            future.result(PATIENCE)
+        assert ids(store) == ["n0", "n1", "patient", "taken"]
+
+
+def test_a_queue_is_bounded_in_bytes_but_takes_one_write_of_any_size(tmp_path: Path) -> None:
+    with opened(tmp_path) as store, held(store):
+        big = WriteBatch(nodes=[NodePut(0, "big", "t")], cost=writer.QUEUE_BYTES + 1)
+        store.submit(big)
+        with pytest.raises(Unavailable):
+            store.submit(batch("small"))
+
+
+def test_groups_are_bounded_in_rows(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        rows = writer.GROUP_ROWS // 2 + 1
+        halves = [WriteBatch(delete_nodes=["x"] * rows, nodes=[NodePut(0, f"n{number}", "t")]) for number in range(3)]
+        for future in write_together(store, *halves):
+            future.result(PATIENCE)
+    assert [frame.count for frame in frames(tmp_path)] == [1, 1, 1]
+
+
+def test_groups_and_the_queue_are_bounded_in_bytes() -> None:
+    groups: list[list[int]] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def commit(writes: list[writer.Write]) -> None:
+        groups.append([each.batch.cost >> 20 for each in writes])
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        for each in writes:
+            each.future.set_exception(InvalidInput("none is taken"))
+
+    def of_mebibytes(cost: int) -> writer.Write:
+        return writer.Write(WriteBatch(cost=cost << 20), Future())
+
+    queue = writer.Writer("hens", commit, lambda: None, 10)
+    for _ in range(2):  # what was done makes room again
+        groups.clear()
+        begun.clear()
+        go_on.clear()
+        queue.submit(of_mebibytes(1))
+        assert begun.wait(PATIENCE)
+        sent = [queue.submit(of_mebibytes(cost)) for cost in (40, 20, 30, 60)]
+        with pytest.raises(Unavailable):
+            queue.submit(of_mebibytes((writer.QUEUE_BYTES >> 20) - 149))
+        sent.append(queue.submit(of_mebibytes((writer.QUEUE_BYTES >> 20) - 150)))
+        go_on.set()
+        assert all(isinstance(each.exception(PATIENCE), InvalidInput) for each in sent)
+        assert groups == [[1], [40, 20], [30], [60], [106]]
+    queue.stop()
+
+
+def test_each_group_that_fails_is_counted_and_told() -> None:
+    count = StoreCount()
+
+    def commit(_: list[writer.Write]) -> None:
+        raise StorageFull("the disk is full")
+
+    queue = writer.Writer("hens", commit, lambda: None, 10, count)
+    for failures in (1, 2):
+        told = queue.submit(writer.Write(WriteBatch(), Future())).exception(PATIENCE)
+        assert (type(told), count.failures) == (StorageFull, failures)
+    queue.stop()
+
+
+def test_a_refused_batch_does_not_touch_the_others_of_its_group(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        good, bad, dependent = write_together(
+            store,
+            batch("a"),
+            WriteBatch(nodes=[NodePut(0, "b", "t"), NodePut(1, "typeless")]),
+            batch("c", edges=[("a", "c", "r"), ("b", "c", "r")]),
+        )
+        assert good.result(PATIENCE).sequence == 1
+        with pytest.raises(InvalidInput) as refused:
+            bad.result(PATIENCE)
+        assert [error.path for error in refused.value.errors] == ["nodes[1].type"]
+        report = dependent.result(PATIENCE)
+        assert (report.sequence, report.edges_created, report.skipped_count) == (2, 1, 1)
+        assert_whole(store)
+
+
+def test_a_write_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b", edges=[("a", "b", "r")]))
+        size = store.journal.bytes
+        [report] = write(store, batch("a", "b", edges=[("a", "b", "r")], touch=False))
+        assert (report.nodes_unchanged, report.edges_unchanged, report.sequence) == (2, 1, 1)
+        assert store.journal.bytes == size
+
+
+def test_a_cancelled_write_is_left_out(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        with held(store):
+            first = store.submit(batch("taken"))
+            doomed, kept = store.submit(batch("doomed")), store.submit(batch("kept"))
+            assert doomed.cancel()
+        first.result(PATIENCE)
+        kept.result(PATIENCE)
+        assert ids(store) == ["kept", "taken"]
+
+
+def test_a_write_too_large_for_the_disk_is_refused_before_the_journal(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        with pytest.raises(StorageFull):
+            write(store, batch("a", cost=1 << 60))
+        assert store.journal.bytes == 0
+        write(store, batch("b"))
+        assert ids(store) == ["b"]
+
+
+def test_what_is_queued_is_finished_before_the_store_closes(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        futures = [store.submit(batch(f"n{number:03}")) for number in range(100)]
+    assert all(future.done() for future in futures)
+    with pytest.raises(Unavailable):
+        store.submit(batch("late"))
+    with opened(tmp_path) as store:
+        assert len(ids(store)) == 100

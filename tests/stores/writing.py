@@ -1,0 +1,198 @@
+"""Short ways to write into a store, and to treat its files as a crash or a failing disk would."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kgserve.cypher.writes import Reach
+from kgserve.platform.settings import Settings
+from kgserve.projections.cypher_engine.engine.protocol import NOTHING
+from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.journal import Frame, list_segments, read_segment
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.filters import NodeFilter, Place
+from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.plan import Report
+from kgserve.storage.rebuild import fresh_folder
+from kgserve.stores.pool import StorePool
+from kgserve.stores.scratch_database import Trial
+from kgserve.stores.store import Store
+from tests.engines import ENGINE
+
+PATIENCE = 30
+SYNC_SECONDS = 0.003
+"""What a disk takes. Who writes all the time beside what is tested waits as long: in memory they would outrun it."""
+NAME = "s"
+UNTOUCHED = Reach(creates=False, deletes=False, sets=False)
+
+
+def settings(data: Path, **options: Any) -> Settings:
+    """Settings for a data folder, with a small page cache and no background checks."""
+    values: dict[str, Any] = {"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, "engine": ENGINE, **options}
+    return Settings(**values)
+
+
+@contextmanager
+def opened(data: Path, name: str = NAME, **options: Any) -> Generator[Store]:
+    """A store in a pool of its own; both are closed at the end."""
+    with StorePool(settings(data, **options)) as pool, pool.lease(name, create=True) as store:
+        yield store
+
+
+def batch(*ids: str, edges: Iterable[EdgeKey] = (), content: str | None = None, **fields: Any) -> WriteBatch:
+    """An upsert of nodes of one type, and of edges."""
+    nodes = [NodePut(index, node_id, "t", content) for index, node_id in enumerate(ids)]
+    return WriteBatch(nodes=nodes, edges=[EdgePut(i, key) for i, key in enumerate(edges)], **fields)
+
+
+def write(store: Store, *batches: WriteBatch) -> list[Report]:
+    """Write batches one after the other."""
+    return [store.submit(each).result(PATIENCE) for each in batches]
+
+
+@contextmanager
+def held(store: Store) -> Generator[None]:
+    """The writer carries nothing out while the block runs; what is written then makes one group."""
+    begun, free = threading.Event(), threading.Event()
+
+    def prepare() -> WriteBatch:
+        begun.set()
+        assert free.wait(PATIENCE)
+        return WriteBatch()
+
+    future = store.submit_prepared(prepare)
+    assert begun.wait(PATIENCE)
+    try:
+        yield
+    finally:
+        free.set()
+        future.result(PATIENCE)
+
+
+def write_together(store: Store, *batches: WriteBatch) -> list[Future[Report]]:
+    """Write batches as one group: the writer is held back until all of them wait."""
+    with held(store):
+        return [store.submit(each) for each in batches]
+
+
+def ask(store: Store) -> None:
+    """Have the engine opened, and follow up to now."""
+    with store.engine.reading():
+        pass
+
+
+def tamper(store: Store, statement: str) -> None:
+    """Change the engine's file behind the store's back."""
+    ask(store)
+    engine = store.engine._engine
+    assert engine is not None
+    with store.engine.commits:
+        engine.writer.run(statement)
+
+
+def until(condition: Any, patience: float = PATIENCE) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def layout(data: Path, name: str = NAME) -> Layout:
+    return Layout(data, name)
+
+
+def forget_close(data: Path, name: str = NAME) -> None:
+    """Leave the store as if it had never been closed cleanly."""
+    layout(data, name).mark_open()
+    layout(data, name).forget_engine_mark()
+
+
+def frames(data: Path, name: str = NAME) -> list[Frame]:
+    """All frames of a store's journal."""
+    segments = list_segments(layout(data, name).journal)
+    return [frame for segment in segments for frame in read_segment(segment, None)]
+
+
+def newest_segment(data: Path, name: str = NAME) -> Path:
+    return list_segments(layout(data, name).journal)[-1].path
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0xFF
+    path.write_bytes(data)
+
+
+def copy_in_use(source: Path, target: Path) -> None:
+    """Copy a folder in use; what is removed from it meanwhile is gone, and what is replaced has the copy begin anew."""
+    while True:
+        copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
+        told = copied.stderr.splitlines()
+        if not any(line.endswith("was replaced while being copied") for line in told):
+            break
+        shutil.rmtree(target)
+    assert all(line.endswith("No such file or directory") for line in told), copied.stderr
+
+
+def hurt(data: Path, file: Path, choose: random.Random) -> None:
+    """Treat the files of a closed store, and one of them, as a crash, a failing disk or an operator might."""
+    match choose.randrange(4):
+        case 0:
+            shutil.rmtree(layout(data).views)
+        case 1:
+            forget_close(data)
+        case 2 if file.exists():
+            flip(file, min(5_000, file.stat().st_size - 1))
+        case _:
+            pass
+
+
+def ids(store: Store) -> list[str]:
+    """The ids of all nodes, in order, which the catalog must have as well."""
+    with store.reading() as rows:
+        found = list(rows.ids_behind(""))
+    assert store.listing(lambda catalog, _: catalog.listed(NodeFilter(), Place(), 1_000_000)).items == found[:20_000]
+    return found
+
+
+def assert_whole(store: Store) -> None:
+    """The engine, the rows, the journal's digest and the catalog agree."""
+    ask(store)
+    rebuilds = store.engine.rebuilds
+    assert store.check().ok
+    assert store.engine.rebuilds == rebuilds
+    assert store.engine.state == store.state
+    assert store.listing(lambda catalog, _: catalog.sequence) == store.state.sequence
+    assert len(ids(store)) == store.state.nodes
+
+
+def assert_copy_right(store: Store) -> None:
+    """The copy that is kept for statements, if there is one, holds the store's rows, and nothing else is left."""
+    folder = store.layout.scratch / "rows"
+    made = store.copy.made
+
+    def look(trial: Trial) -> None:
+        trial.session.dump(fresh_folder(folder))
+        assert trial.difference(UNTOUCHED) == NOTHING
+
+    is_warm = store.copy.is_warm
+    if is_warm:
+        with store.copy.turn(lambda: None):
+            store.copy.run(look, UNTOUCHED)
+        assert store.copy.made == made
+        state = store.state
+        assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+        shutil.rmtree(folder)
+    assert [path.name for path in store.layout.scratch.glob("*")] == ["statement"] * is_warm
