@@ -30,7 +30,7 @@ from kgserve.projections.indexer import Indexer
 from kgserve.storage.model.attributes import conditions
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.filters import NodeFilter, Place
+from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.pool import StorePool
 
@@ -138,7 +138,7 @@ def _following(report: Report, folder: Path) -> None:
                 taken[each].append(_clock(lambda each=each, net=net, turn=turn: each.apply(net, turn + 1)))
         with_index, without = (statistics.median(taken[each]) for each in (indexed, bare))
         _compare(report, f"{size:,} updates into the catalog, with the index", with_index, without)
-    found = indexed.listed(NodeFilter(attributes=conditions({"tenth": 2})), Place(), 10)
+    found = indexed.listed(NodeFilter(attributes=conditions({"tenth": 2})), PagePosition(), 10)
     report.notes.append(f"the index was used: {len(found.items)} found")
     for each in (bare, indexed):
         each.close()

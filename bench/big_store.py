@@ -35,7 +35,7 @@ from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.digest import shift
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 NAME = "big"
 _ROWS = 2_000
@@ -58,7 +58,7 @@ def contents(gigabytes: float, seed: int) -> Iterator[list[tuple[str, str]]]:
         yield rows
 
 
-def write_journal(store: Store, blocks: Iterable[list[tuple[str, str]]]) -> StoreState:
+def write_journal(store: OpenStore, blocks: Iterable[list[tuple[str, str]]]) -> StoreState:
     """Append the nodes, each with an edge to the first of its block; the state that they come to."""
     state = store.state
     attributes = edge_attributes(_TIME, _TIME, "{}")
@@ -129,13 +129,13 @@ def open_again(folder: Path) -> None:
     pool.close()
 
 
-def _sound(store: Store) -> StoreState:
+def _sound(store: OpenStore) -> StoreState:
     if not store.check().ok:
         sys.exit("the engine's rows do not come to the digest")
     return store.state
 
 
-def _asked(store: Store) -> list[list[Any]]:
+def _asked(store: OpenStore) -> list[list[Any]]:
     """The first statement waits for the engine's file to be made."""
     with store.engine.reading(timeout=0) as session:
         counted = session.rows("MATCH (e:Entity) RETURN count(*), sum(size(e.content))")
@@ -158,7 +158,7 @@ def _tell(what: str, started: float, do: Any) -> Any:
 
 
 def _said(result: Any) -> str:
-    return str(result.state if isinstance(result, Store) else result or "")
+    return str(result.state if isinstance(result, OpenStore) else result or "")
 
 
 class _Watch:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.measure import Report, clock, rounded
-from kgserve.cluster.jetstream.connection import Connection
+from kgserve.cluster.jetstream.connection import NatsConnection
 from kgserve.cluster.jetstream.kept import JetStreamLog
 from kgserve.cluster.records import Record
-from kgserve.platform.errors import Fenced
+from kgserve.errors import Fenced
 from tests.cluster.servers import nats_servers
 
 WRITERS = 32
@@ -97,7 +97,7 @@ def measure(report: Report, log: JetStreamLog, folder: Path, appends: int) -> No
 
 def write_on(servers: str, store: str) -> None:
     """What is stopped: writes for as long as it may and tries on, and prints each position that it is told."""
-    with closing(Connection(servers)) as connection:
+    with closing(NatsConnection(servers)) as connection:
         log = JetStreamLog(connection)
         position, refused = log.end(store), 0
         while refused < TRIED_ON:
@@ -145,7 +145,7 @@ def run(appends: int, rounds: int) -> Report:
     with (
         tempfile.TemporaryDirectory() as scratch,
         nats_servers(Path(scratch) / "nats") as servers,
-        closing(Connection(servers.urls)) as connection,
+        closing(NatsConnection(servers.urls)) as connection,
     ):
         log = JetStreamLog(connection)
         measure(report, log, Path(scratch), appends)

@@ -27,11 +27,11 @@ import msgspec
 from bench.measure import Report, clock, times
 from bench.wire import Wire, request
 from kgserve.client import Client
-from kgserve.cluster.jetstream.connection import Connection
+from kgserve.cluster.jetstream.connection import NatsConnection
 from kgserve.cluster.jetstream.kept import JetStreamLog, JetStreamRegistry
 from kgserve.cluster.protocols import Owner
 from kgserve.cluster.records import Record
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.placement import described
 from tests.cli.running import COMMAND
@@ -55,7 +55,7 @@ def writes(report: Report, folder: Path, node: ServingNode, servers: str, calls:
     alone.start()
     with ExitStack() as stack:
         stack.callback(alone.end)
-        log = JetStreamLog(stack.enter_context(closing(Connection(servers))))
+        log = JetStreamLog(stack.enter_context(closing(NatsConnection(servers))))
         here = stack.enter_context(node.client()).store("cost")
         there = stack.enter_context(alone.client()).store("cost")
         data, at = os.urandom(RECORD_BYTES), [log.end("appended")]
@@ -156,7 +156,7 @@ def reads(report: Report, owner: ServingNode, other: ServingNode, calls: int) ->
 def many(report: Report, nodes: list[ServingNode], servers: str, count: int) -> None:
     """Stores that are there, and asked for by few."""
     before = [_resident(node) for node in nodes]
-    with closing(Connection(servers)) as connection:
+    with closing(NatsConnection(servers)) as connection:
         registry = JetStreamRegistry(connection)
         description = msgspec.json.encode(described(StoreSettings()))
 

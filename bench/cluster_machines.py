@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.lossy_disk import LossyDisk
 from bench.preloading import compiled
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 from tests.cli.running import COMMAND
 from tests.cluster.nodes import ServingNode
 from tests.cluster.servers import PASSWORD, USER, NatsServer, NatsServers

@@ -31,7 +31,7 @@ from bench.measure import Report
 from bench.preloading import COMPILER
 from kgserve.client import Client
 from kgserve.client.failures import Interrupted, Unreachable
-from kgserve.platform.errors import KgserveError, NotFound
+from kgserve.errors import KgserveError, NotFound
 
 STORES = 30
 SECONDS = 600

@@ -26,15 +26,15 @@ from secrets import token_hex
 from typing import Any, NamedTuple, Self
 
 from bench.measure import Report, rounded
-from kgserve.cluster.jetstream.connection import Connection
+from kgserve.cluster.jetstream.connection import NatsConnection
 from kgserve.cluster.jetstream.kept import JetStreamLog, JetStreamRegistry
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Log
 from kgserve.cluster.records import joined
 from kgserve.cluster.shipping import Shipping, take_over
+from kgserve.errors import KgserveError
 from kgserve.platform import log
-from kgserve.platform.errors import KgserveError
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
@@ -59,7 +59,7 @@ class Node:
     """What a node of kgserve does with the journals of its stores, without the stores."""
 
     def __init__(self, name: str, servers: str, folder: Path) -> None:
-        connection = Connection(servers)
+        connection = NatsConnection(servers)
         self._log = JetStreamLog(connection)
         registry = JetStreamRegistry(connection)
         membership = Membership(registry, Beat(name, token_hex(4), name))
@@ -310,7 +310,7 @@ def run(rounds: int, stores: int) -> Report:
             for what in [*cluster.strikes(0)] * rounds:
                 own, others = cluster.strike(what)
                 report.fact(f"{what}: longest gap of its stores, and of others'", f"{own:.1f} s, {others:.1f} s")
-        with closing(Connection(servers.urls)) as connection:
+        with closing(NatsConnection(servers.urls)) as connection:
             logs = JetStreamLog(connection)
             found = [each for writer in cluster.writers for each in violations(logs, writer)]
     acknowledged = sum(len(writer.told) for writer in cluster.writers)

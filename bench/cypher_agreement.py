@@ -21,10 +21,10 @@ import msgspec
 from bench.cypher_statements import Maker
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from kgserve.cypher.guard import Statement, examine
+from kgserve.errors import KgserveError
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.handle import Graphs
 from kgserve.graph.requests import CypherRequest
-from kgserve.platform.errors import KgserveError
 from kgserve.platform.settings import EngineName, Settings
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, build
 from kgserve.projections.cypher_engine.engine.protocol import Change, FileOptions

@@ -26,7 +26,7 @@ from bench.cypher_agreement import compare
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from bench.cypher_worker import Job, Outcome
 from kgserve.cypher.guard import Statement, examine
-from kgserve.platform.errors import InvalidInput, KgserveError
+from kgserve.errors import InvalidInput, KgserveError
 from kgserve.projections.cypher_engine.driver import chosen
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from kgserve.cypher.lexer import ALLOWED, KEYWORDS, scan
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 PARAMETERS = {
     "id": "n5",

@@ -26,9 +26,9 @@ import kgserve
 from bench import damage_questions
 from bench.damage_questions import Answers
 from kgserve.client.embedded import Library
+from kgserve.errors import KgserveError
 from kgserve.platform.access.audit import Audit
 from kgserve.platform.access.authentication import add_key, mint
-from kgserve.platform.errors import KgserveError
 
 SETTINGS = {
     "KGSERVE_JOURNAL_RETENTION_MB": "0",

@@ -10,9 +10,9 @@ import msgspec
 
 from kgserve.client import Store
 from kgserve.client.embedded import Library
+from kgserve.errors import KgserveError
 from kgserve.platform.access.audit import newest_records
 from kgserve.platform.access.authentication import read_keys
-from kgserve.platform.errors import KgserveError
 
 Answers: TypeAlias = dict[str, Any]
 Question: TypeAlias = Callable[[], Any]

@@ -28,7 +28,7 @@ from bench.measure import Report, Times, rounded, times
 from bench.server import Server, end_when_told
 from kgserve.cypher.guard import examine
 from kgserve.projections.cypher_engine.driver import chosen, database, statement
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
 from kgserve.projections.cypher_engine.engine.process import nursery, own_memory
 from kgserve.projections.cypher_engine.engine.protocol import Change, FileOptions
@@ -58,7 +58,7 @@ def cost(*, quick: bool) -> Report:
             streamed = min(_timed(lambda: asked_there(every), 5).p50 for _ in range(2))
         engine.retire()
         opened, writer = database.open_for_service(path, FileOptions())
-        here_session = Session(opened)
+        here_session = DriverSession(opened)
         encode = msgspec.json.Encoder().encode
 
         def asked_here(what: Any) -> None:

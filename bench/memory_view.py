@@ -28,7 +28,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
 
@@ -55,7 +55,7 @@ def main() -> None:
         lists(pool)
 
 
-def fill(store: Store, count: int) -> None:
+def fill(store: OpenStore, count: int) -> None:
     """Memories about entities, of which one is a hub; relations between entities; and uses."""
     choice = random.Random(1)
     entities = [NodePut(0, f"e{n}", "person", extras=NodeExtrasPut(name=f"Entity {n}")) for n in range(ENTITIES)]
@@ -84,7 +84,7 @@ def memory(choice: random.Random, number: int) -> NodePut:
     return NodePut(0, f"m{number:07}", choice.choice(TYPES), text, extras=extras, created_at=created)
 
 
-def build(store: Store) -> None:
+def build(store: OpenStore) -> None:
     """Make the file anew."""
     started = time.thread_time()
     total = store.memories.ask(lambda memories, _: memories.total())
@@ -92,7 +92,7 @@ def build(store: Store) -> None:
     print(f"made anew: {time.thread_time() - started:.1f} s, {total} memories in force, {size:.0f} MB")
 
 
-def follow(store: Store) -> None:
+def follow(store: OpenStore) -> None:
     """Take in one new memory with two edges, and one change, at a time."""
     choice = random.Random(2)
     spent: list[float] = []
@@ -106,7 +106,7 @@ def follow(store: Store) -> None:
     print(f"following one new memory: {1000 * statistics.median(spent):.2f} ms")
 
 
-def ask(store: Store) -> None:
+def ask(store: OpenStore) -> None:
     """The questions of the write path, the keeper and recall."""
     ids = [f"m{number:07}" for number in range(1, 100_000, 997)]
     text = "Note 5: the service 5 listens on port 5."

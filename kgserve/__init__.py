@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kgserve.client.embedded import Library
     from kgserve.platform.settings import Indexed
-    from kgserve.projections.connectors import BatchSyncer, VectorSyncer
+    from kgserve.syncing import BatchSyncer, VectorSyncer
 
 
 def open(  # noqa: A001 - called as kgserve.open

@@ -15,6 +15,7 @@ import msgspec
 from kgserve.api.operation import UseCase
 from kgserve.api.table import USE_CASES
 from kgserve.graph import requests
+from kgserve.storage.model import walk
 from scripts.pages import TOP
 
 OPERATIONS = TOP / "kgserve/client/operations.py"
@@ -31,7 +32,8 @@ RICHER = {"TraverseAnswer": "Traversal", "SearchAnswer": "Hits"}
 """Answers that the client knows more to do with."""
 MOMENTS = {"as_of", "until", "before"}
 """Texts that may be sequences."""
-ALIASES: Mapping[str, Any] = {name: getattr(requests, name) for name in ("Direction", "SearchMode", "Fusion")}
+ALIAS_MODULES = {"Direction": walk, "SearchMode": requests, "Fusion": requests}
+ALIASES: Mapping[str, Any] = {name: getattr(module, name) for name, module in ALIAS_MODULES.items()}
 
 MOST_PARAMETERS = 8
 """What ruff lets pass, and the star."""
@@ -101,7 +103,7 @@ def _function(case: UseCase) -> str:
 
 def {case.name}({noqa}
     {", ".join(given)}
-) -> Call[{answer}]:
+) -> ClientRequest[{answer}]:
     """{doc}
     """
     return {call}
@@ -255,8 +257,10 @@ def _quoted(value: object) -> str:
 def _imports(text: str) -> str:
     lines = ["from collections.abc import Iterable, Mapping", "from typing import Any, Literal"]
     richer = ", ".join(sorted(RICHER.values()))
-    lines += [f"from kgserve.client.answers import {richer}", "from kgserve.client.wire import Call, Route"]
-    modules: dict[str, set[str]] = {"kgserve.graph.requests": set(ALIASES)}
+    lines += [f"from kgserve.client.answers import {richer}", "from kgserve.client.wire import ClientRequest, Route"]
+    modules: dict[str, set[str]] = {}
+    for alias, module in ALIAS_MODULES.items():
+        modules.setdefault(module.__name__, set()).add(alias)
     for case in USE_CASES:
         fields = _fields(case) if case.name not in BY_HAND else []
         items = [_bare(each._item) for each in fields if each.holds_structs]  # noqa: SLF001 - of this module
@@ -314,7 +318,7 @@ class {prefix}{name}{f"({prefix}StoresMethods)" if name == "ServerMethods" else 
 
 
 def _method(name: str, module: str, *, store: bool) -> str:
-    made = STREAMS.get(name, "Call")
+    made = STREAMS.get(name, "ClientRequest")
     maker = {"Paged": "pages", "Following": "listens"}.get(made, "streams" if made.startswith("Streamed") else "asks")
     shown = "events" if name == "store_events" else name
     return f"    {shown} = {module}.{'store_' * store}{maker}({'by_hand' if name in STREAMS else 'ask'}.{name})\n"

@@ -12,10 +12,10 @@ import msgspec
 
 from bench.cypher_reference.patterns import Graph
 from bench.cypher_reference.values import EPOCH, Node, Path, Relationship, Timestamp
+from kgserve.errors import Internal, KgserveError, Unavailable
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.handle import Graphs
 from kgserve.graph.requests import CypherRequest
-from kgserve.platform.errors import Internal, KgserveError, Unavailable
 from kgserve.platform.settings import EngineName, Settings
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EDGE, NODE, EdgeExtrasPut, NodeExtrasPut

@@ -15,7 +15,7 @@ from bench.ledger import ABSENT, Ledger, Unit
 from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
 from kgserve.admin.doctor import Repairs, doctor
 from kgserve.client.embedded import Library, Store
-from kgserve.platform.errors import KgserveError, NotFound, Unavailable
+from kgserve.errors import KgserveError, NotFound, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.stores.pool import StorePool
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
 from kgserve.graph.handle import Graph, Graphs
-from kgserve.platform.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
 from kgserve.platform.settings import Settings
 from kgserve.storage.layout import SUFFIX, closed_state
 from kgserve.storage.model.change import StoreState
@@ -30,7 +30,7 @@ from kgserve.stores.backup.api import (
     StoreBackupRequest,
 )
 from kgserve.stores.backup.create import BackupOptions, BackupSource, back_up, back_up_one
-from kgserve.stores.backup.folder import FOLDER, STORES, BackupFolder, Manifest, StoreBackup
+from kgserve.stores.backup.folder import FOLDER, STORES, BackupFolder, BackupManifest, StoreBackup
 from kgserve.stores.backup.restore import build, find_point
 from kgserve.stores.pool import StorePool
 
@@ -250,7 +250,7 @@ def staging(data_dir: Path, name: str) -> Path:
 def prepare(data_dir: Path, aside: Path, backed_up: StoreBackup, source: Source) -> StoreState:
     """Make the folder of a store aside; the state that it must open with. Nothing is left of it when that fails."""
     require_free(data_dir, [source])
-    manifest: Manifest = backed_up.read()
+    manifest: BackupManifest = backed_up.read()
     point = find_point(backed_up, manifest, source.until)
     try:
         return build(backed_up, point, aside)

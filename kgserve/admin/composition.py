@@ -14,10 +14,10 @@ import msgspec
 import structlog
 
 from kgserve.embedding.embedder import for_indexing, load_embedder
+from kgserve.errors import InvalidInput
 from kgserve.graph.handle import Graphs
 from kgserve.memory.maintenance import Keeper
 from kgserve.memory.purge import Erasers
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.hosts import is_wildcard
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class Opened(msgspec.Struct, frozen=True):
+class Services(msgspec.Struct, frozen=True):
     """What operations work on; without ``indexer`` no search, without ``historian`` no past.
 
     Without ``extractor`` no language model is asked, without ``syncers`` nobody is told of contents.
@@ -65,7 +65,7 @@ def open_all(
     *,
     url: str = "",
     token: str = "",
-) -> Opened:
+) -> Services:
     """Open the data folder's stores, to be closed with ``stack``; who calls has the folder's lock already.
 
     Those ``plugged`` in are told of contents beside those of the settings. Who serves them at a ``url``, where a
@@ -91,7 +91,7 @@ def open_all(
     pool.companions += [each for each in others if each is not None]
     if syncers is not None:
         syncers.catch_up(pool)
-    return Opened(pool, indexer, historian, keeper, extractor, syncers)
+    return Services(pool, indexer, historian, keeper, extractor, syncers)
 
 
 def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
@@ -105,7 +105,7 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     if is_wildcard(urlsplit(url).hostname or ""):
         raise InvalidInput(f"no other node reaches this one at {url}: set --advertise-url")
     try:
-        from kgserve.cluster.jetstream.connection import Connection  # noqa: PLC0415 - only nodes of a cluster need it
+        from kgserve.cluster.jetstream.connection import NatsConnection  # noqa: PLC0415 - only nodes of a cluster need it
     except ModuleNotFoundError as error:
         raise InvalidInput("a node of a cluster needs the extra: pip install 'kgserve[cluster]'") from error
     from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
@@ -115,7 +115,7 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     from kgserve.cluster.records import FORMAT  # noqa: PLC0415 - as above
     from kgserve.cluster.shared import SharedAudit, SharedKeys  # noqa: PLC0415 - as above
 
-    connection = stack.enter_context(closing(Connection(settings.cluster)))
+    connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
     membership = Membership(
         registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token, format=FORMAT)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.admin.future_times import find_future_stamps, repair_stamps
-from kgserve.platform.errors import Conflict, JournalDamaged, KgserveError, NoStore
+from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.platform.permissions import Mended, close_data_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files

@@ -16,7 +16,7 @@ from kgserve.storage.model.events import former_of
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.storage.plan import MAX_DRIFT, Report, commit_time
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MAX_ROWS_PER_COMMIT = 10_000
 _ROW_BYTES = 512
@@ -47,7 +47,7 @@ class StampRepair:
     """A commit that gives rows and access counters the present time where they have one of the future."""
 
     def __init__(
-        self, store: Store, nodes: list[NodeRow], edges: list[EdgeRow], accesses: list[Access], limit: int
+        self, store: OpenStore, nodes: list[NodeRow], edges: list[EdgeRow], accesses: list[Access], limit: int
     ) -> None:
         """``limit`` is the time, in microseconds, after which a stamp lies in the future."""
         self._store = store
@@ -83,7 +83,7 @@ class StampRepair:
         self._store.rows.apply([change])
 
 
-def find_future_stamps(store: Store) -> FutureStamps:
+def find_future_stamps(store: OpenStore) -> FutureStamps:
     """Count the rows and access counters of an open store with times after now. Reads all of them."""
     limit = wall_time() + MAX_DRIFT
     with store.reading() as rows:
@@ -93,7 +93,7 @@ def find_future_stamps(store: Store) -> FutureStamps:
     return FutureStamps(len(nodes), len(edges), len(accesses), max((*nodes, *edges, *accesses), default=0))
 
 
-def repair_stamps(store: Store) -> int:
+def repair_stamps(store: OpenStore) -> int:
     """Give rows and access counters stamped in the future the present time, in commits; return how many there were.
 
     The former states stay in the history. Nobody else may write meanwhile.
@@ -124,7 +124,7 @@ def _next_rows(
     return some if any(some) else None
 
 
-def _future_accesses(store: Store, limit: int) -> Iterator[Access]:
+def _future_accesses(store: OpenStore, limit: int) -> Iterator[Access]:
     store.accesses.settle()
     for some in all_accesses(store.layout, store.journal, store.state.sequence):
         yield from (each for each in some if each.last > limit)

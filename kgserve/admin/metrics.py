@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import msgspec
 
-from kgserve.graph.handle import Graphs, Places
+from kgserve.errors import KgserveError
+from kgserve.graph.handle import Graphs, Quota
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.errors import KgserveError
 from kgserve.platform.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
 from kgserve.platform.metrics.observation import Labels, NodeCounts, Observation
 from kgserve.platform.version import __version__
@@ -20,7 +20,7 @@ from kgserve.projections.follower import View
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
 from kgserve.stores.cluster_api import ClusterStatus, NodeState
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 if TYPE_CHECKING:
     from kgserve.memory.extraction.worker import Extractor
@@ -31,30 +31,30 @@ _ELSEWHERE = 307
 """The status of what another node of the cluster is to answer, and of nothing else."""
 
 
-class Standing(NamedTuple):
+class StoreLag(NamedTuple):
     """An open store with its views: by name how many commits each is behind, what is pending, and which have failed.
 
     ``engine`` are the bytes of its engine's file and log, None while the file is just being replaced.
     """
 
-    store: Store
+    store: OpenStore
     lags: Mapping[str, int]
     pending: Mapping[str, int]
     failing: Mapping[str, bool]
     engine: tuple[int, int] | None
 
 
-def standings(graphs: Graphs, caller: Caller) -> list[Standing]:
+def standings(graphs: Graphs, caller: Caller) -> list[StoreLag]:
     """The open stores that a caller sees, by name."""
     opened = sorted(graphs.pool.open_stores().items())
     return [standing_of(store, graphs.indexer, graphs.historian) for name, store in opened if caller.sees(name)]
 
 
-def standing_of(store: Store, indexer: Indexer | None, historian: Historian | None) -> Standing:
+def standing_of(store: OpenStore, indexer: Indexer | None, historian: Historian | None) -> StoreLag:
     """How the views of a store are; those that are turned off, or just closing, are left out."""
     views = list(_views(store, indexer, historian))
     last = store.state.sequence
-    return Standing(
+    return StoreLag(
         store,
         {name: max(last - max(reached, 0), 0) for name, reached, _ in views},
         {name: max(getattr(view, "pending", 0), 0) for name, _, view in views},
@@ -63,18 +63,18 @@ def standing_of(store: Store, indexer: Indexer | None, historian: Historian | No
     )
 
 
-def most_behind(found: Standing) -> int | None:
+def most_behind(found: StoreLag) -> int | None:
     """The commits by which the last of a store's views is behind; None without views."""
     return max(found.lags.values(), default=None)
 
 
-def _engine_bytes(store: Store) -> tuple[int, int] | None:
+def _engine_bytes(store: OpenStore) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
         return store.engine.bytes()
     return None
 
 
-def _views(store: Store, indexer: Indexer | None, historian: Historian | None) -> Iterator[tuple[str, int, View]]:
+def _views(store: OpenStore, indexer: Indexer | None, historian: Historian | None) -> Iterator[tuple[str, int, View]]:
     """Each view by name, with the commit that it has seen."""
     with contextlib.suppress(KgserveError):
         if indexer is not None:
@@ -93,7 +93,7 @@ def _views(store: Store, indexer: Indexer | None, historian: Historian | None) -
 class _Number(NamedTuple):
     name: str
     help: str
-    of: Callable[[Standing], float | None]
+    of: Callable[[StoreLag], float | None]
 
 
 _GAUGES = (
@@ -139,7 +139,7 @@ _COUNTERS = (
 )
 
 
-def of_stores(found: list[Standing]) -> Iterator[Family]:
+def of_stores(found: list[StoreLag]) -> Iterator[Family]:
     """The numbers of each store, under the label ``store``."""
     for number in _GAUGES:
         yield gauge(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
@@ -151,11 +151,11 @@ def of_stores(found: list[Standing]) -> Iterator[Family]:
     yield gauge("kgserve_store_view_failing", "1 while a view's last step has failed", ("store", "view"), failing)
 
 
-def _values(number: _Number, found: list[Standing]) -> dict[Labels, float]:
+def _values(number: _Number, found: list[StoreLag]) -> dict[Labels, float]:
     return {(each.store.name,): value for each in found if (value := number.of(each)) is not None}
 
 
-class Moment(msgspec.Struct, frozen=True):
+class TransportState(msgspec.Struct, frozen=True):
     """What only the transport knows: requests being worked on, open event streams and the most there may be.
 
     ``connections`` are open; what was ``refused`` on them, by code, was no request yet. ``certificate_ends`` is in
@@ -169,10 +169,10 @@ class Moment(msgspec.Struct, frozen=True):
     connections: int = 0
     refused: Mapping[Labels, float] = {}
     certificate_ends: float | None = None
-    places: tuple[Places, ...] = ()
+    places: tuple[Quota, ...] = ()
 
 
-def metrics(graphs: Graphs, caller: Caller, moment: Moment, accept: str) -> tuple[bytes, str]:
+def metrics(graphs: Graphs, caller: Caller, moment: TransportState, accept: str) -> tuple[bytes, str]:
     """A scrape and its media type: Prometheus' text, or OpenMetrics' for who accepts it. No store is opened for it."""
     found = standings(graphs, caller)
     build = gauge("kgserve_build_info", "The version that runs", ("version",), {(__version__,): 1})
@@ -186,7 +186,7 @@ def metrics(graphs: Graphs, caller: Caller, moment: Moment, accept: str) -> tupl
     return exposed(families, accept, process=caller.sees_all)
 
 
-def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterator[Family]:
+def _of_server(graphs: Graphs, found: list[StoreLag], moment: TransportState) -> Iterator[Family]:
     pool, indexer = graphs.pool, graphs.indexer
     observation = pool.observation
     yield from _of_requests(observation, moment)
@@ -247,7 +247,7 @@ def _of_disk(folder: Path) -> Iterator[Family]:
         yield single("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
 
 
-def _of_requests(observation: Observation, moment: Moment) -> Iterator[Family]:
+def _of_requests(observation: Observation, moment: TransportState) -> Iterator[Family]:
     routes = dict(observation.requests.routes)
     answered = {
         (route, method, str(status)): count
@@ -299,7 +299,7 @@ def _of_calls(observation: Observation) -> Iterator[Family]:
     yield histogram("kgserve_tool_duration_seconds", "Time of calls of tools over MCP", ("tool",), seconds)
 
 
-def _of_streams(observation: Observation, moment: Moment) -> Iterator[Family]:
+def _of_streams(observation: Observation, moment: TransportState) -> Iterator[Family]:
     yield single("kgserve_event_streams", "Event streams that are open", "gauge", moment.streams)
     yield single("kgserve_event_streams_limit", "Event streams open at most", "gauge", moment.most_streams)
     dropped = {(reason,): 0.0 for reason in ("slow", "stalled", "failed")} | observation.streams_dropped.counts()
@@ -308,14 +308,14 @@ def _of_streams(observation: Observation, moment: Moment) -> Iterator[Family]:
     )
 
 
-def _of_shares(moment: Moment) -> Iterator[Family]:
+def _of_shares(moment: TransportState) -> Iterator[Family]:
     taken = {(each.name,): float(each.taken) for each in moment.places}
     yield gauge("kgserve_shared", "What callers have at once of what each may have so much of", ("what",), taken)
     refused = {(each.name,): float(each.refused) for each in moment.places}
     yield counter("kgserve_share_refusals", "Requests for more of it than one caller may have", ("what",), refused)
 
 
-def _of_embedding(indexer: Indexer, found: list[Standing]) -> Iterator[Family]:
+def _of_embedding(indexer: Indexer, found: list[StoreLag]) -> Iterator[Family]:
     counted = indexer.embedding
     texts = {("ok",): 0.0, ("failed",): 0.0} | counted.texts.counts()
     yield counter("kgserve_embedded_texts", "Texts given to the embedding model, by outcome", ("outcome",), texts)
@@ -341,7 +341,7 @@ def _of_extraction(extractor: Extractor) -> Iterator[Family]:
     yield single("kgserve_llm_tokens", "Tokens of the language model", "counter", counted.tokens.total())
 
 
-def _of_extractions(extractor: Extractor, found: list[Standing]) -> Iterator[Family]:
+def _of_extractions(extractor: Extractor, found: list[StoreLag]) -> Iterator[Family]:
     """The numbers of each store, where a language model is set."""
     waiting: dict[Labels, float] = {}
     aside: dict[Labels, float] = {}
@@ -353,7 +353,7 @@ def _of_extractions(extractor: Extractor, found: list[Standing]) -> Iterator[Fam
     yield gauge("kgserve_store_extraction_set_aside", "Memories that it could make nothing of", ("store",), aside)
 
 
-def _of_syncers(syncers: Syncers, found: list[Standing]) -> Iterator[Family]:
+def _of_syncers(syncers: Syncers, found: list[StoreLag]) -> Iterator[Family]:
     """How far those are who are told of each store's contents."""
     syncs = {(each.store.name, sync.name): sync for each in found for sync in syncers.of(each.store)}
     labels = ("store", "syncer")

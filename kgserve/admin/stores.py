@@ -25,9 +25,10 @@ from kgserve.admin.api import (
     StoreSummary,
 )
 from kgserve.admin.metrics import most_behind, standing_of
+from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.graph.answers import Health, Ready, ReindexAnswer, Whoami
 from kgserve.graph.cross_store_links import link_counts
-from kgserve.graph.handle import Encoded, Graph, Graphs, encoded
+from kgserve.graph.handle import EncodedAnswer, Graph, Graphs, encoded
 from kgserve.graph.queries import DropQuery
 from kgserve.graph.requests import NodeInput
 from kgserve.graph.temporal import whole_history
@@ -36,7 +37,6 @@ from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storage_error, write_all
-from kgserve.platform.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.platform.idempotency import is_repeated, making
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.times import format_time
@@ -60,7 +60,7 @@ from kgserve.stores.cluster_api import (
     UpgradeAnswer,
 )
 from kgserve.stores.placement import Away
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 TOP_TYPES = 100
 MOST_LISTED = 4096
@@ -116,7 +116,7 @@ def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAn
         return _settings(store)
 
 
-def _require_settled(graph: Graph, store: Store) -> None:
+def _require_settled(graph: Graph, store: OpenStore) -> None:
     """Raise Conflict while nodes have versions beside each other, which only the history holds."""
     if graph.graphs.historian is None or store.description.history == "none":
         return
@@ -182,7 +182,7 @@ def reindex(graph: Graph) -> ReindexAnswer:
         return ReindexAnswer(name=graph.name, sequence=store.state.sequence)
 
 
-def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
+def _index_states(store: OpenStore, indexer: Indexer) -> list[IndexStatus]:
     indexes = indexer.of(store)
     last = store.state.sequence
     return [
@@ -201,7 +201,7 @@ def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
     ]
 
 
-def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
+def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
     state = store.state
     engine_bytes, engine_log_bytes = store.engine.bytes()
     snapshots = snapshot.list_snapshots(store.layout.journal)
@@ -231,7 +231,7 @@ def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
     )
 
 
-def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummary:
+def _summary(graphs: Graphs, layout: Layout, store: OpenStore | None) -> StoreSummary:
     standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
     try:
         state = store.state if store else closed_state(layout)
@@ -285,7 +285,7 @@ def _choices(described: StoreFile) -> StoreChoices:
     )
 
 
-def _settings(store: Store) -> StoreSettingsAnswer:
+def _settings(store: OpenStore) -> StoreSettingsAnswer:
     described = store.description
     return StoreSettingsAnswer(
         store=store.name,
@@ -357,12 +357,12 @@ PROBE_FILE = ".ready"
 _ALIVE = encoded(msgspec.json.encode(Health(version=__version__)))
 
 
-def health(_graphs: Graphs) -> Encoded[Health]:
+def health(_graphs: Graphs) -> EncodedAnswer[Health]:
     """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
     return _ALIVE
 
 
-def whoami(graphs: Graphs) -> Encoded[Whoami]:
+def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
     """The name, role, stores and end of the key that was sent; where none is asked for, `open` is true."""
     caller = graphs.caller
     found = Whoami(

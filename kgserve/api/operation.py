@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 
 from kgserve.graph.compat.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
-from kgserve.graph.handle import Encoded, Graph, Kind
+from kgserve.graph.handle import EncodedAnswer, Graph, Kind
 from kgserve.platform.access.authentication import Role
 
 JSON = "application/json"
@@ -134,7 +134,7 @@ class UseCase:
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional
         hints = get_type_hints(run)
         found, parameters = hints.pop("return"), list(hints.values())
-        self.answer: Any = get_args(found)[0] if get_origin(found) in {Future, Encoded} else found
+        self.answer: Any = get_args(found)[0] if get_origin(found) in {Future, EncodedAnswer} else found
         self.of_store = parameters[0] is Graph
         self.request: type[msgspec.Struct] | None = parameters[1] if len(parameters) > 1 else None
         self.in_body = sent is not None

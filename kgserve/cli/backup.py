@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from kgserve.cli.options import connect, given, require_data, server_options
-from kgserve.cli.terminal import Column, as_size, json_option, show_table, told_as_json
-from kgserve.platform.errors import NoStore
+from kgserve.cli.terminal import TableColumn, as_size, json_option, show_table, told_as_json
+from kgserve.errors import NoStore
 from kgserve.platform.permissions import private_files
 from kgserve.platform.settings import load
 from kgserve.stores.backup.api import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
@@ -28,24 +28,29 @@ if TYPE_CHECKING:
 FAILED = 1
 
 _BACKED_UP = (
-    Column("Store"),
-    Column("From", "number"),
-    Column("To", "number"),
-    Column("Copied", "bytes"),
-    Column("In all", "bytes"),
-    Column("Bases", "number"),
-    Column("Copied anew because"),
+    TableColumn("Store"),
+    TableColumn("From", "number"),
+    TableColumn("To", "number"),
+    TableColumn("Copied", "bytes"),
+    TableColumn("In all", "bytes"),
+    TableColumn("Bases", "number"),
+    TableColumn("Copied anew because"),
 )
-_RESTORED = (Column("Store"), Column("From backup of"), Column("Sequence", "number"), Column("Nodes", "number"))
+_RESTORED = (
+    TableColumn("Store"),
+    TableColumn("From backup of"),
+    TableColumn("Sequence", "number"),
+    TableColumn("Nodes", "number"),
+)
 _VERIFIED = (
-    Column("Store"),
-    Column("Result"),
-    Column("From", "number"),
-    Column("To", "number"),
-    Column("Since"),
-    Column("Until"),
-    Column("Runs", "number"),
-    Column("Size", "bytes"),
+    TableColumn("Store"),
+    TableColumn("Result"),
+    TableColumn("From", "number"),
+    TableColumn("To", "number"),
+    TableColumn("Since"),
+    TableColumn("Until"),
+    TableColumn("Runs", "number"),
+    TableColumn("Size", "bytes"),
 )
 _as_json = json_option("Print the result as JSON.")
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import click
 
-from kgserve.cli.terminal import Column, show_table
+from kgserve.cli.terminal import TableColumn, show_table
 from kgserve.platform.resources import shipped
 
-COLUMNS = (Column("What"), Column("File"), Column("Where to"), Column("What it is"))
+COLUMNS = (TableColumn("What"), TableColumn("File"), TableColumn("Where to"), TableColumn("What it is"))
 
 
 class Shipped(NamedTuple):

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from kgserve.cli.options import connect, require_data, server_options, settings_options
-from kgserve.cli.terminal import Column, as_json_option, json_option, show_table, told_as_json
+from kgserve.cli.terminal import TableColumn, as_json_option, json_option, show_table, told_as_json
 from kgserve.platform.permissions import private_files, private_folder
 from kgserve.platform.settings import load
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgserve.platform.access.authentication import Key, Role
 
 ROLES = ("read", "write", "admin")
-COLUMNS = tuple(map(Column, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
+COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
 
 
 class ListedKey(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ def _row(key: ListedKey) -> tuple[Any, ...]:
     return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)
 
 
-AUDIT_COLUMNS = tuple(map(Column, ("Time", "Node", "Caller", "Address", "Act", "Store", "Outcome")))
+AUDIT_COLUMNS = tuple(map(TableColumn, ("Time", "Node", "Caller", "Address", "Act", "Store", "Outcome")))
 
 
 @click.command()

@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from kgserve.cli.options import key_option, settings_options
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 TIMEOUT = 5
 """Seconds that an editor gives the command, which ends earlier by itself."""

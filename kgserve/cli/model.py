@@ -7,18 +7,18 @@ from typing import Any
 import click
 
 from kgserve.cli.options import settings_options
-from kgserve.cli.terminal import Column, show_table
+from kgserve.cli.terminal import TableColumn, show_table
 from kgserve.platform.permissions import private_files
 from kgserve.platform.settings import load
 
 COLUMNS = (
-    Column("Model"),
-    Column("State"),
-    Column("Configured"),
-    Column("Dimensions", "number"),
-    Column("Size", "bytes"),
-    Column("Id"),
-    Column("Detail"),
+    TableColumn("Model"),
+    TableColumn("State"),
+    TableColumn("Configured"),
+    TableColumn("Dimensions", "number"),
+    TableColumn("Size", "bytes"),
+    TableColumn("Id"),
+    TableColumn("Detail"),
 )
 
 

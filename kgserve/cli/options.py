@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from kgserve.platform.errors import InvalidInput, KgserveError
+from kgserve.errors import InvalidInput, KgserveError
 from kgserve.platform.settings import PREFIX, SETTINGS_FIELDS, Settings, load
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
 _KEPT: dict[str, Any] = {"expose_value": False, "callback": keep}
 
 
-class Unreachable(click.ClickException):
+class ServerUnreachable(click.ClickException):
     """No server answers."""
 
     exit_code = 3
 
 
-class Refused(click.ClickException):
+class RequestRefused(click.ClickException):
     """The server answered with an error."""
 
 
@@ -177,14 +177,16 @@ def failure(error: Exception, url: str) -> Exception:
         case client.Interrupted():
             return error
         case client.Unreachable():
-            return Unreachable(f"no server answers at {url}; start one with `kgserve serve`, or name one with --server")
+            return ServerUnreachable(
+                f"no server answers at {url}; start one with `kgserve serve`, or name one with --server"
+            )
         case client.Unintelligible():
-            return Refused(f"what {urlsplit(url).hostname} sent is no answer of kgserve: {error.__cause__}")
+            return RequestRefused(f"what {urlsplit(url).hostname} sent is no answer of kgserve: {error.__cause__}")
         case client.Refused() if not answered:
             reason = responses.get(error.status, "")
-            return Refused(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
+            return RequestRefused(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
         case InvalidInput() if answered:
-            return Refused(in_words(error))
+            return RequestRefused(in_words(error))
         case _:
             return error
 
@@ -206,7 +208,7 @@ def _require_server(server: str | None, data_dir: str | None) -> None:
         return
     folder = load({"data_dir": data_dir}).data_dir
     if not folder.is_dir():
-        raise Unreachable(f"there is no data folder {folder}")
+        raise ServerUnreachable(f"there is no data folder {folder}")
     if find(folder) is None:
         hint = f"start one with `kgserve serve --data {folder}`, or name one with --server"
-        raise Unreachable(f"no server serves {folder}; {hint}")
+        raise ServerUnreachable(f"no server serves {folder}; {hint}")

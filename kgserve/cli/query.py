@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from kgserve.cli.options import Unreachable, connect, server_options, settings_options
+from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.terminal import Column, as_json_option, show_table, told_as_json
+from kgserve.cli.terminal import TableColumn, as_json_option, show_table, told_as_json
 from kgserve.graph.requests import SearchMode
 from kgserve.platform.settings import load
 
 if TYPE_CHECKING:
-    from kgserve.cli.shell.session import Session
+    from kgserve.cli.shell.session import ShellSession
 
 
 @click.command()
@@ -48,23 +48,23 @@ def shell(
     if query is not None and file is not None:
         raise click.UsageError("-c and -f both say what to run; choose one")
     from kgserve.cli.shell.screen import Screen
-    from kgserve.cli.shell.session import Connection, NoServer, Session
+    from kgserve.cli.shell.session import NoServer, ServerConnection, ShellSession
     from kgserve.platform.server_discovery import data_folder
 
     screen = Screen()
     try:
-        server = Connection(url, data_folder(data_dir), screen.note, load({"key": key}).key or None)
+        server = ServerConnection(url, data_folder(data_dir), screen.note, load({"key": key}).key or None)
     except NoServer as error:
-        raise Unreachable(error.message) from error
-    session = Session(server, screen, store, mode, write=write)
+        raise ServerUnreachable(error.message) from error
+    session = ShellSession(server, screen, store, mode, write=write)
     try:
         return _serve(session, query, file)
     finally:
         server.close()
 
 
-def _serve(session: Session, query: str | None, file: Path | None) -> int:
-    from kgserve.cli.shell.commands import Left, Stopped, read_file, run
+def _serve(session: ShellSession, query: str | None, file: Path | None) -> int:
+    from kgserve.cli.shell.commands import CommandStopped, Left, read_file, run
 
     if query is None and file is None and sys.stdin.isatty() and session.screen.terminal:
         from kgserve.cli.shell.terminal import converse
@@ -74,7 +74,7 @@ def _serve(session: Session, query: str | None, file: Path | None) -> int:
     try:
         text = query if query is not None else read_file(file or Path("-"))
         run(session, text, None if query is not None else str(file or "standard input"))
-    except Stopped as stopped:
+    except CommandStopped as stopped:
         return stopped.code
     except Left:
         return 0
@@ -87,7 +87,7 @@ def _history() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "kgserve" / "history"
 
 
-COLUMNS = (Column("Score"), Column("Type"), Column("Id"), Column("Content"))
+COLUMNS = (TableColumn("Score"), TableColumn("Type"), TableColumn("Id"), TableColumn("Content"))
 _MOST_SHOWN = 200
 
 

@@ -18,11 +18,11 @@ import msgspec
 from kgserve.cli.mcp import HookEvent
 from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.terminal import as_json_option, told_as_json
+from kgserve.errors import KgserveError
 from kgserve.memory.api import ConsolidationReport, ConsolidationUndone, Memory, RecalledMemory
 from kgserve.memory.reflect_api import Reflection, memory_line, proposal_line
 from kgserve.memory.retain_api import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import KgserveError
 
 if TYPE_CHECKING:
     from kgserve.client import Store

@@ -22,7 +22,7 @@ from kgserve.cli.serve import cluster, health, open_, serve, stop, version
 from kgserve.cli.stores import create, doctor, drop, prune_history, reindex, settings, stores
 from kgserve.cli.top import top
 from kgserve.cli.transfer import export, import_
-from kgserve.platform.errors import InvalidInput, KgserveError
+from kgserve.errors import InvalidInput, KgserveError
 
 FAILED = 1
 WRONG_USAGE = 2

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgserve import __version__
-from kgserve.cli.options import Unreachable, connect, server_options, settings_options, url_of
-from kgserve.cli.terminal import Column, as_json_option, show_table, told_as_json
+from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options, url_of
+from kgserve.cli.terminal import TableColumn, as_json_option, show_table, told_as_json
 from kgserve.platform.permissions import private_files
 from kgserve.platform.platform_support import refusal
 from kgserve.platform.settings import load
@@ -56,7 +56,7 @@ def stop(*, data_dir: str | None, force: bool) -> None:
     except server_discovery.StopFailed as error:
         raise click.ClickException(str(error)) from None
     if stopped is None:
-        raise Unreachable(f"no server has {folder}; there is nothing to stop")
+        raise ServerUnreachable(f"no server has {folder}; there is nothing to stop")
     click.echo(f"{'killed' if force else 'stopped'} the server at {stopped.url} (process {stopped.pid}) of {folder}")
 
 
@@ -111,7 +111,7 @@ def open_(*, store: str | None, write: bool, only_print: bool) -> None:
 
 
 def _key(client: Client, *, write: bool) -> str | None:
-    from kgserve.platform.errors import Forbidden
+    from kgserve.errors import Forbidden
 
     try:
         return client.browser_key("write" if write else "read").key
@@ -129,7 +129,7 @@ def _fragment(store: str | None, key: str | None) -> str:
     return f"#/{quote(store or '', safe='')}" + (f"?key={key}" if key else "")
 
 
-COLUMNS = (Column("Node"), Column("Address"), Column("State"), Column("Stores", "number"))
+COLUMNS = (TableColumn("Node"), TableColumn("Address"), TableColumn("State"), TableColumn("Stores", "number"))
 
 
 @click.group()

@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from kgserve.admin.api import StoreSettingsAnswer, StoreStats, StoreSummary
-from kgserve.cli.options import Refused, connect, given, require_data, server_options, settings_options
-from kgserve.cli.terminal import Column, IndexProgress, as_json_option, show_table, told_as_json
+from kgserve.cli.options import RequestRefused, connect, given, require_data, server_options, settings_options
+from kgserve.cli.terminal import IndexProgress, TableColumn, as_json_option, show_table, told_as_json
+from kgserve.errors import KgserveError
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import KgserveError
 from kgserve.platform.permissions import private_files
 from kgserve.platform.settings import load
 from kgserve.storage.model.statuses import IndexStatus
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from kgserve.client import Client
 
 COLUMNS = (
-    Column("Name"),
-    Column("State"),
-    Column("Nodes", "number"),
-    Column("Edges", "number"),
-    Column("Sequence", "number"),
-    Column("Journal", "bytes"),
-    Column("Engine", "bytes"),
-    Column("Lag", "number"),
-    Column("Last check"),
+    TableColumn("Name"),
+    TableColumn("State"),
+    TableColumn("Nodes", "number"),
+    TableColumn("Edges", "number"),
+    TableColumn("Sequence", "number"),
+    TableColumn("Journal", "bytes"),
+    TableColumn("Engine", "bytes"),
+    TableColumn("Lag", "number"),
+    TableColumn("Last check"),
 )
 INDEX_COLUMNS = (
-    Column("Keyword lag", "number"),
-    Column("Vector lag", "number"),
-    Column("Pending", "number"),
-    Column("Index error"),
+    TableColumn("Keyword lag", "number"),
+    TableColumn("Vector lag", "number"),
+    TableColumn("Pending", "number"),
+    TableColumn("Index error"),
 )
-FINDING_COLUMNS = (Column("Store"), Column("Part"), Column("Result"), Column("Detail"))
+FINDING_COLUMNS = (TableColumn("Store"), TableColumn("Part"), TableColumn("Result"), TableColumn("Detail"))
 
 POLL_SECONDS = 0.25
 PATIENCE_SECONDS = 5.0
@@ -222,7 +222,7 @@ class _Patience:
                 raise click.ClickException(f"the {index.name} index: {index.error}")
 
 
-SETTING_COLUMNS = (Column("Setting"), Column("Value"))
+SETTING_COLUMNS = (TableColumn("Setting"), TableColumn("Value"))
 _USUAL = StoreSettings()
 _NAMES = StoreSettings.__struct_fields__
 
@@ -289,7 +289,9 @@ def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
     with connect() as client:
         done = client.create(store, **fields)
     if not done.created:
-        raise Refused(f"there is a store {store!r} already, which keeps its settings; `kgserve settings` changes them")
+        raise RequestRefused(
+            f"there is a store {store!r} already, which keeps its settings; `kgserve settings` changes them"
+        )
     click.echo(f"{store}: created")
 
 

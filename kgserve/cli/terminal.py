@@ -24,14 +24,14 @@ def json_option(text: str) -> Callable[[Function], Function]:
 as_json_option = json_option("Print the server's answer as JSON.")
 
 
-class Column(msgspec.Struct, frozen=True):
+class TableColumn(msgspec.Struct, frozen=True):
     """A column of a table; numbers stand on the right, ``bytes`` are shown in units on a terminal."""
 
     title: str
     kind: str = "text"
 
 
-def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None:
+def show_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
     """Print to standard output: a table on a terminal, tab-separated lines with a header otherwise."""
     if sys.stdout.isatty():
         _show_drawn(columns, rows)
@@ -59,7 +59,7 @@ def as_size(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _show_drawn(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None:
+def _show_drawn(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -73,13 +73,13 @@ def _show_drawn(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Non
     Console().print(table)
 
 
-def _drawn(column: Column, value: Any) -> str:
+def _drawn(column: TableColumn, value: Any) -> str:
     if column.kind == "text" or value == "":
         return str(value)
     return as_size(value) if column.kind == "bytes" else f"{value:,}"
 
 
-class _Drawn:
+class _TerminalDrawing:
     """Something that is drawn while one is inside, if it is drawn at all."""
 
     _bar: Any
@@ -96,7 +96,7 @@ class _Drawn:
             self._bar.stop()
 
 
-class Progress(_Drawn):
+class Progress(_TerminalDrawing):
     """Bytes and lines that have passed, drawn on standard error when that is a terminal.
 
     ``total`` is the number of bytes to come, None when nobody knows.
@@ -134,7 +134,7 @@ def _progress(*columns: Any) -> Any:
     return progress.Progress(first, *columns, last, console=Console(stderr=True))
 
 
-class IndexProgress(_Drawn):
+class IndexProgress(_TerminalDrawing):
     """How far the indexes of a store are, drawn on standard error when that is a terminal: one line for each."""
 
     def __init__(self) -> None:

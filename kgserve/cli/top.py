@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import click
 import msgspec
 
-from kgserve.cli.options import Refused, connect, failure, given, server_options, url_of
+from kgserve.cli.options import RequestRefused, connect, failure, given, server_options, url_of
 from kgserve.cli.terminal import as_size
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 from kgserve.platform.settings import load
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Watch:
     def __init__(self, client: Client, *, named: bool, folder: Path) -> None:
         self._client = client
         self._named, self._folder = named, folder
-        self._overview: Overview | None = None
+        self._overview: ServerOverview | None = None
         self._trouble: str | None = None
         self._before: Reading | None = None
 
@@ -112,7 +112,7 @@ class _Watch:
         try:
             reading = Reading(time.monotonic(), Scrape.read(text.decode()))
         except ValueError as error:
-            raise Refused(f"what {url_of(self._client)} sent is no metrics of kgserve: {error}") from error
+            raise RequestRefused(f"what {url_of(self._client)} sent is no metrics of kgserve: {error}") from error
         self._overview = overview(self._before or reading, reading)
         self._before, self._trouble = reading, None
 
@@ -122,7 +122,7 @@ class _Watch:
 
         try:
             self.read()
-        except (KgserveError, Refused) as error:
+        except (KgserveError, RequestRefused) as error:
             if self._trouble is None:
                 reason = str(failure(error, url_of(self._client))).splitlines()[0]
                 self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, trying again: {reason}"
@@ -131,9 +131,9 @@ class _Watch:
             if self._named or find(self._folder) is not None:
                 self._client.http.target.look_again()
 
-    def frame(self, order: Order, *, keys: bool = True) -> Frame:
+    def frame(self, order: Order, *, keys: bool = True) -> TopFrame:
         """What is known of it by now."""
-        return Frame(url_of(self._client), self._overview, order, self._trouble, keys)
+        return TopFrame(url_of(self._client), self._overview, order, self._trouble, keys)
 
 
 def _live(watch: _Watch, order: Order, interval: float) -> None:
@@ -188,7 +188,7 @@ class Reading(msgspec.Struct, frozen=True):
     scrape: Scrape
 
 
-class StoreLine(msgspec.Struct, frozen=True):
+class StoreRow(msgspec.Struct, frozen=True):
     """An open store. ``writes`` is per second; ``lag`` is in commits; ``check`` is None while there was none.
 
     ``engine`` are the bytes of its engine's process, 0 while there is none; ``waiting`` are statements that wait
@@ -209,11 +209,11 @@ class StoreLine(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-class Overview(msgspec.Struct, frozen=True):
+class ServerOverview(msgspec.Struct, frozen=True):
     """The server as a whole; None is what the key does not show. Rates are per second, sizes in bytes."""
 
     version: str
-    stores: Sequence[StoreLine]
+    stores: Sequence[StoreRow]
     requests: float | None
     errors: float | None
     p95: float | None
@@ -230,12 +230,12 @@ class Overview(msgspec.Struct, frozen=True):
     engine_memory: float
 
 
-def overview(before: Reading, now: Reading) -> Overview:
+def overview(before: Reading, now: Reading) -> ServerOverview:
     """The present, with rates and quantiles of the time between two readings."""
     scrape = now.scrape
     stores = _stores(before, now)
     versions = scrape.by("version", "kgserve_build_info")
-    return Overview(
+    return ServerOverview(
         version=next(iter(versions), "?"),
         stores=stores,
         requests=_grown(before, now, _requests),
@@ -255,7 +255,7 @@ def overview(before: Reading, now: Reading) -> Overview:
     )
 
 
-def ordered(stores: Sequence[StoreLine], order: Order) -> list[StoreLine]:
+def ordered(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
     """Stores by name, or those with the most first."""
     by_name = sorted(stores, key=lambda store: store.name)
     if order == "name":
@@ -263,7 +263,7 @@ def ordered(stores: Sequence[StoreLine], order: Order) -> list[StoreLine]:
     return sorted(by_name, key=lambda store: getattr(store, order), reverse=True)
 
 
-def _stores(before: Reading, now: Reading) -> list[StoreLine]:
+def _stores(before: Reading, now: Reading) -> list[StoreRow]:
     columns = {field: now.scrape.by("store", f"kgserve_store_{name}") for field, name in _PER_STORE.items()}
     written = _rates(before, now, "kgserve_store_writes_total")
     checks = now.scrape.by("store", "kgserve_store_last_check_ok")
@@ -272,7 +272,7 @@ def _stores(before: Reading, now: Reading) -> list[StoreLine]:
         name = sample.labels["store"]
         lags[name] = max(lags.get(name, 0.0), sample.value)
     return [
-        StoreLine(
+        StoreRow(
             name=name,
             writes=written.get(name, 0.0),
             lag=int(lags.get(name, 0)),
@@ -338,7 +338,7 @@ class _Column(NamedTuple):
     title: str
     width: int
     """Characters from which on a terminal has room for it."""
-    text: Callable[[StoreLine], str]
+    text: Callable[[StoreRow], str]
 
 
 _COLUMNS = (
@@ -356,17 +356,17 @@ _COLUMNS = (
 )
 
 
-class Frame(NamedTuple):
+class TopFrame(NamedTuple):
     """A frame: the server's address, what is known of it, the order of stores, and what is wrong at the moment."""
 
     url: str
-    overview: Overview | None
+    overview: ServerOverview | None
     order: Order
     trouble: str | None = None
     keys: bool = True
 
 
-def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
+def draw(frame: TopFrame, width: int, height: int | None) -> RenderableType:
     """A frame for a screen of so many characters; without ``height`` all stores are in it."""
     from rich.console import Group
     from rich.text import Text
@@ -387,7 +387,7 @@ def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
     return Group(*parts)
 
 
-def _title(frame: Frame) -> Text:
+def _title(frame: TopFrame) -> Text:
     from rich.text import Text
 
     version = f" {frame.overview.version}" if frame.overview else ""
@@ -397,7 +397,7 @@ def _title(frame: Frame) -> Text:
     return text
 
 
-def _head(seen: Overview, per_row: int) -> Table:
+def _head(seen: ServerOverview, per_row: int) -> Table:
     """Pairs of a name and a value, ``per_row`` beside each other."""
     from rich.table import Table
     from rich.text import Text
@@ -423,7 +423,7 @@ def _head(seen: Overview, per_row: int) -> Table:
     return grid
 
 
-def _table(stores: Sequence[StoreLine], order: Order, width: int, room: int | None) -> Group | Table:
+def _table(stores: Sequence[StoreRow], order: Order, width: int, room: int | None) -> Group | Table:
     """The first stores in an order, as many as there is ``room`` for, with the columns that the width has room for."""
     from rich import box
     from rich.console import Group
@@ -444,7 +444,7 @@ def _table(stores: Sequence[StoreLine], order: Order, width: int, room: int | No
     return Group(table, Text(f"… and {hidden} more", style="dim")) if hidden > 0 else table
 
 
-def _style(store: StoreLine) -> str:
+def _style(store: StoreRow) -> str:
     return "bold red" if store.check is False else ""
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kgserve.client import Client
     from kgserve.client.embedded import Library
     from kgserve.graph.transfer.formats.csv_pair import Sink
-    from kgserve.graph.transfer.formats.lines import Conversion, Part
+    from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 
 EXPORTED = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORTED = (*EXPORTED, "graphiti", "kb")
@@ -242,11 +242,11 @@ def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
     return iter(()) if first is None else chain((first,), blocks)
 
 
-def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
+def _foreign(paths: list[Path], stack: ExitStack) -> list[InputPart]:
     from kgserve.graph.transfer.formats.graphiti import read_graphiti
     from kgserve.projections.cypher_engine.driver.foreign import foreign_file
 
-    parts: list[Part] = []
+    parts: list[InputPart] = []
     for path in paths:
         file = stack.enter_context(foreign_file(path))
         parts += read_graphiti(path.name, file.tables, file.rows)

@@ -15,10 +15,10 @@ from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, tra
 from kgserve.client.following import Event, Following
 from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged
-from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
+from kgserve.client.wire import LIMITS, MOST_MOVES, ClientRequest, Streamed, Target, limit, method
+from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
-from kgserve.platform.errors import KgserveError, TimedOut, Unavailable
-from kgserve.platform.server_discovery import Server
+from kgserve.platform.server_discovery import DiscoveredServer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,10 +36,10 @@ class AsyncConnection:
             verify=target.authorities, trust_env=not target.nearby, limits=LIMITS, headers=target.headers
         )
 
-    async def answer(self, call: Call[T]) -> T:
+    async def answer(self, call: ClientRequest[T]) -> T:
         """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""
 
-        async def whole(call: Call[T]) -> bytes:
+        async def whole(call: ClientRequest[T]) -> bytes:
             async with self.open(call) as response:
                 return await response.aread()
 
@@ -48,13 +48,13 @@ class AsyncConnection:
         return answer
 
     @asynccontextmanager
-    async def begun(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
+    async def begun(self, call: ClientRequest[Any]) -> AsyncGenerator[httpx.Response]:
         """An answer that has begun; what keeps it from beginning is overcome as for a whole one."""
         async with AsyncExitStack() as stack:
             yield await self._patiently(call, lambda call: stack.enter_async_context(self.open(call)))
 
     @asynccontextmanager
-    async def open(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
+    async def open(self, call: ClientRequest[Any]) -> AsyncGenerator[httpx.Response]:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
         try:
             to = self.target.serving(call)
@@ -71,7 +71,7 @@ class AsyncConnection:
             raise
 
     @asynccontextmanager
-    async def _sent(self, call: Call[Any], to: Server) -> AsyncGenerator[httpx.Response]:
+    async def _sent(self, call: ClientRequest[Any], to: DiscoveredServer) -> AsyncGenerator[httpx.Response]:
         body = call.body.blocks_async() if isinstance(call.body, Upload) else call.body
         with translated(to.url):
             async with self._http.stream(
@@ -83,7 +83,7 @@ class AsyncConnection:
             ) as response:
                 yield response
 
-    async def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:
+    async def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
         """Write an answer to a file that appears when it is complete; the sequence that it shows."""
         async with self.begun(call) as response:
             with complete(path) as file:
@@ -100,7 +100,7 @@ class AsyncConnection:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _patiently(self, call: Call[T], send: Callable[[Call[T]], Coroutine[Any, Any, U]]) -> U:
+    async def _patiently(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], Coroutine[Any, Any, U]]) -> U:
         """What ``send`` gives, repeated as `retries` says."""
         attempts = Attempts(self.retries, self.target.addresses)
         while True:
@@ -188,7 +188,7 @@ async def _follow(connection: AsyncConnection, listener: Following) -> AsyncGene
             await connection.rest(pause)
 
 
-def asks(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncAsker, P], Coroutine[Any, Any, T]]:
+def asks(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[AsyncAsker, P], Coroutine[Any, Any, T]]:
     """A method about all stores, or about none."""
     return method(build, AsyncConnection.answer, of_store=False)
 
@@ -204,7 +204,7 @@ def listens(build: Callable[P, Following]) -> Callable[Concatenate[AsyncAsker, P
 
 
 def store_asks(
-    build: Callable[Concatenate[str, P], Call[T]],
+    build: Callable[Concatenate[str, P], ClientRequest[T]],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], Coroutine[Any, Any, T]]:
     """A method of a store."""
     return method(build, AsyncConnection.answer, of_store=True)

@@ -19,11 +19,11 @@ from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, tra
 from kgserve.client.following import Event, Following
 from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged, events
-from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
+from kgserve.client.wire import LIMITS, MOST_MOVES, ClientRequest, Streamed, Target, limit, method
+from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
 from kgserve.platform.closing import Closing
-from kgserve.platform.errors import KgserveError, TimedOut, Unavailable
-from kgserve.platform.server_discovery import Server
+from kgserve.platform.server_discovery import DiscoveredServer
 
 if TYPE_CHECKING:
     from kgserve.client.following import Event
@@ -57,7 +57,7 @@ class Stream(Closing, Generic[T]):
 class Answering(Protocol):
     """What answers: a server, or the stores that are open in this process."""
 
-    def answer(self, call: Call[T]) -> T:
+    def answer(self, call: ClientRequest[T]) -> T:
         """The whole answer, asked for again where that is harmless."""
         ...
 
@@ -69,7 +69,7 @@ class Answering(Protocol):
         """What happens, as it happens."""
         ...
 
-    def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:
+    def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
         """Write an answer to a file that appears when it is complete; the sequence that it shows."""
         ...
 
@@ -86,7 +86,7 @@ class StoreAsker(Asker, Protocol):
     name: str
 
 
-def asks(build: Callable[P, Call[T]]) -> Callable[Concatenate[Asker, P], T]:
+def asks(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[Asker, P], T]:
     """A method about all stores, or about none."""
     return method(build, lambda connection, call: connection.answer(call), of_store=False)
 
@@ -96,7 +96,7 @@ def listens(build: Callable[P, Following]) -> Callable[Concatenate[Asker, P], St
     return method(build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=False)
 
 
-def store_asks(build: Callable[Concatenate[str, P], Call[T]]) -> Callable[Concatenate[StoreAsker, P], T]:
+def store_asks(build: Callable[Concatenate[str, P], ClientRequest[T]]) -> Callable[Concatenate[StoreAsker, P], T]:
     """A method of a store."""
     return method(build, lambda connection, call: connection.answer(call), of_store=True)
 
@@ -126,7 +126,7 @@ def _pages(connection: Answering, paged: Paged) -> Generator[Node]:
         yield from page.nodes
 
 
-class Connection:
+class BlockingConnection:
     """The way to one server, for any number of threads."""
 
     def __init__(self, target: Target, timeout: float | None, retries: Retries) -> None:
@@ -140,10 +140,10 @@ class Connection:
     def __repr__(self) -> str:
         return f"at {self.target.address.url}"
 
-    def answer(self, call: Call[T]) -> T:
+    def answer(self, call: ClientRequest[T]) -> T:
         """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""
 
-        def whole(call: Call[T]) -> bytes:
+        def whole(call: ClientRequest[T]) -> bytes:
             with self.open(call) as response:
                 return response.read()
 
@@ -167,7 +167,7 @@ class Connection:
         """What happens, as it happens."""
         return Stream(self._followed(listener), {})
 
-    def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:
+    def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
         """Write an answer to a file that appears when it is complete; the sequence that it shows."""
         with self.begun(call) as response, complete(path) as file:
             for block in response.iter_bytes():
@@ -175,13 +175,13 @@ class Connection:
             return int(response.headers[SEQUENCE])
 
     @contextmanager
-    def begun(self, call: Call[Any]) -> Generator[httpx.Response]:
+    def begun(self, call: ClientRequest[Any]) -> Generator[httpx.Response]:
         """An answer that has begun; what keeps it from beginning is overcome as for a whole one."""
         with ExitStack() as stack:
             yield self._patiently(call, lambda call: stack.enter_context(self.open(call)))
 
     @contextmanager
-    def open(self, call: Call[Any]) -> Generator[httpx.Response]:
+    def open(self, call: ClientRequest[Any]) -> Generator[httpx.Response]:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
         try:
             to = self.target.serving(call)
@@ -198,7 +198,7 @@ class Connection:
             raise
 
     @contextmanager
-    def _sent(self, call: Call[Any], to: Server) -> Generator[httpx.Response]:
+    def _sent(self, call: ClientRequest[Any], to: DiscoveredServer) -> Generator[httpx.Response]:
         body = call.body.blocks() if isinstance(call.body, Upload) else call.body
         with (
             translated(to.url),
@@ -236,7 +236,7 @@ class Connection:
             if not listener.ended:
                 self.rest(pause)
 
-    def _patiently(self, call: Call[T], send: Callable[[Call[T]], U]) -> U:
+    def _patiently(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], U]) -> U:
         """What ``send`` gives, repeated as `retries` says."""
         attempts = Attempts(self.retries, self.target.addresses)
         while True:

@@ -6,7 +6,7 @@ import os
 from typing import Self
 
 from kgserve.client.asynchronous import AsyncConnection
-from kgserve.client.blocking import Answering, Connection
+from kgserve.client.blocking import Answering, BlockingConnection
 from kgserve.client.failures import Retries
 from kgserve.client.methods import (
     AsyncServerMethods,
@@ -38,7 +38,7 @@ class Client(ServerMethods):
         copies: bool = False,
     ) -> None:
         patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.http = Connection(Target(url, data, key, copies=copies), timeout, patience)
+        self.http = BlockingConnection(Target(url, data, key, copies=copies), timeout, patience)
         self.connection: Answering = self.http
 
     def store(self, name: str) -> Store:

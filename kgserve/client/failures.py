@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its server, added to the tree of `kgserve.platform.errors`.
+"""What can go wrong between a client and its server, added to the tree of `kgserve.errors`.
 
 KgserveError
  +-- Unreachable           unreachable       no server answers; a ConnectionError as well
@@ -28,9 +28,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from kgserve.graph.answers import Problem
-from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import (
+from kgserve.errors import (
     Conflict,
     ConflictManual,
     FieldError,
@@ -50,6 +48,8 @@ from kgserve.platform.errors import (
     Unavailable,
     Unsupported,
 )
+from kgserve.graph.answers import Problem
+from kgserve.platform.codecs import decode_json
 
 _TYPE = "urn:kgserve:error:"
 _BUSY = {502, 503, 504}

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kgserve.client.failures import Retries, Unreachable, asked_for, decoded
-from kgserve.client.wire import EVENT_STREAM, Call, Route
+from kgserve.client.wire import EVENT_STREAM, ClientRequest, Route
+from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
 from kgserve.graph.answers import Edge, Node
 from kgserve.platform.codecs import convert
-from kgserve.platform.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
 from kgserve.storage.model.store_settings import StoreSettings
 
 SILENCE = 60.0
@@ -79,7 +79,7 @@ class Following:
         self._failures = 0
         self.ended = False
 
-    def call(self) -> Call[bytes]:
+    def call(self) -> ClientRequest[bytes]:
         """The request to make now."""
         place = self._parser.last_id
         self._parser.cut()

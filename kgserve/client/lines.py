@@ -14,10 +14,10 @@ import msgspec
 
 from kgserve.admin.api import StoreLine
 from kgserve.client.failures import Interrupted, Unintelligible, of_problem
+from kgserve.errors import InvalidInput
 from kgserve.graph.answers import Problem
 from kgserve.graph.requests import EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
 from kgserve.platform.codecs import convert, json_decoder
-from kgserve.platform.errors import InvalidInput
 
 T = TypeVar("T")
 

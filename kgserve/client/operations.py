@@ -18,7 +18,7 @@ from kgserve.admin.api import (
     StoreStats,
 )
 from kgserve.client.answers import Hits, Traversal
-from kgserve.client.wire import Call, Route
+from kgserve.client.wire import ClientRequest, Route
 from kgserve.graph.answers import (
     ChangesPage,
     ContextAnswer,
@@ -66,7 +66,6 @@ from kgserve.graph.requests import (
     ContextRequest,
     CountRequest,
     DeleteNodesRequest,
-    Direction,
     EdgeInput,
     EdgeKeyRequest,
     Fusion,
@@ -144,6 +143,7 @@ from kgserve.memory.reflect_api import Reflection, ReflectRequest
 from kgserve.memory.relationships import WholeMemory
 from kgserve.memory.retain_api import ForgetAnswer, ForgetRequest, Message, RetainAnswer, RetainedBatch, RetainRequest
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
+from kgserve.storage.model.walk import Direction
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -251,7 +251,7 @@ MEMORY_TAGS = Route("memory_tags", "GET", "/api/analytics/tags", MemoryTags, rea
 MEMORY_CONFIDENCE = Route("memory_confidence", "GET", "/api/analytics/confidence", ConfidenceHistogram, reads=True)
 
 
-def health() -> Call[Health]:
+def health() -> ClientRequest[Health]:
     """The process answers.
 
     Touches neither disk nor stores: it says that the process is alive, and which version it is.
@@ -259,7 +259,7 @@ def health() -> Call[Health]:
     return HEALTH.ask(None)
 
 
-def ready() -> Call[Ready]:
+def ready() -> ClientRequest[Ready]:
     """Stores can be opened and written.
 
     Answers 503 or 507 with the reason when a write would not be taken now.
@@ -269,7 +269,7 @@ def ready() -> Call[Ready]:
     return READY.ask(None)
 
 
-def whoami() -> Call[Whoami]:
+def whoami() -> ClientRequest[Whoami]:
     """Who asks, and what the key may do.
 
     The name, role, stores and end of the key that was sent; where none is asked for, `open` is true.
@@ -277,7 +277,7 @@ def whoami() -> Call[Whoami]:
     return WHOAMI.ask(None)
 
 
-def audit(*, node: str | None = None, limit: int = 100) -> Call[AuditAnswer]:
+def audit(*, node: str | None = None, limit: int = 100) -> ClientRequest[AuditAnswer]:
     """What was refused, and what was administered.
 
     What was refused and administered, the newest of it, oldest first; in a cluster, at all nodes or one.
@@ -287,7 +287,7 @@ def audit(*, node: str | None = None, limit: int = 100) -> Call[AuditAnswer]:
     return AUDIT.ask(None, AuditQuery(node=node, limit=limit))
 
 
-def cluster() -> Call[ClusterStatus]:
+def cluster() -> ClientRequest[ClusterStatus]:
     """The nodes of the cluster that this server is of.
 
     The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster.
@@ -295,7 +295,7 @@ def cluster() -> Call[ClusterStatus]:
     return CLUSTER.ask(None)
 
 
-def drain(*, undo: bool = False) -> Call[DrainAnswer]:
+def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
     """Have other nodes serve the stores of this one.
 
     Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
@@ -307,7 +307,7 @@ def drain(*, undo: bool = False) -> Call[DrainAnswer]:
     return DRAIN.ask(None, DrainRequest(undo=undo), wait=None)
 
 
-def finish_upgrade() -> Call[UpgradeAnswer]:
+def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
     """Have all nodes write in the newest format.
 
     Has all nodes write in the newest format that all of them know; older versions cannot join from then on.
@@ -318,7 +318,7 @@ def finish_upgrade() -> Call[UpgradeAnswer]:
     return FINISH_UPGRADE.ask(None)
 
 
-def cypher_words() -> Call[CypherWords]:
+def cypher_words() -> ClientRequest[CypherWords]:
     """The words that a statement may be made of.
 
     Keywords, functions, procedures, and labels with their properties: what the shell completes, for other editors.
@@ -334,7 +334,7 @@ def inject(
     edges: Iterable[Mapping[str, Any] | EdgeInput] = (),
     *,
     touch: bool = True,
-) -> Call[InjectAnswer]:
+) -> ClientRequest[InjectAnswer]:
     """Upsert nodes and edges in one atomic batch.
 
     Creates the store if it does not exist.
@@ -350,7 +350,7 @@ def inject(
     return INJECT.ask(store, {"nodes": list(nodes), "edges": list(edges), "touch": touch})
 
 
-def delete_node(store: str, node_id: str) -> Call[DeleteNodeAnswer]:
+def delete_node(store: str, node_id: str) -> ClientRequest[DeleteNodeAnswer]:
     """Delete one node and its edges.
 
     Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
@@ -362,7 +362,7 @@ def delete_node(store: str, node_id: str) -> Call[DeleteNodeAnswer]:
 
 def delete_edge(
     store: str, source: str, target: str, relation_type: str, *, to_graph: str | None = None
-) -> Call[DeleteEdgeAnswer]:
+) -> ClientRequest[DeleteEdgeAnswer]:
     """Delete one edge.
 
     Deletes the edge of this source, target and relation type; other edges between the two nodes stay.
@@ -388,7 +388,7 @@ def traverse(  # noqa: PLR0913 - the fields of the request
     follow_symlinks: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[Traversal]:
+) -> ClientRequest[Traversal]:
     """Walk edges from one node, breadth first.
 
     Answers with each node in reach once, at its shortest distance, nearest first.
@@ -434,7 +434,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     lives: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[Drawing]:
+) -> ClientRequest[Drawing]:
     """A part of a graph in columns, to be drawn.
 
     Nodes by `ids`, or those `around` some, or an `overview`, with all edges among them, in columns.
@@ -468,7 +468,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def timeline(store: str, *, buckets: int = 120) -> Call[Timeline]:
+def timeline(store: str, *, buckets: int = 120) -> ClientRequest[Timeline]:
     """Commits over time.
 
     When the store was written to: commits in spans of the same length, from the first that is known to the last.
@@ -480,7 +480,7 @@ def timeline(store: str, *, buckets: int = 120) -> Call[Timeline]:
     return TIMELINE.ask(store, TimelineQuery(buckets=buckets))
 
 
-def stores() -> Call[StoreList]:
+def stores() -> ClientRequest[StoreList]:
     """All stores, with counts and sizes.
 
     Stores are listed by name. Listing opens none of them.
@@ -488,7 +488,7 @@ def stores() -> Call[StoreList]:
     return STORES.ask(None)
 
 
-def settings(store: str) -> Call[StoreSettingsAnswer]:
+def settings(store: str) -> ClientRequest[StoreSettingsAnswer]:
     """The settings of a store.
 
     What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds.
@@ -496,7 +496,7 @@ def settings(store: str) -> Call[StoreSettingsAnswer]:
     return SETTINGS.ask(store)
 
 
-def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
+def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
     """Delete a store and everything in it.
 
     Removes the store's graph, journal and files for good.
@@ -507,7 +507,7 @@ def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
     return DROP.ask(name, DropQuery(confirm=confirm), idempotent=False)
 
 
-def move(store: str, to: str) -> Call[MoveAnswer]:
+def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
     """Have another node of the cluster serve a store.
 
     Has another node serve a store, and waits until it has opened it. What is asked meanwhile waits, and goes there.
@@ -518,7 +518,7 @@ def move(store: str, to: str) -> Call[MoveAnswer]:
     return MOVE.ask(store, MoveRequest(to=to))
 
 
-def repair(store: str) -> Call[RepairAnswer]:
+def repair(store: str) -> ClientRequest[RepairAnswer]:
     """Make a store's log anew from the files of this node.
 
     Makes a store's log anew from the files of the node that is asked, when the log has lost something.
@@ -529,7 +529,7 @@ def repair(store: str) -> Call[RepairAnswer]:
     return REPAIR.ask(store, idempotent=False, wait=None)
 
 
-def stats(store: str) -> Call[StoreStats]:
+def stats(store: str) -> ClientRequest[StoreStats]:
     """What one store holds and how it is doing.
 
     Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound.
@@ -537,7 +537,7 @@ def stats(store: str) -> Call[StoreStats]:
     return STATS.ask(store)
 
 
-def links(store: str) -> Call[LinkManifest]:
+def links(store: str) -> ClientRequest[LinkManifest]:
     """The stores that edges of one lead into, and come from.
 
     Where edges of the store lead, and whose edges lead into it, with how many; stores need not be there to be named.
@@ -555,7 +555,7 @@ def node(
     valid_at: str | None = None,
     version: int | None = None,
     follow_symlinks: bool = False,
-) -> Call[NodeAnswer]:
+) -> ClientRequest[NodeAnswer]:
     """One node with its edges.
 
     The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
@@ -573,7 +573,7 @@ def node(
 
 def get_nodes(
     store: str, ids: Iterable[str], *, as_of: int | str | None = None, valid_at: str | None = None
-) -> Call[NodesAnswer]:
+) -> ClientRequest[NodesAnswer]:
     """Many nodes by their ids.
 
     The nodes of up to 1,000 ids, without edges: now, or as they were. `missing` names those that are not there.
@@ -590,7 +590,7 @@ def count(
     tags: Iterable[str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     valid_at: str | None = None,
-) -> Call[CountAnswer]:
+) -> ClientRequest[CountAnswer]:
     """How many nodes fit a filter.
 
     Counts the nodes of any of `types`, with all of `tags` and `attributes`; without any of them all nodes.
@@ -613,7 +613,7 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
     valid_at: str | None = None,
     dry_run: bool = False,
     limit: int = 1000,
-) -> Call[DeleteNodesAnswer]:
+) -> ClientRequest[DeleteNodesAnswer]:
     """Delete the nodes that fit a filter.
 
     Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
@@ -640,7 +640,7 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def describe_schema(store: str) -> Call[SchemaDescription]:
+def describe_schema(store: str) -> ClientRequest[SchemaDescription]:
     """The types and tags that a store uses.
 
     Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
@@ -650,7 +650,7 @@ def describe_schema(store: str) -> Call[SchemaDescription]:
     return DESCRIBE_SCHEMA.ask(store)
 
 
-def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> Call[TagList]:
+def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> ClientRequest[TagList]:
     """The most frequent tags.
 
     Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name.
@@ -667,7 +667,7 @@ def outgoing(
     offset: int = 0,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[EdgeList]:
+) -> ClientRequest[EdgeList]:
     """The edges that start at a node, in order.
 
     By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
@@ -692,7 +692,7 @@ def incoming(  # noqa: PLR0913 - the fields of the request
     as_of: int | str | None = None,
     valid_at: str | None = None,
     follow_symlinks: bool = False,
-) -> Call[EdgeList]:
+) -> ClientRequest[EdgeList]:
     """The edges that end at a node, in order.
 
     By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
@@ -720,7 +720,7 @@ def put_subgraph(
     edges: Iterable[Mapping[str, Any] | EdgeSpec] = (),
     *,
     graph_id: str | None = None,
-) -> Call[PutSubgraphAnswer]:
+) -> ClientRequest[PutSubgraphAnswer]:
     """Write nodes and edges, each by itself.
 
     Nodes in order, then edges, whose ends are a `ref` of this call or an id: one result for each, in order.
@@ -734,7 +734,7 @@ def put_subgraph(
 
 def retire(
     store: str, node_id: str, *, valid_to: str | None = None, created_by: str | None = None
-) -> Call[RetireAnswer]:
+) -> ClientRequest[RetireAnswer]:
     """Say until when a node was true.
 
     Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
@@ -755,7 +755,7 @@ def retire_edge(
     to_graph: str | None = None,
     valid_to: str | None = None,
     created_by: str | None = None,
-) -> Call[RetireAnswer]:
+) -> ClientRequest[RetireAnswer]:
     """Say until when an edge was true.
 
     Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
@@ -785,7 +785,7 @@ def merge(  # noqa: PLR0913 - the fields of the request
     based_on_version: int | None = None,
     into_version: int | None = None,
     created_by: str | None = None,
-) -> Call[MergeAnswer]:
+) -> ClientRequest[MergeAnswer]:
     """Merge a node into another one that is the same.
 
     Merges the node into another one, which takes over its edges, its tags, and what else it lacks.
@@ -809,7 +809,7 @@ def merge(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Call[UnmergeAnswer]:
+def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> ClientRequest[UnmergeAnswer]:
     """Take the merge of a node back.
 
     Takes the merge of a node back: it is what it was before, with the edges that it had.
@@ -824,7 +824,7 @@ def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Call[
     return UNMERGE.ask(store, UnmergeNode(node_id=node_id, created_by=created_by))
 
 
-def edge(store: str, edge_id: str) -> Call[EdgeAnswer]:
+def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
     """One edge by its id.
 
     The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
@@ -836,7 +836,7 @@ def edge(store: str, edge_id: str) -> Call[EdgeAnswer]:
     return EDGE.ask(store, EdgeId(edge_id=edge_id))
 
 
-def delete_edge_by_id(store: str, edge_id: str) -> Call[DeleteEdgeAnswer]:
+def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswer]:
     """Delete one edge by its id.
 
     Deletes one edge by its id. Deleting an edge that does not exist is not an error.
@@ -844,7 +844,7 @@ def delete_edge_by_id(store: str, edge_id: str) -> Call[DeleteEdgeAnswer]:
     return DELETE_EDGE_BY_ID.ask(store, EdgeId(edge_id=edge_id))
 
 
-def history(store: str, node_id: str, *, limit: int = 50, before: int | None = None) -> Call[NodeHistory]:
+def history(store: str, node_id: str, *, limit: int = 50, before: int | None = None) -> ClientRequest[NodeHistory]:
     """The states that a node has had.
 
     Newest first, each with the commits and times between which it held, and with what it changed.
@@ -856,7 +856,7 @@ def history(store: str, node_id: str, *, limit: int = 50, before: int | None = N
     return HISTORY.ask(store, HistoryRequest(node_id=node_id, limit=limit, before=before))
 
 
-def revert(store: str, node_id: str, version: int) -> Call[InjectAnswer]:
+def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer]:
     """Write a node as it was in an earlier version.
 
     Writes the type, content and attributes of that version as a new state; a node that was deleted comes back.
@@ -866,7 +866,7 @@ def revert(store: str, node_id: str, version: int) -> Call[InjectAnswer]:
     return REVERT.ask(store, RevertNode(node_id=node_id, version=version))
 
 
-def changes(store: str, *, since: int = 0, limit: int = 50) -> Call[ChangesPage]:
+def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[ChangesPage]:
     """The writes after a sequence.
 
     Oldest first, with the rows as each write left them; of one that changed over 1,000 rows only their number.
@@ -876,7 +876,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> Call[ChangesPage]
     return CHANGES.ask(store, ChangesQuery(since=since, limit=limit))
 
 
-def restore(store: str, as_of: int | str, into: str) -> Call[RestoreAnswer]:
+def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAnswer]:
     """Make a new store of what a store was.
 
     Makes a store that must not be there yet, with versions, times, open conflicts and the settings of now.
@@ -888,7 +888,7 @@ def restore(store: str, as_of: int | str, into: str) -> Call[RestoreAnswer]:
     return RESTORE.ask(store, RestoreRequest(as_of=as_of, into=into), idempotent=False, wait=None)
 
 
-def prune_history(store: str, before: int | str | None = None) -> Call[PruneAnswer]:
+def prune_history(store: str, before: int | str | None = None) -> ClientRequest[PruneAnswer]:
     """Forget former states for good.
 
     Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
@@ -902,7 +902,9 @@ def prune_history(store: str, before: int | str | None = None) -> Call[PruneAnsw
     return PRUNE_HISTORY.ask(store, PruneRequest(before=_text(before)), wait=None)
 
 
-def backup(store: str, to: str = "", *, full: bool = False, keep: int | None = None) -> Call[StoreBackupAnswer]:
+def backup(
+    store: str, to: str = "", *, full: bool = False, keep: int | None = None
+) -> ClientRequest[StoreBackupAnswer]:
     """Back one store up.
 
     Copies into a folder below the server's `backup_dir` what has come since the last backup there, or everything.
@@ -917,7 +919,7 @@ def backup(store: str, to: str = "", *, full: bool = False, keep: int | None = N
 
 def backup_stores(
     to: str = "", *, stores: Iterable[str] | None = None, full: bool = False, keep: int | None = None
-) -> Call[BackupAnswer]:
+) -> ClientRequest[BackupAnswer]:
     """Back stores up.
 
     As the backup of one store, for several, or for all that the caller sees, one after the other.
@@ -929,7 +931,7 @@ def backup_stores(
 
 def restore_backup(
     source: str = "", *, store: str | None = None, into: str | None = None, until: int | str | None = None
-) -> Call[RestoreBackupAnswer]:
+) -> ClientRequest[RestoreBackupAnswer]:
     """Make stores out of a backup.
 
     Makes stores that must not be there yet out of a backup below the server's `backup_dir`; in a library, anywhere.
@@ -947,7 +949,7 @@ def restore_backup(
     )
 
 
-def reindex(store: str) -> Call[ReindexAnswer]:
+def reindex(store: str) -> ClientRequest[ReindexAnswer]:
     """Make the indexes of a store anew.
 
     Makes both indexes anew, vectors with the present model. Searches go on, with what is there so far.
@@ -981,7 +983,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     fresh_only: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[Hits]:
+) -> ClientRequest[Hits]:
     """Find nodes by words, by meaning, and by what they are related to.
 
     Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
@@ -1034,7 +1036,7 @@ def context(  # noqa: PLR0913 - the fields of the request
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[ContextAnswer]:
+) -> ClientRequest[ContextAnswer]:
     """Get text about a question that fits a budget of tokens.
 
     Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
@@ -1084,7 +1086,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     created_at: str | None = None,
     dedup: Literal["off", "exact", "guarded", "similarity"] | None = None,
     dedup_threshold: float | None = None,
-) -> Call[StoredMemory]:
+) -> ClientRequest[StoredMemory]:
     """Store a memory.
 
     Stores a memory, or meets one that says the same; makes the store if it does not exist.
@@ -1123,7 +1125,9 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def store_memories(store: str, memories: Iterable[Mapping[str, Any] | StoreMemoryRequest] = ()) -> Call[StoredMemories]:
+def store_memories(
+    store: str, memories: Iterable[Mapping[str, Any] | StoreMemoryRequest] = ()
+) -> ClientRequest[StoredMemories]:
     """Store memories, all in one commit.
 
     Stores up to 1,000 memories in one commit, each as if it came after those before it.
@@ -1153,7 +1157,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     offset: int = 0,
     cursor: str | None = None,
     valid_at: str | None = None,
-) -> Call[MemoryPage]:
+) -> ClientRequest[MemoryPage]:
     """List memories, page by page.
 
     Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
@@ -1186,7 +1190,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
+def memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[Memory]:
     """One memory.
 
     Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
@@ -1197,7 +1201,7 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
     return MEMORY.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
 
 
-def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> Call[WholeMemory]:
+def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[WholeMemory]:
     """One memory or version with what belongs to it.
 
     Answers with a memory as `memory` does, with its parent, number of children, relationships, and what it was.
@@ -1226,7 +1230,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
     valid_from: str | None = None,
     valid_to: str | None = None,
     based_on_version: int | None = None,
-) -> Call[UpdatedMemory]:
+) -> ClientRequest[UpdatedMemory]:
     """Change a memory.
 
     Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
@@ -1257,7 +1261,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def delete_memory(store: str, memory_id: str) -> Call[MemoryDeleted]:
+def delete_memory(store: str, memory_id: str) -> ClientRequest[MemoryDeleted]:
     """Delete one memory.
 
     Deletes a memory with its former versions; whom and what it was about stays.
@@ -1277,7 +1281,7 @@ def delete_memories(
     min_confidence_below: float | None = None,
     memory_types: Iterable[str] | None = None,
     dry_run: bool = False,
-) -> Call[MemoriesDeleted]:
+) -> ClientRequest[MemoriesDeleted]:
     """Delete the memories that fit a filter.
 
     Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
@@ -1328,7 +1332,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
     also: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     as_of: int | str | None = None,
-) -> Call[RecallAnswer]:
+) -> ClientRequest[RecallAnswer]:
     """Find memories by words, by meaning, by whom they are about.
 
     Answers with the best memories, best first, that pass all filters; then they count as used.
@@ -1408,7 +1412,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
     created_at: str | None = None,
     dedup: Literal["off", "exact", "guarded", "similarity"] | None = None,
     extract: bool | None = None,
-) -> Call[RetainAnswer]:
+) -> ClientRequest[RetainAnswer]:
     """Remember a text, or the turns of a conversation.
 
     Remembers a text, or the turns of a conversation; makes the store if it does not exist.
@@ -1452,7 +1456,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def retain_batch(store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()) -> Call[RetainedBatch]:
+def retain_batch(store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()) -> ClientRequest[RetainedBatch]:
     """Remember texts and conversations, all in one commit.
 
     Remembers up to 1,000 texts or conversations in one commit, each as if it came after those before it.
@@ -1476,7 +1480,7 @@ def forget(  # noqa: PLR0913 - the fields of the request
     erase: bool = False,
     undo: bool = False,
     dry_run: bool = False,
-) -> Call[ForgetAnswer]:
+) -> ClientRequest[ForgetAnswer]:
     """Withdraw memories, or bring them back.
 
     Withdraws memories with their former versions and relations: no read of any time of the world finds them.
@@ -1518,7 +1522,7 @@ def consolidate(
     guard: bool | None = None,
     types: Iterable[str] | None = None,
     apply: int | None = None,
-) -> Call[ConsolidationReport]:
+) -> ClientRequest[ConsolidationReport]:
     """Merge memories that say the same.
 
     Makes one of memories that say the same, where each two of them are more similar than the threshold.
@@ -1545,7 +1549,7 @@ def consolidate(
     )
 
 
-def consolidations(store: str, *, limit: int = 20) -> Call[ConsolidationRuns]:
+def consolidations(store: str, *, limit: int = 20) -> ClientRequest[ConsolidationRuns]:
     """What consolidation has merged, run by run.
 
     The runs of consolidation, the newest first: those that somebody asked for, and those of the store itself.
@@ -1553,7 +1557,7 @@ def consolidations(store: str, *, limit: int = 20) -> Call[ConsolidationRuns]:
     return CONSOLIDATIONS.ask(store, ConsolidationsQuery(limit=limit))
 
 
-def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> Call[ConsolidationUndone]:
+def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[ConsolidationUndone]:
     """Bring back what a run has merged.
 
     Takes a run back: what it absorbed is there again, with its relations, and those that stayed are what they were.
@@ -1566,7 +1570,7 @@ def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> Call[
     return UNDO_CONSOLIDATION.ask(store, UndoConsolidationRequest(run_id=run_id, force=force), wait=None)
 
 
-def prune_memories(store: str, *, dry_run: bool = False) -> Call[PruneReport]:
+def prune_memories(store: str, *, dry_run: bool = False) -> ClientRequest[PruneReport]:
     """Withdraw the memories that have faded.
 
     Withdraws the memories that have faded below the store's threshold, or deletes them, as its settings say.
@@ -1593,7 +1597,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     names: Mapping[str, Any] | None = None,
     undo: bool = False,
     answer: bool = False,
-) -> Call[Reflection]:
+) -> ClientRequest[Reflection]:
     """Put memories where they belong, or propose it.
 
     Puts memories that stand below nothing below the concepts that they belong to, and proposes what is uncertain.
@@ -1628,7 +1632,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> Call[ExtractAnswer]:
+def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> ClientRequest[ExtractAnswer]:
     """Have a language model take facts out of memories.
 
     Has memories wait for the language model: those that were set aside, or with `ids` these.
@@ -1647,7 +1651,7 @@ def create_entity(
     *,
     metadata: Mapping[str, Any] | None = None,
     aliases: Iterable[str] | None = None,
-) -> Call[CreatedEntity]:
+) -> ClientRequest[CreatedEntity]:
     """Create an entity, or meet the one of that name.
 
     Makes an entity, or meets the one of that name and type; makes the store if it does not exist.
@@ -1667,7 +1671,9 @@ def create_entity(
     )
 
 
-def create_entities(store: str, entities: Iterable[Mapping[str, Any] | EntityInput] = ()) -> Call[EntitiesCreated]:
+def create_entities(
+    store: str, entities: Iterable[Mapping[str, Any] | EntityInput] = ()
+) -> ClientRequest[EntitiesCreated]:
     """Create entities, all in one commit.
 
     Creates entities in one commit; those of a name and type that are there are met, in any spelling.
@@ -1680,7 +1686,7 @@ def create_entities(store: str, entities: Iterable[Mapping[str, Any] | EntityInp
 
 def entities(
     store: str, *, type: Iterable[str] = (), name: str = "", limit: int = 100, cursor: str | None = None
-) -> Call[EntityPage]:
+) -> ClientRequest[EntityPage]:
     """List entities by name, page by page.
 
     Lists the entities that have a name, by name in any case and then by id. Raises InvalidInput for a cursor.
@@ -1688,7 +1694,7 @@ def entities(
     return ENTITIES.ask(store, EntitiesQuery(type=list(type), name=name, limit=limit, cursor=cursor))
 
 
-def entity(store: str, entity_id: str) -> Call[EntityAnswer]:
+def entity(store: str, entity_id: str) -> ClientRequest[EntityAnswer]:
     """One entity with its relations.
 
     Answers with an entity, by its id or its name, with its relations and how many memories are about it.
@@ -1707,7 +1713,7 @@ def update_entity(
     description: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     aliases: Iterable[str] | None = None,
-) -> Call[UpdatedEntity]:
+) -> ClientRequest[UpdatedEntity]:
     """Change an entity.
 
     Changes what is given of an entity, and keeps the rest; its id stays when it is renamed.
@@ -1729,7 +1735,7 @@ def update_entity(
 
 def delete_entity(
     store: str, entity_id: str, *, cascade_memories: bool = False, dry_run: bool = False
-) -> Call[EntitiesDeleted]:
+) -> ClientRequest[EntitiesDeleted]:
     """Delete one entity with its relations.
 
     Deletes one entity, by its id or its name, and its relations; see `delete_entities`.
@@ -1741,7 +1747,7 @@ def delete_entity(
 
 def delete_entities(
     store: str, entity_names: Iterable[str], *, cascade_memories: bool = False, dry_run: bool = False
-) -> Call[EntitiesDeleted]:
+) -> ClientRequest[EntitiesDeleted]:
     """Delete entities by name.
 
     Deletes entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
@@ -1765,7 +1771,7 @@ def entity_graph(  # noqa: PLR0913 - the fields of the request
     max_nodes: int = 100,
     max_memories: int = 10,
     touch: bool = True,
-) -> Call[EntityGraph]:
+) -> ClientRequest[EntityGraph]:
     """What an entity is related to, with memories.
 
     Walks from one entity over relations, in both directions, to those that it reaches.
@@ -1797,7 +1803,7 @@ def merge_entities(  # noqa: PLR0913 - the fields of the request
     based_on_version: int | None = None,
     into_version: int | None = None,
     created_by: str | None = None,
-) -> Call[MergeAnswer]:
+) -> ClientRequest[MergeAnswer]:
     """Merge an entity into another one that is the same.
 
     Merges an entity into another one that is the same, each by its id or its name: what is about either is about it.
@@ -1821,7 +1827,7 @@ def merge_entities(  # noqa: PLR0913 - the fields of the request
 
 def entity_memories(
     store: str, entity_id: str, *, limit: int = 20, offset: int = 0, cursor: str | None = None
-) -> Call[MemoryPage]:
+) -> ClientRequest[MemoryPage]:
     """The memories about an entity, page by page.
 
     Lists the memories about an entity, by its id or its name, newest first. Raises what `list_memories` does.
@@ -1840,7 +1846,7 @@ def relations(
     min_strength: float = 0.0,
     limit: int = 100,
     cursor: str | None = None,
-) -> Call[RelationPage]:
+) -> ClientRequest[RelationPage]:
     """List relations between entities, page by page.
 
     Lists the relations between named entities and memories that are true now, by their ends and their types.
@@ -1866,7 +1872,7 @@ def relate(  # noqa: PLR0913 - the fields of the request
     confidence: float | None = None,
     context: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> Call[CreatedRelation]:
+) -> ClientRequest[CreatedRelation]:
     """Relate two entities by name.
 
     Relates two entities by name, or memories by id; entities that are not there are made, as `unknown`.
@@ -1888,7 +1894,9 @@ def relate(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def create_relations(store: str, relations: Iterable[Mapping[str, Any] | RelationInput] = ()) -> Call[RelationsCreated]:
+def create_relations(
+    store: str, relations: Iterable[Mapping[str, Any] | RelationInput] = ()
+) -> ClientRequest[RelationsCreated]:
     """Relate entities by name, all in one commit.
 
     Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
@@ -1900,7 +1908,7 @@ def create_relations(store: str, relations: Iterable[Mapping[str, Any] | Relatio
     return CREATE_RELATIONS.ask(store, {"relations": list(relations)})
 
 
-def delete_relation(store: str, relation_id: str) -> Call[RelationsDeleted]:
+def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDeleted]:
     """Delete one relation by its id.
 
     Deletes one relation by its id. Deleting one that is not there is not an error.
@@ -1908,7 +1916,9 @@ def delete_relation(store: str, relation_id: str) -> Call[RelationsDeleted]:
     return DELETE_RELATION.ask(store, RelationId(relation_id=relation_id))
 
 
-def delete_relations(store: str, relations: Iterable[Mapping[str, Any] | RelationKey] = ()) -> Call[RelationsDeleted]:
+def delete_relations(
+    store: str, relations: Iterable[Mapping[str, Any] | RelationKey] = ()
+) -> ClientRequest[RelationsDeleted]:
     """Delete relations by the names of their ends.
 
     Deletes relations by the names of their ends, in one commit. One that is not there is not an error.
@@ -1916,7 +1926,7 @@ def delete_relations(store: str, relations: Iterable[Mapping[str, Any] | Relatio
     return DELETE_RELATIONS.ask(store, {"relations": list(relations)})
 
 
-def memory_stats(store: str) -> Call[MemoryStats]:
+def memory_stats(store: str) -> ClientRequest[MemoryStats]:
     """How much is remembered, and how sure it is.
 
     Counts memories, entities and relations, and says what the memories are worth now, on average.
@@ -1926,7 +1936,9 @@ def memory_stats(store: str) -> Call[MemoryStats]:
     return MEMORY_STATS.ask(store)
 
 
-def memory_growth(store: str, *, by: Literal["day", "week", "month"] = "day", limit: int = 100) -> Call[Growth]:
+def memory_growth(
+    store: str, *, by: Literal["day", "week", "month"] = "day", limit: int = 100
+) -> ClientRequest[Growth]:
     """Memories by day, week or month.
 
     Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound.
@@ -1934,7 +1946,7 @@ def memory_growth(store: str, *, by: Literal["day", "week", "month"] = "day", li
     return MEMORY_GROWTH.ask(store, GrowthQuery(by=by, limit=limit))
 
 
-def memory_types(store: str, *, limit: int = 100) -> Call[MemoryTypes]:
+def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypes]:
     """Memories by type.
 
     Counts memories by type, the most frequent first. Raises NotFound.
@@ -1942,7 +1954,7 @@ def memory_types(store: str, *, limit: int = 100) -> Call[MemoryTypes]:
     return MEMORY_TYPES.ask(store, CountsQuery(limit=limit))
 
 
-def memory_tags(store: str, *, limit: int = 100) -> Call[MemoryTags]:
+def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTags]:
     """Memories by tag.
 
     Counts memories by tag, the most frequent first. Raises NotFound.
@@ -1950,7 +1962,7 @@ def memory_tags(store: str, *, limit: int = 100) -> Call[MemoryTags]:
     return MEMORY_TAGS.ask(store, CountsQuery(limit=limit))
 
 
-def memory_confidence(store: str, *, buckets: int = 10) -> Call[ConfidenceHistogram]:
+def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[ConfidenceHistogram]:
     """Memories by what is left of their confidence.
 
     Counts memories by what is left of their confidence, in equal parts of 0 to 1. Raises NotFound.

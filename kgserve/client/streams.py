@@ -15,7 +15,7 @@ from kgserve.admin.api import StoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
 from kgserve.client.following import PATIENCE, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
-from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
+from kgserve.client.wire import JSON, NDJSON, ClientRequest, Route, Streamed
 from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedPage, NodePage
 from kgserve.graph.compat.versioned_api import PutNodeAnswer, PutNodeRequest
 from kgserve.graph.queries import EntityHistoryRequest, NodesQuery
@@ -55,7 +55,7 @@ class Paged(msgspec.Struct, frozen=True):
     store: str
     wanted: NodesQuery
 
-    def page(self, cursor: str | None = None) -> Call[NodePage]:
+    def page(self, cursor: str | None = None) -> ClientRequest[NodePage]:
         """The first page, or the one that the ``next_cursor`` of another names."""
         offset = 0 if cursor else self.wanted.offset
         # The nodes of both can be read alike, but for what compact ones have not.
@@ -63,12 +63,12 @@ class Paged(msgspec.Struct, frozen=True):
         return route.ask(self.store, msgspec.structs.replace(self.wanted, cursor=cursor, offset=offset))
 
 
-def openapi() -> Call[dict[str, Any]]:
+def openapi() -> ClientRequest[dict[str, Any]]:
     """The server's description of its interface, OpenAPI 3.1."""
     return OPENAPI.call({})
 
 
-def browser_key(role: Literal["read", "write"] = "read") -> Call[BrowserKey]:
+def browser_key(role: Literal["read", "write"] = "read") -> ClientRequest[BrowserKey]:
     """Make a key for a page in a browser. It ends after 12 hours, with the key that asks for it, or with the server."""
     return BROWSER_KEY.call({}, body={"role": role})
 
@@ -84,7 +84,7 @@ def create(  # noqa: PLR0913 - the fields of the request
     indexes: IndexesKept | None = None,
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
-) -> Call[StoreAnswer]:
+) -> ClientRequest[StoreAnswer]:
     """Create an empty store with settings; one that exists stays as it is. The first inject creates a store as well.
 
     ``display_name`` is the ``name`` among its settings.
@@ -113,7 +113,7 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     indexes: IndexesKept | None = None,
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
-) -> Call[StoreSettingsAnswer]:
+) -> ClientRequest[StoreSettingsAnswer]:
     """Change the store's settings: what is None stays, what is empty is cleared.
 
     ``indexes`` is what search finds by: "none", "words", "words+meaning", or "default", as the server has it;
@@ -175,7 +175,7 @@ def nodes(  # noqa: PLR0913 - the fields of the query
     return Paged(store, wanted)
 
 
-def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> Call[PutNodeAnswer]:
+def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequest[PutNodeAnswer]:
     """Write a version of a node, whole: what is left out is empty. Without an id a new node is made; never repeated.
 
     Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed.
@@ -185,7 +185,7 @@ def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> Call[PutNo
 
 def entity_history(
     store: str, entity_id: str, *, limit: int = 1000, after_sequence: int | None = None
-) -> Call[list[EntityVersion]]:
+) -> ClientRequest[list[EntityVersion]]:
     """The versions of an entity, oldest first; ``after_sequence`` asks for those after the last one of a page."""
     asked = EntityHistoryRequest(entity_id=entity_id, limit=limit, after_sequence=after_sequence or 0)
     return ENTITY_HISTORY.ask(store, asked)
@@ -199,7 +199,7 @@ def children(
     cursor: str | None = None,
     layer: int | None = None,
     as_of: int | str | None = None,
-) -> Call[list[PlacedMemory]]:
+) -> ClientRequest[list[PlacedMemory]]:
     """The memories directly below one, in the order of ids; ``cursor`` is the id that the page before ended with."""
     return CHILDREN.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
@@ -212,7 +212,7 @@ def descendants(
     cursor: str | None = None,
     layer: int | None = None,
     as_of: int | str | None = None,
-) -> Call[list[PlacedMemory]]:
+) -> ClientRequest[list[PlacedMemory]]:
     """The memories below one at any depth, in the order of ids; ``cursor`` is the id that the page before ended with.
 
     Of one layer among very many others a page may be short or empty though more come; the header `Link` of REST tells.
@@ -222,7 +222,7 @@ def descendants(
 
 def ancestors(
     store: str, memory_id: str, *, layer: int | None = None, as_of: int | str | None = None
-) -> Call[list[PlacedMemory]]:
+) -> ClientRequest[list[PlacedMemory]]:
     """The memories that one stands below, the nearest first."""
     return ANCESTORS.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
 
@@ -243,7 +243,7 @@ def search_batch(
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[BatchHits]:
+) -> ClientRequest[BatchHits]:
     """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
     variants = [{"query": each} if isinstance(each, str) else each for each in queries]
     asked = {"queries": variants, "limit": limit, "at_least": at_least, "as_of": as_of, "valid_at": valid_at}
@@ -258,7 +258,7 @@ def cypher(
     mode: Literal["read", "write"] = "read",
     timeout_ms: int | None = None,
     max_rows: int | None = None,
-) -> Call[CypherResult]:
+) -> ClientRequest[CypherResult]:
     """Run one Cypher statement; ``params`` are the values of its $names. Writes are not repeated by themselves.
 
     Raises InvalidInput, which says where in the query, Forbidden for what is not allowed, and TimedOut.
@@ -283,7 +283,7 @@ def cypher_rows(
     return Streamed(_cypher(store, wanted, params, NDJSON), RowDecoder)
 
 
-def import_(store: str, source: Source) -> Call[ImportAnswer]:
+def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
     """Send a file (by its path), lines (mappings with ``kind``, Structs) or pieces of text (bytes), as they come.
 
     Memory stays flat however long it is. Wrong lines are left out and listed in the answer. When the connection breaks,
@@ -333,7 +333,9 @@ def events(
     return Following(EVENTS, None, query, (since, last_event_id), give_up_after)
 
 
-def _cypher(store: str, wanted: CypherRequest, params: Mapping[str, Any] | None, accept: str) -> Call[CypherResult]:
+def _cypher(
+    store: str, wanted: CypherRequest, params: Mapping[str, Any] | None, accept: str
+) -> ClientRequest[CypherResult]:
     wait = msgspec.UNSET if wanted.timeout_ms is None else wanted.timeout_ms / 1000 + MARGIN
     wanted.params = dict(params or {})
     reading = wanted.mode == "read"

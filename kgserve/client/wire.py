@@ -16,9 +16,9 @@ import msgspec
 
 from kgserve.client.failures import decoded
 from kgserve.client.lines import Decoder, Upload, json_body
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.hosts import is_loopback
-from kgserve.platform.server_discovery import Server, at, configured, find, trust
+from kgserve.platform.server_discovery import DiscoveredServer, at, configured, find, trust
 from kgserve.platform.settings import load
 from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
 
@@ -35,7 +35,7 @@ Wait = float | None | msgspec.UnsetType
 Query = Mapping[str, str | int | Sequence[str] | None]
 
 
-class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class ClientRequest(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One request, ready to be sent. ``wait`` is how many seconds the server may be silent; None is for ever.
 
     ``idempotent``: done twice it comes to the same as once. ``store`` and ``asked`` are what it was made of: the store
@@ -74,7 +74,7 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
     in_body: bool = False
     reads: bool = False
 
-    def ask(self, store: str | None, asked: Any = None, **more: Any) -> Call[T]:
+    def ask(self, store: str | None, asked: Any = None, **more: Any) -> ClientRequest[T]:
         """The call for a request: a Struct or a mapping, whose fields go where the route wants them."""
         fields = _fields(asked)
         parts = {name: fields.pop(name) for name in _PART.findall(self.path) if name in fields}
@@ -83,7 +83,9 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
             (parts if _STORE in self.path else query)["store"] = store
         return self.call(parts, query, body, store=store, asked=asked, **more)
 
-    def call(self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any) -> Call[T]:
+    def call(
+        self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any
+    ) -> ClientRequest[T]:
         """A request. ``parts`` fill the path; what is None is left out of the query; Structs and dicts become JSON.
 
         A parameter with several values is repeated.
@@ -97,7 +99,7 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
             headers["Content-Type"], body = JSON, json_body(body)
         asked = urlencode({name: _query_value(value) for name, value in pairs.items()}, doseq=True, quote_via=quote)
         target = f"{path}?{asked}" if asked else path
-        return Call(route=self, path=target, headers=headers, body=body, **more)
+        return ClientRequest(route=self, path=target, headers=headers, body=body, **more)
 
 
 def _query_value(value: Any) -> Any:
@@ -110,7 +112,7 @@ def _query_value(value: Any) -> Any:
 class Streamed(msgspec.Struct, Generic[U], frozen=True):
     """A request whose answer is read in parts while it comes."""
 
-    call: Call[Any]
+    call: ClientRequest[Any]
     decoder: Callable[[], Decoder[U]]
 
 
@@ -135,7 +137,7 @@ CONNECT_TIMEOUT = 2.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)
 
 
-def limit(call: Call[Any], usual: float | None) -> httpx.Timeout:
+def limit(call: ClientRequest[Any], usual: float | None) -> httpx.Timeout:
     """The time limits of a call; ``usual`` is the client's own, in seconds."""
     wait = usual if isinstance(call.wait, msgspec.UnsetType) else call.wait
     return httpx.Timeout(wait, connect=CONNECT_TIMEOUT, pool=None)
@@ -189,7 +191,7 @@ class Target:
         """Raises InvalidInput for a URL that is none, and for settings in the environment that are wrong."""
         self._settings = load({"data_dir": data, "key": key})
         self._urls = [] if url is None else [_checked(each) for each in url.split(",")]
-        self._places: dict[str, Server] = {}
+        self._places: dict[str, DiscoveredServer] = {}
         self._copies = copies
         self._seen: dict[str, int] = {}
         self.address = self._find()
@@ -225,18 +227,18 @@ class Target:
         if self.address.certificate not in {None, before.certificate} and isinstance(self.authorities, ssl.SSLContext):
             self.authorities.load_verify_locations(cadata=self.address.certificate)
 
-    def serving(self, call: Call[Any]) -> Server:
+    def serving(self, call: ClientRequest[Any]) -> DiscoveredServer:
         """Where a call is to be sent."""
         return self.address if self._reads_copy(call) else self._places.get(_about(call), self.address)
 
-    def reading(self, call: Call[Any]) -> dict[str, str]:
+    def reading(self, call: ClientRequest[Any]) -> dict[str, str]:
         """What a call that may be answered from a copy says of that."""
         if not self._reads_copy(call):
             return {}
         seen = self._seen.get(_about(call))
         return {READ_HEADER: "copy"} | ({} if seen is None else {AT_LEAST_HEADER: str(seen)})
 
-    def saw(self, call: Call[Any], answer: Any) -> None:
+    def saw(self, call: ClientRequest[Any], answer: Any) -> None:
         """Note of which commit an answer is: later ones from copies are not to be older."""
         sequence = getattr(answer, "sequence", None)
         if call.route.name == "drop":
@@ -244,11 +246,11 @@ class Target:
         elif self._copies and call.store and isinstance(sequence, int):
             self._seen[call.store] = max(sequence, self._seen.get(call.store, 0))
 
-    def forget(self, call: Call[Any]) -> None:
+    def forget(self, call: ClientRequest[Any]) -> None:
         """Where a call was sent nobody answers, or who cannot: ask again where its store is."""
         self._places.pop(_about(call), None)
 
-    def sent_on(self, call: Call[Any], response: httpx.Response) -> Server | None:
+    def sent_on(self, call: ClientRequest[Any], response: httpx.Response) -> DiscoveredServer | None:
         """The other node that serves the store, says an answer, where the call is to be sent again if it can be."""
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
         if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):
@@ -258,10 +260,10 @@ class Target:
             self._places[_about(call)] = found
         return found if not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable) else None
 
-    def _reads_copy(self, call: Call[Any]) -> bool:
+    def _reads_copy(self, call: ClientRequest[Any]) -> bool:
         return self._copies and call.route.reads
 
-    def _find(self) -> Server:
+    def _find(self) -> DiscoveredServer:
         settings = self._settings
         if self._urls:
             found = at(self._urls[0], settings.data_dir)
@@ -280,7 +282,7 @@ class Target:
         return trust(self.address.certificate or "")
 
 
-def _about(call: Call[Any]) -> str:
+def _about(call: ClientRequest[Any]) -> str:
     """What a call is about: a store, or what its path names."""
     return call.store or call.path
 

@@ -10,8 +10,8 @@ from secrets import token_hex
 
 import structlog
 
-from kgserve.cluster.protocols import Base, Blobs, Owner
-from kgserve.platform.errors import KgserveError, LogTorn, NotFound
+from kgserve.cluster.protocols import Blobs, BootstrapSnapshot, Owner
+from kgserve.errors import KgserveError, LogTorn, NotFound
 from kgserve.platform.permissions import private_folder
 
 log = structlog.get_logger()
@@ -35,7 +35,7 @@ def put_files(blobs: Blobs, store: str, epoch: int, paths: Mapping[str, Path]) -
     return names
 
 
-def fetch(blobs: Blobs, base: Base, folder: Path) -> None:
+def fetch(blobs: Blobs, base: BootstrapSnapshot, folder: Path) -> None:
     """Write a base's files into a folder that is not there yet. Raises NotFound, LogTorn, StorageFull, Unavailable."""
     private_folder(folder)
     for key, name in base.files.items():
@@ -44,7 +44,7 @@ def fetch(blobs: Blobs, base: Base, folder: Path) -> None:
         blobs.get(name, path)
 
 
-def is_whole(blobs: Blobs, store: str, base: Base, scratch: Path) -> bool:
+def is_whole(blobs: Blobs, store: str, base: BootstrapSnapshot, scratch: Path) -> bool:
     """Whether a base's files are there as they were put; they are read into ``scratch``. Raises Unavailable."""
     try:
         fetch(blobs, base, scratch)
@@ -62,7 +62,7 @@ def drop_files(blobs: Blobs, names: Iterable[str]) -> None:
         blobs.drop(name)
 
 
-def names_of(bases: Iterable[Base]) -> set[str]:
+def names_of(bases: Iterable[BootstrapSnapshot]) -> set[str]:
     """What the files of some bases are kept as."""
     return {name for base in bases for name in base.files.values()}
 

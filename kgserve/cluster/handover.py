@@ -12,14 +12,14 @@ from urllib.parse import quote
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.http_client import Connection
+from kgserve.platform.http_client import ClientConnection
 
 RETRY_SECONDS = 0.2
 _MIN_SECONDS = 0.05
 """The least time a target has for an answer: it was asked, at least."""
 
 
-class Target(NamedTuple):
+class HandoverTarget(NamedTuple):
     """A node that is to serve a store: its name, where it is reached, and the token that it takes."""
 
     node: str
@@ -31,7 +31,7 @@ class _Refusal(msgspec.Struct):
     detail: str = ""
 
 
-def await_opened(store: str, target: Target, until: float) -> str:
+def await_opened(store: str, target: HandoverTarget, until: float) -> str:
     """Ask a node for a store, which opens it there, until it answers; empty once it has, else why not, in words.
 
     until: a reading of `time.monotonic`. The node is asked once, at least.
@@ -47,12 +47,12 @@ def await_opened(store: str, target: Target, until: float) -> str:
         time.sleep(RETRY_SECONDS)
 
 
-def _asked(store: str, target: Target, until: float) -> tuple[int, str]:
+def _asked(store: str, target: HandoverTarget, until: float) -> tuple[int, str]:
     """The status of one answer and what it says; 0 where there was none."""
     headers = {"authorization": f"Bearer {target.token}", "accept": "application/json", "connection": "close"}
     patience = max(until - time.monotonic(), _MIN_SECONDS)
     try:
-        with closing(Connection(target.url, patience, ssl.create_default_context)) as connection:
+        with closing(ClientConnection(target.url, patience, ssl.create_default_context)) as connection:
             answer = connection.request("GET", f"/api/memory/{quote(store, safe='')}/stats", headers)
             return answer.status, _said(connection.body()) if answer.status != HTTPStatus.OK else ""
     except TimeoutError:

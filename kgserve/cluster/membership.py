@@ -16,8 +16,8 @@ import structlog
 
 from kgserve.cluster.protocols import Beat, Heard, Registry
 from kgserve.cluster.records import FORMAT
+from kgserve.errors import Conflict, KgserveError
 from kgserve.platform.closing import Closing
-from kgserve.platform.errors import Conflict, KgserveError
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ import xxhash
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.protocols import Beat, Claim, Owner, Registry
 from kgserve.cluster.records import Position
-from kgserve.platform.errors import Fenced, NoStore, Unavailable
+from kgserve.errors import Fenced, NoStore, Unavailable
 
 
 class Mine(msgspec.Struct, frozen=True):

@@ -15,14 +15,14 @@ import msgspec
 import structlog
 
 from kgserve.cluster.bases import sweep
-from kgserve.cluster.handover import Target, await_opened
+from kgserve.cluster.handover import HandoverTarget, await_opened
 from kgserve.cluster.membership import Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
 from kgserve.cluster.read_replicas import Bases, Copies, fetch_store, refusal, served_elsewhere
 from kgserve.cluster.shared import shared_records
 from kgserve.cluster.shipping import (
-    Reached,
+    ShippedPosition,
     Shipping,
     fence,
     forget_reached,
@@ -32,11 +32,11 @@ from kgserve.cluster.shipping import (
     read_reached,
     take_over,
 )
+from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
 from kgserve.platform.access.audit import newest_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_folder, write_whole
-from kgserve.platform.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
 from kgserve.platform.metrics.observation import NodeCounts
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import Settings
@@ -46,7 +46,7 @@ from kgserve.storage.layout import Layout, StoreFile, open_journal
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
-from kgserve.stores.placement import NODE_FILE, Away, Commits, Held, Placement, described
+from kgserve.stores.placement import NODE_FILE, Away, CommitLog, HeldStores, Placement, described
 
 log = structlog.get_logger()
 
@@ -153,7 +153,7 @@ class ClusterPlacement(Placement):
         with self._lock:
             self._placed[name] = _Placed(claim, silences, began, is_copy=True)
 
-    def copied_files(self, name: str) -> tuple[Journal, Reached]:
+    def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
         """See `CopiedFiles.copied_files`. Raises Unavailable, too."""
         owner, layout = self._ownership.arrived(name).owner, self.layout(name)
         self._prepare(layout, owner, to_own=False)
@@ -165,7 +165,7 @@ class ClusterPlacement(Placement):
             journal.close()
             raise
 
-    def begin(self, pool: Held) -> None:
+    def begin(self, pool: HeldStores) -> None:
         """See `Placement.begin`."""
         self._copies.begin(pool)
 
@@ -215,7 +215,7 @@ class ClusterPlacement(Placement):
         alive = self._membership.alive()
         if node not in alive:
             return f"node {node!r} is no longer alive; another one takes store {name!r} over"
-        return await_opened(name, Target(node, alive[node].url, alive[node].token), until)
+        return await_opened(name, HandoverTarget(node, alive[node].url, alive[node].token), until)
 
     def drain(self, *, undo: bool) -> list[str]:
         """See `Placement.drain`."""
@@ -276,7 +276,7 @@ class ClusterPlacement(Placement):
         alive = self._membership.alive()
         return {name: beat.url for name, beat in alive.items() if name != self._ownership.node}
 
-    def commits(self, name: str, journal: Journal) -> Commits:
+    def commits(self, name: str, journal: Journal) -> CommitLog:
         """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:
             claim, silences, began, is_copy = self._placed[name]
@@ -344,11 +344,11 @@ class ClusterPlacement(Placement):
     def _check_folder(self) -> None:
         file, me = self.data_dir / NODE_FILE, self._ownership.node
         if file.exists():
-            before = decode_json(file.read_bytes(), _Node).node
+            before = decode_json(file.read_bytes(), _ClusterFile).node
             if before != me:
                 raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, and not to {me!r}")
         else:
-            write_whole(file, _encode(_Node(me)))
+            write_whole(file, _encode(_ClusterFile(me)))
 
     def _others(self) -> Iterable[str]:
         return [*self._ownership.stores(), *super()._others()]
@@ -379,7 +379,7 @@ class ClusterPlacement(Placement):
             # Before the journal, which makes it a store: files without the note are no known copy of any log, and
             # once the store is dropped elsewhere they would be taken for a new one.
             private_folder(layout.root)
-            note_reached(layout.root, Reached(owner.begins, 0, owner.begins, owner.erasures))
+            note_reached(layout.root, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures))
             self._make(layout, description)
 
     def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
@@ -403,7 +403,7 @@ class _Placed(NamedTuple):
     is_copy: bool = False
 
 
-class OwnedCommits(Commits):
+class OwnedCommits(CommitLog):
     """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
 
     def __init__(
@@ -426,11 +426,11 @@ class OwnedCommits(Commits):
         self._counts = counts
 
     def note(self) -> None:
-        """See `Commits.note`."""
+        """See `CommitLog.note`."""
         self._shipping.note()
 
     def append(self, changes: list[ChangeSet]) -> None:
-        """See `Commits.append`. Raises Fenced and Unconfirmed, too."""
+        """See `CommitLog.append`. Raises Fenced and Unconfirmed, too."""
         began = time.perf_counter()
         try:
             self._shipping.append(changes)
@@ -441,7 +441,7 @@ class OwnedCommits(Commits):
 
     @property
     def is_current(self) -> bool:
-        """See `Commits.is_current`. Who was silent asks anew: another node may have the store by now."""
+        """See `CommitLog.is_current`. Who was silent asks anew: another node may have the store by now."""
         if self._membership.is_silent:
             raise Unavailable("this node is cut off from its cluster; ask another one", retry_after=5)
         known = self._silences == self._membership.silences
@@ -449,7 +449,7 @@ class OwnedCommits(Commits):
 
     @contextmanager
     def keeping(self, *, alone: bool = False) -> Generator[None]:
-        """See `Commits.keeping`."""
+        """See `CommitLog.keeping`."""
         with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
             yield
             # Before the log is trimmed: files that are noted to be older than that would be fetched anew.
@@ -459,7 +459,7 @@ class OwnedCommits(Commits):
             self.note()
 
     def confirm(self) -> bool:
-        """See `Commits.confirm`: as the registry says now."""
+        """See `CommitLog.confirm`: as the registry says now."""
         silences = self._membership.silences
         if not self._shipping.is_over:
             with suppress(Fenced):
@@ -481,7 +481,7 @@ def _is_empty(layout: Layout) -> bool:
     return not any(each.size for each in list_segments(layout.journal)) and not list_snapshots(layout.journal)
 
 
-class _Node(msgspec.Struct, frozen=True):
+class _ClusterFile(msgspec.Struct, frozen=True):
     """cluster.json: whose data folder it is."""
 
     node: str

@@ -77,7 +77,7 @@ class Log(Protocol):
         ...
 
 
-class Base(msgspec.Struct, frozen=True, omit_defaults=True):
+class BootstrapSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     """Files of all nodes, from which a store's log is read on: a snapshot, and what goes with it.
 
     They hold at least what the log has up to ``position``, the end of a frame with ``sequence``, and nothing that it
@@ -106,7 +106,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     description: bytes = b""
     begins: Position = 0
     dropped: bool = False
-    bases: tuple[Base, ...] = ()
+    bases: tuple[BootstrapSnapshot, ...] = ()
     coming: bool = False
     erasures: int = 0
 
@@ -152,7 +152,7 @@ class Heard(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RegistryEntry(msgspec.Struct, frozen=True):
     """Something that all nodes are to know, and the revision by which it is replaced."""
 
     data: bytes
@@ -162,7 +162,7 @@ class Entry(msgspec.Struct, frozen=True):
 class Registry(Protocol):
     """Who owns which store, which nodes are alive, and what all are to know: small entries, by compare-and-set."""
 
-    def entries(self, after: int = 0) -> dict[str, Entry]:
+    def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
         """What all are to know, by name, of a revision above another one. As `owners`. Raises Unavailable."""
         ...
 

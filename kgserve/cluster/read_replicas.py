@@ -23,11 +23,10 @@ from msgspec.structs import replace
 
 from kgserve.cluster.bases import fetch, is_whole, names_of, put_files, sweep
 from kgserve.cluster.ownership import Elsewhere, Ownership
-from kgserve.cluster.protocols import Base, Blobs, Log, Owner
+from kgserve.cluster.protocols import Blobs, BootstrapSnapshot, Log, Owner
 from kgserve.cluster.records import Logged, Position, joined
-from kgserve.cluster.shipping import Reached, copied, frame_of, note_reached, reached_by, require_not_ahead
-from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import (
+from kgserve.cluster.shipping import ShippedPosition, copied, frame_of, note_reached, reached_by, require_not_ahead
+from kgserve.errors import (
     JournalDamaged,
     KgserveError,
     LogTorn,
@@ -37,6 +36,7 @@ from kgserve.platform.errors import (
     ServedElsewhere,
     Unavailable,
 )
+from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.storage.journal import snapshot
@@ -44,7 +44,7 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.layout import JOURNAL, Layout, StoreFile, seen_by_history, write_description
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.rebuild import fresh_folder
-from kgserve.stores.placement import Commits, Held, OpenStore
+from kgserve.stores.placement import CommitLog, CommittingStore, HeldStores
 
 log = structlog.get_logger()
 
@@ -73,12 +73,12 @@ def served_elsewhere(store: str, found: Elsewhere) -> ServedElsewhere:
     return ServedElsewhere(told, found.node, found.url)
 
 
-class CopyCommits(Commits):
+class CopyCommits(CommitLog):
     """The commits of a store that another node serves: what its log has, and nothing else."""
 
     is_copy = True
 
-    def __init__(self, journal: Journal, logs: Log, ownership: Ownership, store: str, reached: Reached) -> None:
+    def __init__(self, journal: Journal, logs: Log, ownership: Ownership, store: str, reached: ShippedPosition) -> None:
         super().__init__(journal)
         self._log = logs
         self._ownership = ownership
@@ -90,14 +90,14 @@ class CopyCommits(Commits):
 
     @property
     def is_current(self) -> bool:
-        """See `Commits.is_current`: whether it may be read as a copy."""
+        """See `CommitLog.is_current`: whether it may be read as a copy."""
         owner = self._ownership.known(self._store)
         if self._is_over or owner is None or owner.node == self._ownership.node:
             return False
         return not self._reached.is_outdated(owner)
 
     def confirm(self) -> bool:
-        """See `Commits.confirm`: never as the store itself. Raises as `refuse`."""
+        """See `CommitLog.confirm`: never as the store itself. Raises as `refuse`."""
         if self.is_current:
             self.refuse()
         return False
@@ -109,17 +109,17 @@ class CopyCommits(Commits):
             raise refusal(self._store, found)
 
     def append(self, changes: list[ChangeSet]) -> None:
-        """See `Commits.append`: what is just arriving. Raises ServedElsewhere for anything else."""
+        """See `CommitLog.append`: what is just arriving. Raises ServedElsewhere for anything else."""
         if self._arriving is None:
             self.refuse()
             raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
         self.journal.append_frame(self._arriving, changes[0].sequence, changes[-1].sequence)
 
     def note(self) -> None:
-        """See `Commits.note`."""
+        """See `CommitLog.note`."""
         note_reached(self.journal.folder.parent, self._reached)
 
-    def catch_up(self, store: OpenStore, found: Sequence[Logged] = ()) -> None:
+    def catch_up(self, store: CommittingStore, found: Sequence[Logged] = ()) -> None:
         """Take in what the log has by now, of which some was ``found`` already. Blocks.
 
         Raises LogTorn, upon which it is of no use any more, StorageFull and Unavailable.
@@ -134,7 +134,7 @@ class CopyCommits(Commits):
             finally:
                 self._arriving = None
 
-    def _take(self, store: OpenStore, logged: Logged) -> None:
+    def _take(self, store: CommittingStore, logged: Logged) -> None:
         sequence = self._reached.sequence
         if logged.record.kind == "frame":
             frame = frame_of(self._store, logged)
@@ -158,14 +158,14 @@ class _Files(NamedTuple):
     """The journal of a copy that nobody reads, and when something last came."""
 
     journal: Journal
-    reached: Reached
+    reached: ShippedPosition
     used: float
 
 
 class CopiedFiles(Protocol):
     """Where the files of copies are."""
 
-    def copied_files(self, name: str) -> tuple[Journal, Reached]:
+    def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
         """The journal of a copy that is not open, made if there was none, and how far it was a copy. Raises NoStore."""
         ...
 
@@ -193,7 +193,7 @@ class Copies:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: HeldStores) -> None:
         """Follow the logs from now on, for the stores that are ``held`` and those whose files are to be here."""
         self._thread = threading.Thread(target=self._run, args=(held,), name="copies", daemon=True)
         self._thread.start()
@@ -231,7 +231,7 @@ class Copies:
             log.warning("copy_not_noted", store=name, reason=str(error))
         files.journal.close()
 
-    def _run(self, held: Held) -> None:
+    def _run(self, held: HeldStores) -> None:
         while not self._closing.wait(ROUND_SECONDS):
             try:
                 self._look_first()
@@ -253,7 +253,7 @@ class Copies:
             if not self._seen:
                 self._seen = [self._log.latest(shard) for shard in range(self._log.shards)]
 
-    def _follow(self, shard: int, held: Held) -> None:
+    def _follow(self, shard: int, held: HeldStores) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
             news: defaultdict[str, list[Logged]] = defaultdict(list)
             for store, logged in found:
@@ -262,7 +262,7 @@ class Copies:
                 self._take(store, each, held)
             self._seen[shard] = found[-1][1].position
 
-    def _take(self, name: str, found: list[Logged], held: Held) -> None:
+    def _take(self, name: str, found: list[Logged], held: HeldStores) -> None:
         try:
             with held.held_open(name) as store:
                 if store is not None:
@@ -297,7 +297,7 @@ class Copies:
         owner = self._ownership.known(name)
         return owner is not None and bool(owner.bases) and owner.bases[-1].sequence >= journal.oldest
 
-    def _close_idle(self, held: Held) -> None:
+    def _close_idle(self, held: HeldStores) -> None:
         before = time.monotonic() - IDLE_SECONDS
         for name in [name for name, each in self._files.items() if each.used < before]:
             with held.unopened(name) as is_unopened:
@@ -324,7 +324,7 @@ class Bases:
         self._turn = threading.Lock()
 
     @contextmanager
-    def keeping(self, reached: Callable[[], Reached], *, alone: bool) -> Generator[None]:
+    def keeping(self, reached: Callable[[], ShippedPosition], *, alone: bool) -> Generator[None]:
         """Keep the snapshot that is taken within the block for all nodes, and trim the log before the one before it.
 
         With ``alone`` nothing from before it stays. Raises Fenced, Unconfirmed, StorageFull and Unavailable.
@@ -341,12 +341,12 @@ class Bases:
         """
         bases = owner.bases
         if journal.oldest > 1 and not bases:
-            since = Reached(owner.begins, journal.oldest - 1, owner.begins)
+            since = ShippedPosition(owner.begins, journal.oldest - 1, owner.begins)
             history = self._history() if self._sees(owner, since.sequence) else None
             bases = (self._put(owner, since, history, None),)
         return partial(replace, coming=False, bases=bases)
 
-    def _keep(self, since: Reached, *, alone: bool) -> None:
+    def _keep(self, since: ShippedPosition, *, alone: bool) -> None:
         name, scratch = self._layout.name, self._layout.scratch / "kept"
         owner = self._ownership.still_mine(name).owner
         before = owner.bases[-1] if owner.bases else None
@@ -366,7 +366,9 @@ class Bases:
         sweep(self._blobs, name, owner, names_of(kept), erase=alone)
         log.info("base_kept", store=name, sequence=base.sequence, trimmed=first is not None)
 
-    def _put(self, owner: Owner, since: Reached, history: Path | None, before: Base | None) -> Base:
+    def _put(
+        self, owner: Owner, since: ShippedPosition, history: Path | None, before: BootstrapSnapshot | None
+    ) -> BootstrapSnapshot:
         """Have a base of the newest snapshot, with the embeddings of the one before if those are nearly all."""
         paths = _snapshot_of(self._layout)
         if history is not None:
@@ -382,7 +384,7 @@ class Bases:
             names = put_files(self._blobs, self._layout.name, owner.epoch, paths)
         finally:
             shutil.rmtree(self._layout.scratch / "base", ignore_errors=True)
-        return Base(since.sequence, since.position, names | ({key: taken} if taken else {}), size)
+        return BootstrapSnapshot(since.sequence, since.position, names | ({key: taken} if taken else {}), size)
 
     def _awaited_history(self, owner: Owner, sequence: int) -> Path | None:
         """A copy of the history, if the store has one, which has seen a commit. Raises Unavailable."""
@@ -441,7 +443,7 @@ def fetch_store(
             write_description(folder, decode_json(owner.description, StoreFile))
             journal = Journal.create(folder / JOURNAL, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
-                begun = Reached(base.position, base.sequence, owner.begins, owner.erasures)
+                begun = ShippedPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))
                 note_reached(
                     folder, copied(journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False)

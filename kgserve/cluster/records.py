@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import xxhash
 
+from kgserve.errors import LogTorn
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.errors import LogTorn
 
 FORMAT = 1
 LARGEST = 1_000_000
@@ -48,7 +48,7 @@ class Logged(msgspec.Struct, frozen=True):
     record: Record
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True):
+class _RecordMessage(msgspec.Struct, frozen=True, array_like=True):
     format: int
     before: Position
     kind: Kind
@@ -60,12 +60,12 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
 
 _CHECKSUM = struct.Struct("<Q")
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgpack_decoder(_Message).decode
+_decode = msgpack_decoder(_RecordMessage).decode
 
 
 def encode_record(before: Position, record: Record) -> bytes:
     """The bytes of a record that follows the one at ``before``."""
-    data = _encode(_Message(FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data))
+    data = _encode(_RecordMessage(FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data))
     return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(data)) + data
 
 

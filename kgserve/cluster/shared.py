@@ -14,13 +14,13 @@ from typing import NamedTuple, Self
 import msgspec
 import structlog
 
-from kgserve.cluster.protocols import Entry, Log, Registry
+from kgserve.cluster.protocols import Log, Registry, RegistryEntry
 from kgserve.cluster.records import Position, Record
-from kgserve.platform.access.audit import AUDIT_FILE, Place, decode_records, lines_after
+from kgserve.errors import Fenced, KgserveError, LogTorn, Unconfirmed
+from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_records, lines_after
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.access.authentication import KEY_FILE, Key, merge_keys
 from kgserve.platform.codecs import decode_json, msgpack_decoder
-from kgserve.platform.errors import Fenced, KgserveError, LogTorn, Unconfirmed
 
 log = structlog.get_logger()
 
@@ -86,7 +86,7 @@ class SharedAudit:
             end = self._append(end, *found)
         self._end, self._mark = end, mark
 
-    def _append(self, end: _End, place: Place, lines: bytes) -> _End:
+    def _append(self, end: _End, place: AuditPosition, lines: bytes) -> _End:
         last = end.entry or _NO_LINES
         stretches, size = last.stretches, last.size + len(lines)
         if last.size > STRETCH_BYTES:
@@ -145,8 +145,8 @@ def _end(logs: Log, name: str) -> _End:
     raise LogTorn(f"the last entry of {name!r} is damaged")
 
 
-def _place(entry: _Lines | None) -> Place | None:
-    return None if entry is None else Place(entry.file, entry.to)
+def _place(entry: _Lines | None) -> AuditPosition | None:
+    return None if entry is None else AuditPosition(entry.file, entry.to)
 
 
 _KEY = "key."
@@ -162,7 +162,7 @@ class SharedKeys:
     def __init__(self, registry: Registry, data_dir: Path) -> None:
         self._registry = registry
         self._data_dir = data_dir
-        self._held: dict[str, Entry] = {}
+        self._held: dict[str, RegistryEntry] = {}
         self._seen = 0
         self._file: tuple[int, int, int] | None = None
 
@@ -179,10 +179,10 @@ class SharedKeys:
         self._file = self._mark()
 
     def _tell(self, name: str, data: bytes) -> None:
-        held = self._held.get(name, Entry(b"", 0))
+        held = self._held.get(name, RegistryEntry(b"", 0))
         # Who was overtaken meets at the next look what the other has told.
         if held.data != data and (revision := self._registry.put_entry(name, data, held.revision)) is not None:
-            self._held[name] = Entry(data, revision)
+            self._held[name] = RegistryEntry(data, revision)
 
     def _mark(self) -> tuple[int, int, int] | None:
         try:

@@ -10,9 +10,9 @@ import msgspec
 
 from kgserve.cluster.protocols import Log, Owner, append_whole
 from kgserve.cluster.records import Logged, Position, Record, joined
+from kgserve.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storing, sync_folder, write_whole
-from kgserve.platform.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
 from kgserve.storage.journal.journal import Frame, FrameError, Journal, encode_frame, frame_bytes, read_frame
 from kgserve.storage.model.change import ChangeSet
 
@@ -20,7 +20,7 @@ REACHED_FILE = "log.json"
 _encode = msgspec.json.Encoder().encode
 
 
-class Reached(msgspec.Struct, frozen=True):
+class ShippedPosition(msgspec.Struct, frozen=True):
     """How far files are a copy of a log: a position in it, and the last sequence up to there.
 
     What the log holds up to ``begins`` is of a store that was dropped. What was erased in so many ``erasures`` is not
@@ -44,7 +44,7 @@ class Shipping:
     more: the log has to be taken over anew.
     """
 
-    def __init__(self, journal: Journal, log: Log, store: str, epoch: int, reached: Reached) -> None:
+    def __init__(self, journal: Journal, log: Log, store: str, epoch: int, reached: ShippedPosition) -> None:
         """Use `take_over`."""
         self.journal = journal
         self.is_over = False
@@ -134,7 +134,7 @@ def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
         return shipping
 
 
-def require_not_ahead(journal: Journal, store: str, reached: Reached) -> None:
+def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) -> None:
     """Raise LogTorn when files hold more than the log that they are a copy of as far as it goes."""
     if journal.last > reached.sequence:
         raise LogTorn(
@@ -148,10 +148,10 @@ def copied(
     found: Iterable[Logged],
     store: str,
     epoch: int | None,
-    reached: Reached,
+    reached: ShippedPosition,
     *,
     durable: bool = True,
-) -> Reached:
+) -> ShippedPosition:
     """How far a journal's files are a copy of the log, once they have what was ``found`` in it from there on.
 
     That is behind its last record as a whole: parts of a next one may be there. If it is not to be ``durable`` at once,
@@ -238,28 +238,28 @@ def forget_reached(folder: Path) -> None:
     sync_folder(folder)
 
 
-def read_reached(folder: Path) -> Reached | None:
+def read_reached(folder: Path) -> ShippedPosition | None:
     """How far the files of a store's folder were a copy when that was last put down, if it ever was."""
     path = folder / REACHED_FILE
-    return decode_json(path.read_bytes(), Reached) if path.is_file() else None
+    return decode_json(path.read_bytes(), ShippedPosition) if path.is_file() else None
 
 
-def reached_by(journal: Journal, store: str, owner: Owner) -> Reached:
+def reached_by(journal: Journal, store: str, owner: Owner) -> ShippedPosition:
     """How far the files are a copy for certain. If they have lost more than was put down, from the beginning.
 
     Raises CopyTooOld when the log no longer goes back as far as that.
     """
-    folder, fresh = journal.folder.parent, Reached(owner.begins, 0, owner.begins, owner.erasures)
+    folder, fresh = journal.folder.parent, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures)
     reached = read_reached(folder) or fresh
     if reached.begins != owner.begins or reached.sequence > journal.last:
         reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
     if reached.is_outdated(owner) and not owner.coming:
-        note_reached(folder, Reached(begins=owner.begins))
+        note_reached(folder, ShippedPosition(begins=owner.begins))
         raise CopyTooOld(f"the files of store {store!r} were lost in part; they are fetched again", retry_after=1)
     return reached
 
 
-def note_reached(folder: Path, reached: Reached) -> None:
+def note_reached(folder: Path, reached: ShippedPosition) -> None:
     """Put down how far the files of a store's folder are a copy of its log. Raises StorageFull."""
     with storing("noting how far the log was read"):
         write_whole(folder / REACHED_FILE, _encode(reached))

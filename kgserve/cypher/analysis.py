@@ -12,20 +12,20 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.context import Binding, Context, Scope, ungroup
+from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.edits import Edits
 from kgserve.cypher.lexer import AGGREGATES, Outline
 from kgserve.cypher.matching import PatternAnalysis, check_condition
 from kgserve.cypher.parser import parse
 from kgserve.cypher.syntax import (
-    Access,
+    AccessExpression,
     Clause,
     Creation,
     Deletion,
     Expression,
     Item,
     Literal,
-    Match,
+    MatchClause,
     PatternTest,
     Procedure,
     Projection,
@@ -35,7 +35,7 @@ from kgserve.cypher.syntax import (
     Variable,
     iterate_spans,
 )
-from kgserve.cypher.types import Type
+from kgserve.cypher.types import ValueType
 
 _MANY_ROWS = 1_000_000_000
 
@@ -54,20 +54,20 @@ class Analysis(msgspec.Struct, frozen=True):
 def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysis:
     """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
     query = parse(outline)
-    context = Context(outline, parameters, edits)
+    context = AnalysisContext(outline, parameters, edits)
     columns: list[list[str] | None] = []
     for part in query.parts:
-        columns.append(_Part(context, part).read())
+        columns.append(_UnionPart(context, part).read())
         if columns[0] is not None and columns[-1] is not None and columns[-1] != columns[0]:
             what = f"UNION joins columns of the same names: {', '.join(columns[0])} and {', '.join(columns[-1])};"
             raise context.refuse(part[-1].start, f"{what} the second RETURN stands")
     return Analysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
 
 
-class _Part:
+class _UnionPart:
     """One of the queries that UNION joins."""
 
-    def __init__(self, context: Context, clauses: tuple[Clause, ...]) -> None:
+    def __init__(self, context: AnalysisContext, clauses: tuple[Clause, ...]) -> None:
         self._context = context
         self._clauses = clauses
         self._patterns = PatternAnalysis(context)
@@ -76,7 +76,7 @@ class _Part:
         self._hidden = len(context.hidden)
         # Where the columns begin that were given a name.
         self._named = set[int]()
-        self._kinds = dict[int, Type]()
+        self._kinds = dict[int, ValueType]()
 
     def read(self) -> list[str] | None:
         """Read all clauses; return the names of the columns, None where only the engine knows them."""
@@ -98,7 +98,7 @@ class _Part:
 
     def _read(self, clause: Clause) -> None:
         match clause:
-            case Match():
+            case MatchClause():
                 self._patterns.start(self._scope)
                 self._patterns.read_match(clause, self._scope, counts_rows=self._counts_rows(clause))
             case Unwind():
@@ -115,7 +115,7 @@ class _Part:
             case Projection():
                 pass
 
-    def _counts_rows(self, clause: Match) -> bool:
+    def _counts_rows(self, clause: MatchClause) -> bool:
         """Tell whether it matters how often the same row comes of a pattern."""
         later = self._clauses[self._clauses.index(clause) :]
         first = next((each for each in later if isinstance(each, Projection | Creation)), None)
@@ -130,9 +130,9 @@ class _Part:
         kind = self._typer.type_of(clause.source, self._scope)
         if kind.kind not in {"list", "engine", "null"}:
             raise self._context.refuse(clause.source.start, f"UNWIND needs a list, and gets {kind.name}; it stands")
-        self._bind(clause.name, kind.element if kind.kind == "list" else Type("engine"), clause.start)
+        self._bind(clause.name, kind.element if kind.kind == "list" else ValueType("engine"), clause.start)
 
-    def _bind(self, name: str, kind: Type, index: int) -> None:
+    def _bind(self, name: str, kind: ValueType, index: int) -> None:
         if other := self._scope.similar(name):
             what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
             raise self._context.refuse(index, what)
@@ -143,7 +143,7 @@ class _Part:
             self._typer.type_of(argument, self._scope)
         self._scope.is_open = True
         for name in clause.yields:
-            self._scope.bindings[name] = Binding(Type("engine", is_nullable=True))
+            self._scope.bindings[name] = Binding(ValueType("engine", is_nullable=True))
         if clause.where is not None:
             self._typer.type_of(clause.where, self._scope)
 
@@ -276,7 +276,7 @@ class _Part:
         return None
 
     def _is_plain(self, item: Item) -> bool:
-        return not item.alias and isinstance(item.value, Variable | Access)
+        return not item.alias and isinstance(item.value, Variable | AccessExpression)
 
     def _see_through(self, clause: Projection, value: Expression, before: Scope) -> None:
         """Kùzu sorts by the old variable where a column has its name: put the column's expression there."""
@@ -312,5 +312,5 @@ class _Part:
 
 
 def _ends_in_star(value: Expression) -> bool:
-    last = value.steps[-1] if isinstance(value, Access) else None
+    last = value.steps[-1] if isinstance(value, AccessExpression) else None
     return isinstance(last, Property) and last.name == "*"

@@ -6,14 +6,14 @@ import math
 
 import msgspec
 
-from kgserve.cypher.context import Context, ungroup
+from kgserve.cypher.context import AnalysisContext, ungroup
 from kgserve.cypher.functions import KINDS_OF_CASTS, SIGNATURES, Signature
 from kgserve.cypher.operators import comparable, has_null_parts
-from kgserve.cypher.syntax import Call, Cast, Expression, Literal, Negation, Parameter
+from kgserve.cypher.syntax import Cast, Expression, FunctionCall, Literal, Negation, Parameter
 from kgserve.cypher.texts import TextRules
-from kgserve.cypher.types import ANY, FLOAT, INTEGER, MAX_INTEGER, NUMBERS, Type, join, list_of
+from kgserve.cypher.types import ANY, FLOAT, INTEGER, MAX_INTEGER, NUMBERS, ValueType, join, list_of
 
-_ENGINE = Type("engine", is_nullable=True)
+_ENGINE = ValueType("engine", is_nullable=True)
 _AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "max"})
 _CONTAINING = frozenset({"list_contains", "list_has"})
 _NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
@@ -24,11 +24,11 @@ _COUNTED = frozenset({"left", "right", "substring"})
 class CallRules:
     """Checks one call after the other, whose arguments have been checked."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: AnalysisContext) -> None:
         self._context = context
         self._texts = TextRules(context)
 
-    def check(self, call: Call, kinds: list[Type]) -> Type:
+    def check(self, call: FunctionCall, kinds: list[ValueType]) -> ValueType:
         """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
         signature = SIGNATURES.get(call.name)
         if signature is None:
@@ -44,23 +44,23 @@ class CallRules:
         self._rewrite(call, kinds)
         return self._result(call, signature, kinds)
 
-    def cast(self, cast: Cast, kind: Type) -> Type:
+    def cast(self, cast: Cast, kind: ValueType) -> ValueType:
         """Return the type of CAST(… AS TYPE), which is the caller's own wish."""
         base = cast.type.partition("(")[0]
         if base.endswith("]"):
             return list_of(ANY, is_nullable=kind.is_nullable)
         made = KINDS_OF_CASTS.get(base, "engine")
         is_nan = made == "float" and kind.kind not in {"integer", "null"} and (kind.kind != "float" or kind.may_be_nan)
-        return Type(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
+        return ValueType(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
 
-    def _check_arguments(self, call: Call, signature: Signature, kinds: list[Type]) -> None:
+    def _check_arguments(self, call: FunctionCall, signature: Signature, kinds: list[ValueType]) -> None:
         for number, (argument, kind) in enumerate(zip(call.arguments, kinds, strict=True)):
             accepted = signature.accepts(number)
             if accepted is None or kind.kind in accepted or kind.kind in {"null", "engine"}:
                 continue
             raise self._context.refuse(argument.start, self._unsuitable(call.name, kind, accepted))
 
-    def _unsuitable(self, name: str, kind: Type, accepted: frozenset[str]) -> str:
+    def _unsuitable(self, name: str, kind: ValueType, accepted: frozenset[str]) -> str:
         if kind.kind == "any":
             return f"{name}() gets a value of no certain type; write CAST(… AS STRING) around it, say. It stands"
         instead = "; write string(…) around it" if "text" in accepted and name != "size" else ""
@@ -68,7 +68,7 @@ class CallRules:
             return f"size() is of texts and lists, and gets {kind.name}. It stands"
         return f"{name}() does not take {kind.name}{instead}. It stands"
 
-    def _check_special(self, call: Call, kinds: list[Type]) -> None:
+    def _check_special(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name, found = call.name, {kind.kind for kind in kinds if kind.kind in NUMBERS}
         if name in _MADE_DIFFERENTLY and {"integer", "float"} <= found:
             what = f"{name}() makes whole numbers decimal here; write them with .0, as in 1.0. It stands"
@@ -80,7 +80,7 @@ class CallRules:
         self._check_lists(call, kinds)
         self._check_rarer(call, kinds)
 
-    def _check_rarer(self, call: Call, kinds: list[Type]) -> None:
+    def _check_rarer(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name = call.name
         if name == "nullif" and len(kinds) > 1 and not comparable(kinds[0], kinds[1]):
             what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. It stands"
@@ -100,7 +100,7 @@ class CallRules:
             what = "substr counts from 1, and substring from 0 as openCypher has it: write substring. It stands"
             raise self._context.refuse(call.start, what)
 
-    def _check_lists(self, call: Call, kinds: list[Type]) -> None:
+    def _check_lists(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name = call.name
         if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
             element = kinds[0].of
@@ -116,14 +116,14 @@ class CallRules:
             what = f"{name}() of a null is null to the engine, and no list with a null; leave nulls out. It stands"
             raise self._context.refuse(call.start, what)
 
-    def _check_alike(self, call: Call, kinds: list[Type]) -> None:
+    def _check_alike(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         """The engine makes texts of values of different types."""
         for argument, kind in zip(call.arguments[1:], kinds[1:], strict=True):
             if not comparable(kinds[0], kind):
                 what = f"{call.name}() gets {kinds[0].name} and {kind.name}; convert one. It stands"
                 raise self._context.refuse(argument.start, what)
 
-    def _check_range(self, call: Call) -> None:
+    def _check_range(self, call: FunctionCall) -> None:
         known = [self._whole(argument) for argument in call.arguments]
         if len(known) > 2 and abs(known[1]) + abs(known[2]) > MAX_INTEGER:  # noqa: PLR2004 - it has a step
             raise self._context.refuse(call.start, "range() would leave 64 bits with its last step; it stands")
@@ -137,18 +137,18 @@ class CallRules:
             value = self._context.parameters.get(inner.name)
         return value if isinstance(value, int) else 0
 
-    def _check_not_negative(self, call: Call, argument: Expression) -> None:
+    def _check_not_negative(self, call: FunctionCall, argument: Expression) -> None:
         """The engine has answers for negative numbers; have it fail where one could come of an expression."""
         inner = ungroup(argument)
         if isinstance(inner, Negation):
             raise self._context.refuse(argument.start, f"{call.name}() takes no negative number; it stands")
-        is_sure = isinstance(inner, Literal) or (isinstance(inner, Call) and inner.name in {"size", "length"})
+        is_sure = isinstance(inner, Literal) or (isinstance(inner, FunctionCall) and inner.name in {"size", "length"})
         if not is_sure:
             text = self._context.text(argument)
             failing = f" + 0 / CASE WHEN ({text}) < 0 THEN 0 ELSE 1 END)"
             self._context.edits.around(argument.start, argument.end, "((", f"){failing}")
 
-    def _rewrite(self, call: Call, kinds: list[Type]) -> None:
+    def _rewrite(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         edits = self._context.edits
         match call.name:
             case "log":
@@ -168,7 +168,7 @@ class CallRules:
             case _:
                 pass
 
-    def _rewrite_by_kind(self, call: Call, kinds: list[Type]) -> None:
+    def _rewrite_by_kind(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         edits, kind = self._context.edits, kinds[0]
         match call.name:
             case "sign" if kind.kind == "float":
@@ -189,20 +189,20 @@ class CallRules:
             case _:
                 pass
 
-    def _scale(self, call: Call) -> None:
+    def _scale(self, call: FunctionCall) -> None:
         """The engine multiplies first, and leaves the numbers where that is too large."""
         factor = {"radians": math.pi / 180, "degrees": 180 / math.pi}[call.name]
         self._context.edits.replace(call.start, call.start + 1, "")
         self._context.edits.around(call.start, call.end, "(", f" * {factor!r})")
 
-    def _sum(self, call: Call, kind: Type) -> None:
+    def _sum(self, call: FunctionCall, kind: ValueType) -> None:
         """A sum of nothing is 0, and one of whole numbers fits into 64 bits or fails."""
         if kind.kind == "integer":
             self._context.edits.around(call.start, call.end, "CAST(coalesce(", ", 0) AS INT64)")
         else:
             self._context.edits.around(call.start, call.end, "coalesce(", ", 0.0)" if kind.kind == "float" else ", 0)")
 
-    def _label(self, call: Call, kinds: list[Type]) -> None:
+    def _label(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         """The engine gives one label, as a text, also for a node that was not found."""
         edits = self._context.edits
         if call.name == "labels":
@@ -212,7 +212,7 @@ class CallRules:
             opening = f"(CASE WHEN {self._context.text(call.arguments[0])} IS NULL THEN NULL ELSE "
             edits.around(call.start, call.end, opening, " END)")
 
-    def _result(self, call: Call, signature: Signature, kinds: list[Type]) -> Type:
+    def _result(self, call: FunctionCall, signature: Signature, kinds: list[ValueType]) -> ValueType:
         is_nullable = any(kind.is_nullable for kind in kinds) if call.name not in _NEVER_NULL else False
         is_nullable = is_nullable or call.name in {"avg", "min", "max", "json_extract", "nullif"}
         base, _, element = signature.result.partition(" ")
@@ -221,25 +221,27 @@ class CallRules:
             case "first" | "element" | "transformed" | "joined" | "null":
                 return self._of_arguments(base, call, first, kinds, is_nullable=is_nullable)
             case "list":
-                inner = first if element == "first" else Type(element)
+                inner = first if element == "first" else ValueType(element)
                 inner = msgspec.structs.replace(inner, is_nullable=False) if call.name == "collect" else inner
                 return list_of(inner, is_nullable=is_nullable)
             case "sum" | "average":
                 return self._of_numbers(base, first, is_nullable=is_nullable)
             case "nan":
-                return Type("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
+                return ValueType("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
             case "count":
                 return INTEGER
             case _:
-                return Type(base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine")
+                return ValueType(base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine")
 
-    def _of_numbers(self, base: str, first: Type, *, is_nullable: bool) -> Type:
+    def _of_numbers(self, base: str, first: ValueType, *, is_nullable: bool) -> ValueType:
         if base == "average":
             return msgspec.structs.replace(FLOAT, is_nullable=True, may_be_nan=first.may_be_nan or first.may_be_large)
         kind = first.kind if first.kind in NUMBERS else "engine"
-        return Type(kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float")
+        return ValueType(kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float")
 
-    def _of_arguments(self, base: str, call: Call, first: Type, kinds: list[Type], *, is_nullable: bool) -> Type:
+    def _of_arguments(
+        self, base: str, call: FunctionCall, first: ValueType, kinds: list[ValueType], *, is_nullable: bool
+    ) -> ValueType:
         if base == "element":
             return first.element.nullable()
         if base == "transformed":

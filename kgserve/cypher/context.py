@@ -10,7 +10,7 @@ import msgspec
 from kgserve.cypher.edits import Edits
 from kgserve.cypher.lexer import Outline
 from kgserve.cypher.syntax import (
-    Access,
+    AccessExpression,
     Expression,
     Group,
     Literal,
@@ -21,8 +21,8 @@ from kgserve.cypher.syntax import (
     Variable,
     iterate_spans,
 )
-from kgserve.cypher.types import Type
-from kgserve.platform.errors import InvalidInput
+from kgserve.cypher.types import ValueType
+from kgserve.errors import InvalidInput
 
 MAX_REPEATED_CHARACTERS = 4_000
 MAX_REPEATED_TOKENS = 60
@@ -34,7 +34,7 @@ FEW_RELATIONS = "few_relations"
 class Binding(msgspec.Struct, frozen=True):
     """What a variable is. A path of an OPTIONAL MATCH is null where the variable ``anchor`` is."""
 
-    type: Type
+    type: ValueType
     anchor: str = ""
 
 
@@ -55,7 +55,7 @@ class Scope:
         return next((each for each in self.bindings if each != name and each.lower() == lowered), None)
 
 
-class Context:
+class AnalysisContext:
     """Shared by all parts of the analysis of one statement."""
 
     def __init__(self, outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> None:
@@ -113,7 +113,7 @@ def is_simple(expression: Expression) -> bool:
     match expression:
         case Literal() | Parameter() | Variable():
             return True
-        case Access(subject=subject, steps=steps):
+        case AccessExpression(subject=subject, steps=steps):
             return is_simple(subject) and all(isinstance(step, Property | Subscript) for step in steps)
         case Group(inner=inner):
             return is_simple(inner)

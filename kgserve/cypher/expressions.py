@@ -14,20 +14,20 @@ from typing import Final
 from kgserve.cypher.lexer import BEFORE_PARENTHESIS, KEYWORDS, LAMBDAS, Outline, invalid
 from kgserve.cypher.strings import decode_string
 from kgserve.cypher.syntax import (
-    Access,
-    Call,
+    AccessExpression,
     Case,
     Cast,
     Expression,
+    FunctionCall,
     Group,
     LabelTest,
     Lambda,
     ListLiteral,
     Literal,
     MapLiteral,
-    Match,
+    MatchClause,
     Negation,
-    Operation,
+    OperatorChain,
     Parameter,
     Path,
     PatternTest,
@@ -38,7 +38,7 @@ from kgserve.cypher.syntax import (
     Subscript,
     Variable,
 )
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 OR, XOR, AND, NOT, COMPARISON, BITS_OR, BITS_AND, SHIFT, PREDICATE, SUM, PRODUCT, POWER, SIGN = range(13)
 
@@ -153,14 +153,16 @@ class ExpressionParser(ABC):
             found = following
         return left
 
-    def _chain(self, start: int, left: Expression, level: int) -> Operation:
+    def _chain(self, start: int, left: Expression, level: int) -> OperatorChain:
         operators: list[tuple[str, int]] = []
         operands: list[Expression | None] = [left]
         while self._level() == level:
             operators.append((self._operator(), self.at))
             self.at += len(operators[-1][0].split())
             operands.append(None if operators[-1][0].startswith("IS ") else self.expression(level + 1))
-        return Operation(start=start, end=self.at, operators=tuple(operators), operands=tuple(operands), level=level)
+        return OperatorChain(
+            start=start, end=self.at, operators=tuple(operators), operands=tuple(operands), level=level
+        )
 
     def _level(self) -> int | None:
         if self.symbol() == "|" and self._bar_ends:
@@ -187,7 +189,7 @@ class ExpressionParser(ABC):
         steps: list[Step] = []
         while step := self._step(subject):
             steps.append(step)
-        return Access(start=start, end=self.at, subject=subject, steps=tuple(steps)) if steps else subject
+        return AccessExpression(start=start, end=self.at, subject=subject, steps=tuple(steps)) if steps else subject
 
     def _step(self, subject: Expression) -> Step | None:
         start = self.at
@@ -305,7 +307,7 @@ class ExpressionParser(ABC):
         """Read one chain of a pattern."""
 
     @abstractmethod
-    def match(self) -> Match:
+    def match(self) -> MatchClause:
         """Read a MATCH with its WHERE."""
 
     def _worded(self) -> Expression:
@@ -362,16 +364,16 @@ class ExpressionParser(ABC):
         self.at = end + 1
         return Cast(start=start, end=self.at, operand=operand, type=written)
 
-    def _call(self) -> Call:
+    def _call(self) -> FunctionCall:
         start, name = self.at, self.outline.name(self.at)
         self.at += 2
         if self.symbol() == "*" and self.symbol(1) == ")":
             self.at += 2
-            return Call(start=start, end=self.at, name=name, arguments=(), is_star=True)
+            return FunctionCall(start=start, end=self.at, name=name, arguments=(), is_star=True)
         is_distinct = self.accept("DISTINCT")
         arguments: list[Expression] = []
         self.until(")", lambda: arguments.append(self._argument(name, len(arguments))))
-        return Call(start=start, end=self.at, name=name, arguments=tuple(arguments), is_distinct=is_distinct)
+        return FunctionCall(start=start, end=self.at, name=name, arguments=tuple(arguments), is_distinct=is_distinct)
 
     def _argument(self, name: str, number: int) -> Expression:
         return self._lambda() if name in LAMBDAS and number == 1 else self._unbarred()

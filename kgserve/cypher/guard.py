@@ -18,10 +18,10 @@ from kgserve.cypher import limits
 from kgserve.cypher.analysis import analyse
 from kgserve.cypher.edits import Anchor, Edits, place
 from kgserve.cypher.lexer import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES, Outline, Token, invalid, scan
-from kgserve.cypher.limits import Calls
+from kgserve.cypher.limits import CallChecker
 from kgserve.cypher.strings import decode_string, encode_string
 from kgserve.cypher.types import MAX_EXACT_FLOAT
-from kgserve.platform.errors import FieldError, InvalidInput
+from kgserve.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10
 MAX_TOKENS = 5_000
@@ -131,7 +131,7 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     limits.check(outline)
     limits.check_answers(outline)
     given = values(_named(outline, parameters))
-    calls = Calls(outline, given)
+    calls = CallChecker(outline, given)
     calls.check()
     limits.check_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)

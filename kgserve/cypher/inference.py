@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from kgserve.cypher.calls import CallRules
-from kgserve.cypher.context import Binding, Context, Scope, ungroup
+from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
 from kgserve.cypher.operators import OperatorRules, are_alike, comparable
 from kgserve.cypher.syntax import (
-    Access,
-    Call,
+    AccessExpression,
     Case,
     Cast,
     Expression,
+    FunctionCall,
     Group,
     LabelTest,
     Lambda,
@@ -21,7 +21,7 @@ from kgserve.cypher.syntax import (
     Literal,
     MapLiteral,
     Negation,
-    Operation,
+    OperatorChain,
     Parameter,
     PatternTest,
     Property,
@@ -40,7 +40,7 @@ from kgserve.cypher.types import (
     NODE_COLUMNS,
     NULL,
     NUMBERS,
-    Type,
+    ValueType,
     declare_type,
     has_integers,
     join,
@@ -49,12 +49,12 @@ from kgserve.cypher.types import (
     type_of_value,
 )
 
-ENGINE = Type("engine", is_nullable=True)
+ENGINE = ValueType("engine", is_nullable=True)
 """The type of what only the engine knows: what comes of a procedure, or a property that it will refuse."""
-_RELATIONS = Type("list", of=Type("relation"), is_nullable=True)
+_RELATIONS = ValueType("list", of=ValueType("relation"), is_nullable=True)
 _OF_PATHS = {
-    "length": Type("integer", is_nullable=True),
-    "nodes": Type("list", of=Type("node"), is_nullable=True),
+    "length": ValueType("integer", is_nullable=True),
+    "nodes": ValueType("list", of=ValueType("node"), is_nullable=True),
     "relationships": _RELATIONS,
     "rels": _RELATIONS,
 }
@@ -65,13 +65,13 @@ _COLUMNS = {"node": NODE_COLUMNS | ELSEWHERE_COLUMNS, "relation": EDGE_COLUMNS}
 class Typer:
     """Works out the types of expressions in a scope. ``patterns`` analyses the patterns among them."""
 
-    def __init__(self, context: Context, patterns: PatternReader) -> None:
+    def __init__(self, context: AnalysisContext, patterns: PatternReader) -> None:
         self._context = context
         self._patterns = patterns
         self.operators = OperatorRules(context)
         self._calls = CallRules(context)
 
-    def type_of(self, expression: Expression, scope: Scope) -> Type:
+    def type_of(self, expression: Expression, scope: Scope) -> ValueType:
         """Return the type. Raises InvalidInput for what the engine would answer wrongly."""
         match expression:
             case Literal():
@@ -82,14 +82,14 @@ class Typer:
                 return self._variable(expression, scope)
             case Group():
                 return self.type_of(expression.inner, scope)
-            case Operation():
+            case OperatorChain():
                 return self._operation(expression, scope)
             case _:
                 return self._composed(expression, scope)
 
-    def _composed(self, expression: Expression, scope: Scope) -> Type:  # noqa: PLR0911 - one for each part
+    def _composed(self, expression: Expression, scope: Scope) -> ValueType:  # noqa: PLR0911 - one for each part
         match expression:
-            case Access():
+            case AccessExpression():
                 return self._access(expression, scope)
             case ListLiteral():
                 return self._list(expression, scope)
@@ -97,14 +97,14 @@ class Typer:
                 return self._map(expression, scope)
             case Negation():
                 return self._negation(expression, scope)
-            case Call():
+            case FunctionCall():
                 return self._call(expression, scope)
             case Case():
                 return self._case(expression, scope)
             case _:
                 return self._rarer(expression, scope)
 
-    def _rarer(self, expression: Expression, scope: Scope) -> Type:
+    def _rarer(self, expression: Expression, scope: Scope) -> ValueType:
         match expression:
             case Cast():
                 return self._calls.cast(expression, self.type_of(expression.operand, scope))
@@ -113,11 +113,11 @@ class Typer:
                 return BOOLEAN
             case Subquery():
                 self._patterns.read_subquery(expression, scope)
-                return BOOLEAN if expression.word == "EXISTS" else Type("integer")
+                return BOOLEAN if expression.word == "EXISTS" else ValueType("integer")
             case _:
                 raise self._context.refuse(expression.start, "a function stands where none can be,")
 
-    def _parameter(self, parameter: Parameter) -> Type:
+    def _parameter(self, parameter: Parameter) -> ValueType:
         """The engines give a whole number the smallest type that holds it: have them as numbers of 64 bits."""
         kind = type_of_value(self._context.parameters.get(parameter.name))
         declared = declare_type(kind) if has_integers(kind) else None
@@ -126,7 +126,7 @@ class Typer:
             self._context.edits.replace(parameter.start, parameter.end, written)
         return kind
 
-    def _literal(self, literal: Literal) -> Type:
+    def _literal(self, literal: Literal) -> ValueType:
         value = literal.value
         if literal.kind == "integer" and isinstance(value, int) and value > MAX_INTEGER:
             is_least = value == MAX_INTEGER + 1 and self._context.outline.symbol(literal.start - 1) == "-"
@@ -136,7 +136,7 @@ class Typer:
             raise self._context.refuse(literal.start, "this number is too large for a decimal number; it stands")
         return type_of_literal(literal)
 
-    def _variable(self, variable: Variable, scope: Scope) -> Type:
+    def _variable(self, variable: Variable, scope: Scope) -> ValueType:
         binding = scope.bindings.get(variable.name)
         if binding is None:
             self._check_similar(variable, scope)
@@ -162,7 +162,7 @@ class Typer:
             what = f"there is no variable {variable.name}, but {other}: upper and lower case differ. It stands"
             raise self._context.refuse(variable.start, what)
 
-    def _list(self, literal: ListLiteral, scope: Scope) -> Type:
+    def _list(self, literal: ListLiteral, scope: Scope) -> ValueType:
         if len(literal.items) == 1 and _is_comprehension(literal.items[0]):
             what = "this is a list comprehension; write the list alone, or parentheses around x IN list;"
             raise self._context.refuse(literal.start, f"{what} it stands")
@@ -172,11 +172,11 @@ class Typer:
         element = kinds[0] if kinds else None
         for kind in kinds[1:]:
             element = kind if element is None else join(element, kind)
-        return list_of(element) if element is not None else Type("list")
+        return list_of(element) if element is not None else ValueType("list")
 
-    def _check_elements(self, literal: ListLiteral, kinds: list[Type]) -> None:
+    def _check_elements(self, literal: ListLiteral, kinds: list[ValueType]) -> None:
         """Refuse elements of different types, of which an engine may make texts."""
-        seen: list[Type] = []
+        seen: list[ValueType] = []
         for item, kind in zip(literal.items, kinds, strict=True):
             if kind in seen:
                 continue
@@ -187,7 +187,7 @@ class Typer:
                 raise self._context.refuse(item.start, what)
             seen.append(kind)
 
-    def _check_mixed(self, index: int, what: str, kinds: list[Type]) -> None:
+    def _check_mixed(self, index: int, what: str, kinds: list[ValueType]) -> None:
         found = {kind.kind for kind in kinds if kind.kind in NUMBERS}
         if {"integer", "float"} <= found:
             message = (
@@ -195,8 +195,8 @@ class Typer:
             )
             raise self._context.refuse(index, f"{message} It stands")
 
-    def _map(self, literal: MapLiteral, scope: Scope) -> Type:
-        fields: dict[str, Type] = {}
+    def _map(self, literal: MapLiteral, scope: Scope) -> ValueType:
+        fields: dict[str, ValueType] = {}
         lowered: set[str] = set()
         for key, name, value in literal.entries:
             if name.lower() in lowered:
@@ -205,21 +205,21 @@ class Typer:
                 )
             lowered.add(name.lower())
             fields[name] = self.type_of(value, scope).derived()
-        return Type("map", fields=tuple(fields.items()))
+        return ValueType("map", fields=tuple(fields.items()))
 
-    def _negation(self, negation: Negation, scope: Scope) -> Type:
+    def _negation(self, negation: Negation, scope: Scope) -> ValueType:
         kind = self.type_of(negation.operand, scope)
         if negation.operator == "NOT":
             self.operators.truth("NOT", negation.start, kind)
-            return Type("boolean", is_nullable=kind.is_nullable)
+            return ValueType("boolean", is_nullable=kind.is_nullable)
         operand = negation.operand
         if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
             raise self._context.refuse(operand.start, "this whole number does not fit into 64 bits; it stands")
-        if isinstance(operand, Access):
+        if isinstance(operand, AccessExpression):
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return kind.derived()
 
-    def _operation(self, operation: Operation, scope: Scope) -> Type:
+    def _operation(self, operation: OperatorChain, scope: Scope) -> ValueType:
         if operation.level == PREDICATE:
             return self._predicates(operation, scope)
         kinds = [self.type_of(each, scope) for each in operation.operands if each is not None]
@@ -229,13 +229,13 @@ class Typer:
             return self._comparison(operation, kinds)
         return self._arithmetic(operation, kinds)
 
-    def _truth(self, operation: Operation, kinds: list[Type]) -> Type:
+    def _truth(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
         word, index = operation.operators[0]
         for kind in kinds:
             self.operators.truth(word, index, kind)
-        return Type("boolean", is_nullable=any(kind.is_nullable for kind in kinds))
+        return ValueType("boolean", is_nullable=any(kind.is_nullable for kind in kinds))
 
-    def _comparison(self, operation: Operation, kinds: list[Type]) -> Type:
+    def _comparison(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
         word, index = operation.operators[0]
         for _, another in operation.operators[1:]:
             raise self._context.refuse(
@@ -246,7 +246,7 @@ class Typer:
         assert right is not None  # noqa: S101
         return self.operators.compare(word, index, left, kinds[0], right, kinds[1])
 
-    def _arithmetic(self, operation: Operation, kinds: list[Type]) -> Type:
+    def _arithmetic(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
         kind = kinds[0].derived()
         for (word, index), following, operand in zip(
             operation.operators, kinds[1:], operation.operands[1:], strict=True
@@ -256,7 +256,7 @@ class Typer:
             self.operators.keep_nulls(operation, kinds)
         return kind.derived()
 
-    def _predicates(self, operation: Operation, scope: Scope) -> Type:
+    def _predicates(self, operation: OperatorChain, scope: Scope) -> ValueType:
         first = operation.operands[0]
         assert first is not None  # noqa: S101 - the parser reads an operand first
         words = [word for word, _ in operation.operators]
@@ -274,24 +274,24 @@ class Typer:
             return self.operators.is_in(index, first, left_type, right, right_type)
         return self.operators.contains(index, first, left_type, right, right_type, word)
 
-    def _is_null(self, operand: Expression, scope: Scope) -> Type:
+    def _is_null(self, operand: Expression, scope: Scope) -> ValueType:
         inner = ungroup(operand)
         binding = scope.bindings.get(inner.name) if isinstance(inner, Variable) else None
         if binding is not None and binding.anchor not in {"", "?"}:
             self._context.edits.replace(operand.start, operand.end, f"`{binding.anchor}`")
             return BOOLEAN
         self.type_of(operand, scope)
-        if isinstance(operand, Operation | Negation):
+        if isinstance(operand, OperatorChain | Negation):
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return BOOLEAN
 
-    def _call(self, call: Call, scope: Scope) -> Type:
+    def _call(self, call: FunctionCall, scope: Scope) -> ValueType:
         if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternTest):
             self._patterns.read_count(call, call.arguments[0], scope)
-            return Type("integer")
+            return ValueType("integer")
         if call.name in _OF_PATHS and self._path_may_be_missing(call, scope):
             return _OF_PATHS[call.name]
-        kinds: list[Type] = []
+        kinds: list[ValueType] = []
         for argument in call.arguments:
             if isinstance(argument, Lambda):
                 self._check_used(call, argument)
@@ -300,7 +300,7 @@ class Typer:
                 kinds.append(self.type_of(argument, scope))
         return self._calls.check(call, kinds)
 
-    def _path_may_be_missing(self, call: Call, scope: Scope) -> bool:
+    def _path_may_be_missing(self, call: FunctionCall, scope: Scope) -> bool:
         argument = call.arguments[0] if len(call.arguments) == 1 else None
         binding = scope.bindings.get(argument.name) if isinstance(argument, Variable) else None
         if binding is None or binding.anchor in {"", "?"}:
@@ -310,22 +310,22 @@ class Typer:
         self._context.edits.around(call.start, call.end, opening, " END)")
         return True
 
-    def _check_used(self, call: Call, function: Lambda) -> None:
+    def _check_used(self, call: FunctionCall, function: Lambda) -> None:
         """A filter that is the same for all elements makes null of some lists."""
         used = {part.name for part in iterate_spans(function.body) if isinstance(part, Variable)}
         if call.name == "list_filter" and used.isdisjoint(function.parameters):
             what = f"this does not depend on {' or '.join(function.parameters)}; write CASE WHEN … instead. It stands"
             raise self._context.refuse(function.body.start, what)
 
-    def _lambda(self, function: Lambda, subject: Type, scope: Scope) -> Type:
+    def _lambda(self, function: Lambda, subject: ValueType, scope: Scope) -> ValueType:
         inner = scope.copy()
         for name in function.parameters:
             inner.bindings[name] = Binding(subject.element)
         return self.type_of(function.body, inner)
 
-    def _case(self, case: Case, scope: Scope) -> Type:
+    def _case(self, case: Case, scope: Scope) -> ValueType:
         subject = None if case.subject is None else self.type_of(case.subject, scope)
-        kinds: list[Type] = []
+        kinds: list[ValueType] = []
         for condition, value in case.branches:
             wanted = self.type_of(condition, scope)
             if subject is not None:
@@ -342,14 +342,14 @@ class Typer:
             joined = join(joined, kind)
         return joined.derived()
 
-    def _check_branches(self, case: Case, kinds: list[Type]) -> None:
+    def _check_branches(self, case: Case, kinds: list[ValueType]) -> None:
         known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
         if any(not comparable(known[0], kind) for kind in known[1:]):
             names = " and ".join(dict.fromkeys(kind.name for kind in known))
             what = f"the engine gives all branches of a CASE the type of the first, and here are {names}; it stands"
             raise self._context.refuse(case.start, what)
 
-    def _access(self, access: Access, scope: Scope) -> Type:
+    def _access(self, access: AccessExpression, scope: Scope) -> ValueType:
         kind = self.type_of(access.subject, scope)
         bounds = [(step.first, step.last) for step in access.steps if isinstance(step, Slice)]
         self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))
@@ -372,7 +372,7 @@ class Typer:
                     raise self._context.refuse(step.start, f"{what} It stands")
         return kind
 
-    def _property(self, step: Property, kind: Type) -> Type:
+    def _property(self, step: Property, kind: ValueType) -> ValueType:
         columns = _COLUMNS.get(kind.kind)
         if columns is not None:
             found = columns.get(step.name)
@@ -386,14 +386,14 @@ class Typer:
             return ANY if kind.kind == "any" else ENGINE
         raise self._context.refuse(step.start, f"{kind.name} has no properties; one is asked for")
 
-    def _check_case(self, step: Property, known: dict[str, Type]) -> None:
+    def _check_case(self, step: Property, known: dict[str, ValueType]) -> None:
         lowered = step.name.lower()
         other = None if step.name in known else next((name for name in known if name.lower() == lowered), None)
         if other is not None:
             what = f"there is no property {step.name}, but {other}: upper and lower case differ. It stands"
             raise self._context.refuse(step.end - 1, what)
 
-    def _element(self, step: Subscript, kind: Type, scope: Scope) -> Type:
+    def _element(self, step: Subscript, kind: ValueType, scope: Scope) -> ValueType:
         index_type = self.type_of(step.index, scope)
         if kind.kind in {"map", "node", "relation"}:
             return self._keyed(step, kind)
@@ -403,7 +403,7 @@ class Typer:
             self._count_from_one(step.index, is_last=False)
         return kind.element.nullable()
 
-    def _keyed(self, step: Subscript, kind: Type) -> Type:
+    def _keyed(self, step: Subscript, kind: ValueType) -> ValueType:
         key = ungroup(step.index)
         value = key.value if isinstance(key, Literal) else None
         if not isinstance(value, str) or not value.isidentifier():
@@ -413,16 +413,16 @@ class Typer:
         self._context.edits.replace(step.start, step.end, f".`{value}`")
         return self._property(Property(start=step.start, end=step.end, name=value), kind)
 
-    def _check_list(self, index: int, kind: Type) -> None:
+    def _check_list(self, index: int, kind: ValueType) -> None:
         if kind.kind not in {"list", "engine", "null"}:
             what = f"[…] takes a part of a list, and stands behind {kind.name}; for texts there is substring. It stands"
             raise self._context.refuse(index, what)
 
-    def _check_index(self, index: int, kind: Type) -> None:
+    def _check_index(self, index: int, kind: ValueType) -> None:
         if kind.kind not in {"integer", "engine", "null"}:
             raise self._context.refuse(index, f"a list is counted in whole numbers, and this is {kind.name}; it stands")
 
-    def _slice(self, step: Slice, kind: Type, scope: Scope) -> Type:
+    def _slice(self, step: Slice, kind: ValueType, scope: Scope) -> ValueType:
         for bound in (step.first, step.last):
             if bound is not None:
                 self._check_index(bound.start, self.type_of(bound, scope))
@@ -467,7 +467,7 @@ class PatternReader(ABC):
         """Analyse a pattern in the place of an expression."""
 
     @abstractmethod
-    def read_count(self, call: Call, test: PatternTest, scope: Scope) -> None:
+    def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
         """Analyse the pattern whose size is asked for, and have it counted."""
 
     @abstractmethod
@@ -477,6 +477,6 @@ class PatternReader(ABC):
 
 def _is_comprehension(item: Expression) -> bool:
     """Tell whether ``[item]`` is what openCypher reads as ``[x IN list]``."""
-    if not isinstance(item, Operation) or item.operators[0][0] != "IN":
+    if not isinstance(item, OperatorChain) or item.operators[0][0] != "IN":
         return False
     return isinstance(item.operands[0], Variable)

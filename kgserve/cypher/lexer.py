@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.platform.errors import FieldError, Forbidden, InvalidInput
+from kgserve.errors import FieldError, Forbidden, InvalidInput
 
 FIRST = frozenset({"MATCH", "OPTIONAL", "UNWIND", "WITH", "RETURN", "CALL"})
 """What a reading statement may begin with."""

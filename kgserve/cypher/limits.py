@@ -42,7 +42,7 @@ MAX_ROWS = 1_000_000_000
 _TYPE = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?:\[\])*")
 
 
-class Calls:
+class CallChecker:
     """Checks every call of a statement, with the values of its parameters."""
 
     def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:

@@ -11,20 +11,20 @@ from itertools import combinations
 
 import msgspec
 
-from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS, Binding, Context, Scope, ungroup
+from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS, AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.expressions import AND
 from kgserve.cypher.inference import PatternReader, Typer
 from kgserve.cypher.lexer import KEYWORDS
 from kgserve.cypher.operators import OperatorRules, comparable
 from kgserve.cypher.syntax import (
-    Access,
-    Call,
+    AccessExpression,
     Expression,
+    FunctionCall,
     Literal,
     MapLiteral,
-    Match,
+    MatchClause,
     NodePattern,
-    Operation,
+    OperatorChain,
     Path,
     PatternTest,
     Property,
@@ -34,7 +34,7 @@ from kgserve.cypher.syntax import (
     Variable,
     iterate_spans,
 )
-from kgserve.cypher.types import EDGE_COLUMNS, ELSEWHERE_COLUMNS, NODE_COLUMNS, Type
+from kgserve.cypher.types import EDGE_COLUMNS, ELSEWHERE_COLUMNS, NODE_COLUMNS, ValueType
 
 _RELATIONS = frozenset({"RELATES_TO", "LINKS_TO"})
 _UNKNOWN = "?"
@@ -52,7 +52,7 @@ class _Followed(msgspec.Struct):
 class PatternAnalysis(PatternReader):
     """Reads patterns, and binds their variables in a scope."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: AnalysisContext) -> None:
         self._context = context
         self.typer = Typer(context, self)
         self._known = frozenset[str]()
@@ -62,7 +62,7 @@ class PatternAnalysis(PatternReader):
         """Note the variables that are bound before a MATCH."""
         self._known = frozenset(scope.bindings)
 
-    def read_match(self, match: Match, scope: Scope, *, counts_rows: bool = True) -> None:
+    def read_match(self, match: MatchClause, scope: Scope, *, counts_rows: bool = True) -> None:
         """Read MATCH with its WHERE; ``counts_rows`` unless only existence matters."""
         self._counts_rows = counts_rows
         followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
@@ -76,7 +76,7 @@ class PatternAnalysis(PatternReader):
             self._bind_path(path, scope, followed, is_optional=match.is_optional)
         self._where(match, conditions, scope)
 
-    def _where(self, match: Match, conditions: list[str], scope: Scope) -> None:
+    def _where(self, match: MatchClause, conditions: list[str], scope: Scope) -> None:
         if match.where is not None:
             self._in_pattern(match.where, scope)
             if conditions:
@@ -94,7 +94,7 @@ class PatternAnalysis(PatternReader):
             for relation in path.relations:
                 self._created(relation, word, scope)
             if path.name:
-                scope.bindings[path.name] = Binding(Type("path"))
+                scope.bindings[path.name] = Binding(ValueType("path"))
 
     def read_test(self, test: PatternTest, scope: Scope) -> None:
         """Read a pattern in the place of a condition."""
@@ -104,7 +104,7 @@ class PatternAnalysis(PatternReader):
         if conditions := list(self._conditions(followed, inner)):
             self._context.edits.around(test.start, test.end, "EXISTS { MATCH ", f" WHERE {' AND '.join(conditions)} }}")
 
-    def read_count(self, call: Call, test: PatternTest, scope: Scope) -> None:
+    def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
         """Have ``size((a)--())`` counted."""
         self._check_known(test.path, scope)
         inner = scope.copy()
@@ -186,7 +186,7 @@ class PatternAnalysis(PatternReader):
         bound = scope.bindings.get(node.name)
         if bound is None:
             self._check_case(node.name, node.start, scope)
-            scope.bindings[node.name] = Binding(Type("node", is_nullable=is_optional))
+            scope.bindings[node.name] = Binding(ValueType("node", is_nullable=is_optional))
         elif bound.type.kind not in {"node", "engine", "any"}:
             raise self._context.refuse(node.start, f"{node.name} is {bound.type.name} already, and no node; it stands")
 
@@ -235,7 +235,7 @@ class PatternAnalysis(PatternReader):
             self._context.assumptions.add(FEW_RELATIONS)
         if length.where is not None:
             inner = scope.copy()
-            kinds = (Type("relation"), Type("node"))
+            kinds = (ValueType("relation"), ValueType("node"))
             inner.bindings |= {name: Binding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
             self._in_pattern(length.where, inner)
 
@@ -271,14 +271,14 @@ class PatternAnalysis(PatternReader):
                 self._context.edits.behind(dash, f"[{followed.name}]")
         return f"`{followed.name}`"
 
-    def _bind_relation(self, followed: _Followed, scope: Scope, match: Match) -> None:
+    def _bind_relation(self, followed: _Followed, scope: Scope, match: MatchClause) -> None:
         name = followed.pattern.name
         if name and name not in scope.bindings:
             is_long = followed.pattern.length is not None
             anchor = self._anchor(match.paths, scope) if is_long and match.is_optional else ""
             kind = "relations" if is_long else "relation"
             scope.bindings[name] = Binding(
-                Type(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction), anchor
+                ValueType(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction), anchor
             )
 
     def _anchor(self, paths: tuple[Path, ...], scope: Scope) -> str:
@@ -300,12 +300,12 @@ class PatternAnalysis(PatternReader):
             fixed = (each for each in followed if each.pattern in path.relations and each.pattern.length is None)
             first = next(fixed, None)
             anchor = self._named(first).strip("`") if first else self._anchor((path,), scope)
-        scope.bindings[path.name] = Binding(Type("path", is_nullable=is_optional), anchor)
+        scope.bindings[path.name] = Binding(ValueType("path", is_nullable=is_optional), anchor)
 
-    def _note_loops(self, match: Match | PatternTest) -> None:
+    def _note_loops(self, match: MatchClause | PatternTest) -> None:
         """The engines follow a relationship from a node to itself twice where no direction is given."""
-        paths = match.paths if isinstance(match, Match) else (match.path,)
-        where = match.where if isinstance(match, Match) else None
+        paths = match.paths if isinstance(match, MatchClause) else (match.path,)
+        where = match.where if isinstance(match, MatchClause) else None
         for path in paths:
             for number, relation in enumerate(path.relations):
                 is_shortest = relation.length is not None and "SHORTEST" in relation.length.mode
@@ -327,9 +327,9 @@ class PatternAnalysis(PatternReader):
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is bound already; it stands")
-            scope.bindings[relation.name] = Binding(Type("relation"))
+            scope.bindings[relation.name] = Binding(ValueType("relation"))
 
-    def _compared(self, properties: MapLiteral | None, columns: dict[str, Type], scope: Scope) -> None:
+    def _compared(self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope) -> None:
         """Check the properties of a pattern that is matched: each is a comparison."""
         rules: OperatorRules = self.typer.operators
         for key, name, value in () if properties is None else properties.entries:
@@ -343,7 +343,7 @@ class PatternAnalysis(PatternReader):
                 what = f"{name} is a whole number, and the engine would round this one; compare it in WHERE. It stands"
                 raise self._context.refuse(key, what)
 
-    def _column(self, key: int, name: str, columns: dict[str, Type]) -> Type | None:
+    def _column(self, key: int, name: str, columns: dict[str, ValueType]) -> ValueType | None:
         lowered = name.lower()
         other = None if name in columns else next((each for each in columns if each.lower() == lowered), None)
         if other is not None:
@@ -351,12 +351,12 @@ class PatternAnalysis(PatternReader):
             raise self._context.refuse(key, what)
         return columns.get(name)
 
-    def _assigned(self, properties: MapLiteral | None, columns: dict[str, Type], scope: Scope) -> None:
+    def _assigned(self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope) -> None:
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
             self.check_assignment(key, name, column, self.typer.type_of(value, scope))
 
-    def check_assignment(self, index: int, name: str, column: Type | None, kind: Type) -> None:
+    def check_assignment(self, index: int, name: str, column: ValueType | None, kind: ValueType) -> None:
         """Raise InvalidInput for a value that the engine would cast to what the property is."""
         if column is None or kind.kind in {"null", "engine"}:
             return
@@ -370,7 +370,7 @@ class PatternAnalysis(PatternReader):
             raise self._context.refuse(index, what)
 
 
-def check_condition(context: Context, condition: Expression, kind: Type) -> None:
+def check_condition(context: AnalysisContext, condition: Expression, kind: ValueType) -> None:
     """Raise InvalidInput for a condition that is surely no boolean."""
     if kind.kind not in {"boolean", "null", "engine", "any"}:
         raise context.refuse(condition.start, f"WHERE needs a boolean, and gets {kind.name}; it stands")
@@ -411,9 +411,9 @@ def _excludes(where: Expression | None, ends: set[str]) -> bool:
     if where is None:
         return False
     inner = ungroup(where)
-    if isinstance(inner, Operation) and inner.level == AND:
+    if isinstance(inner, OperatorChain) and inner.level == AND:
         return any(_excludes(part, ends) for part in inner.operands if part is not None)
-    if not isinstance(inner, Operation) or inner.operators[0][0] not in {"<>", "!="}:
+    if not isinstance(inner, OperatorChain) or inner.operators[0][0] not in {"<>", "!="}:
         return False
     return {_identified(part) for part in inner.operands} == ends
 
@@ -421,9 +421,9 @@ def _excludes(where: Expression | None, ends: set[str]) -> bool:
 def _identified(expression: Expression | None) -> str:
     inner = None if expression is None else ungroup(expression)
     match inner:
-        case Call(name="id", arguments=(Variable(name=name),)):
+        case FunctionCall(name="id", arguments=(Variable(name=name),)):
             return name
-        case Access(subject=Variable(name=name), steps=(Property(name="id"),)):
+        case AccessExpression(subject=Variable(name=name), steps=(Property(name="id"),)):
             return name
         case _:
             return ""

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import msgspec
 
-from kgserve.cypher.context import Context, ungroup
+from kgserve.cypher.context import AnalysisContext, ungroup
 from kgserve.cypher.expressions import BITS_OR, POWER, SHIFT
 from kgserve.cypher.syntax import (
-    Access,
+    AccessExpression,
     Expression,
     Group,
     ListLiteral,
     Literal,
     Negation,
-    Operation,
+    OperatorChain,
     Parameter,
     Variable,
 )
-from kgserve.cypher.types import ANY, BOOLEAN, NUMBERS, Type, join
+from kgserve.cypher.types import ANY, BOOLEAN, NUMBERS, ValueType, join
 
 _MOMENTS = frozenset({"date", "time"})
 _SORTED = NUMBERS | _MOMENTS | {"text", "boolean", "duration", "uuid", "json", "list"}
@@ -30,7 +30,7 @@ _LENIENT = frozenset({"engine", "null", "id"})
 _TEXTUAL = frozenset({"text", "json"})
 
 
-def comparable(left: Type, right: Type) -> bool:
+def comparable(left: ValueType, right: ValueType) -> bool:
     """Tell whether the engine compares values of these types without a cast that changes the answer."""
     if left.kind in _LENIENT or right.kind in _LENIENT:
         return True
@@ -44,7 +44,7 @@ def comparable(left: Type, right: Type) -> bool:
     return left.kind == right.kind or any(together)
 
 
-def are_alike(left: Type, right: Type) -> bool:
+def are_alike(left: ValueType, right: ValueType) -> bool:
     """Tell whether values of these types can be in one list and stay as they are."""
     if "any" in {left.kind, right.kind} or left.kind in _LENIENT or right.kind in _LENIENT:
         return True
@@ -57,7 +57,7 @@ def are_alike(left: Type, right: Type) -> bool:
     return comparable(left, right) and {left.kind, right.kind} != {"integer", "float"}
 
 
-def has_null_parts(kind: Type) -> bool:
+def has_null_parts(kind: ValueType) -> bool:
     """Tell whether a list or a map may hold nulls."""
     parts = ([] if kind.of is None else [kind.of]) + [part for _, part in kind.fields]
     return any((part.is_nullable and part.kind != "engine") or has_null_parts(part) for part in parts)
@@ -66,12 +66,18 @@ def has_null_parts(kind: Type) -> bool:
 class OperatorRules:
     """Checks one operator after the other. ``index`` is always the operator's token."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: AnalysisContext) -> None:
         self._context = context
 
     def compare(
-        self, operator: str, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type
-    ) -> Type:
+        self,
+        operator: str,
+        index: int,
+        left: Expression,
+        left_type: ValueType,
+        right: Expression,
+        right_type: ValueType,
+    ) -> ValueType:
         """Check ``=``, ``<>`` and the orderings."""
         self.check_comparable(operator, index, left_type, right_type)
         if operator in {"<", ">", "<=", ">="}:
@@ -81,14 +87,14 @@ class OperatorRules:
         self._keep_whole(right, right_type, left_type)
         if operator == "=" and self._context.in_pattern and is_stored(left):
             self.keep_from_joining(left_type, right, right_type)
-        return Type("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+        return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
-    def keep_from_joining(self, left: Type, right: Expression, right_type: Type) -> None:
+    def keep_from_joining(self, left: ValueType, right: Expression, right_type: ValueType) -> None:
         """Kùzu loses rows where it joins by values of which some are null: have it compare them one by one."""
         if (left.is_nullable or right_type.is_nullable) and is_stored(right):
             self._context.edits.around(right.start, right.end, "coalesce(", ")")
 
-    def check_comparable(self, operator: str, index: int, left: Type, right: Type) -> None:
+    def check_comparable(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         """Raise InvalidInput for types that are compared through a cast, and for nulls within lists and maps."""
         if not comparable(left, right):
             raise self._context.refuse(index, self._incomparable(operator, left, right))
@@ -99,7 +105,7 @@ class OperatorRules:
             what = f"{operator} compares a decimal number with a whole one that is too large for that; it stands"
             raise self._context.refuse(index, what)
 
-    def _incomparable(self, operator: str, left: Type, right: Type) -> str:
+    def _incomparable(self, operator: str, left: ValueType, right: ValueType) -> str:
         if "any" in {left.kind, right.kind}:
             return (
                 f"{operator} needs to know what it compares, and the type of one side is not certain; write CAST(… AS"
@@ -111,12 +117,12 @@ class OperatorRules:
             f" to_int64(…) or timestamp(…). It stands"
         )
 
-    def _check_sorted(self, operator: str, index: int, left: Type, right: Type) -> None:
+    def _check_sorted(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         for each in (left, right):
             if each.kind not in _SORTED | _LENIENT:
                 raise self._context.refuse(index, f"{operator} has no order for {each.name}; it stands")
 
-    def _check_nan(self, left: Expression, left_type: Type, right: Expression, right_type: Type) -> None:
+    def _check_nan(self, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType) -> None:
         """The engines take NaN for less than any number; with openCypher nothing is less or greater."""
         suspects = [each for each, kind in ((left, left_type), (right, right_type)) if kind.may_be_nan]
         texts = [self._context.text(each) for each in suspects]
@@ -124,7 +130,7 @@ class OperatorRules:
             tests = "".join(f" AND ({text}) = ({text})" for text in texts)
             self._context.edits.around(left.start, right.end, "(", f"{tests})")
 
-    def _keep_whole(self, side: Expression, kind: Type, other: Type) -> None:
+    def _keep_whole(self, side: Expression, kind: ValueType, other: ValueType) -> None:
         """Kùzu looks up a decimal number in the statistics of a column of whole ones, and finds that nothing fits."""
         if (
             self._context.in_pattern
@@ -135,23 +141,25 @@ class OperatorRules:
             self._context.edits.around(side.start, side.end, "(", " + 0)")
 
     def contains(
-        self, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type, word: str
-    ) -> Type:
+        self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType, word: str
+    ) -> ValueType:
         """Check STARTS WITH, ENDS WITH and CONTAINS, which holds for an empty text, too."""
         self._check_texts(word, index, left_type, right_type)
         if word == "CONTAINS" and not right_type.is_filled and right_type.kind == "text":
             found, wanted = self._context.text(left), self._context.text(right)
             closing = f" OR (({wanted}) = '' AND ({found}) IS NOT NULL))"
             self._context.edits.around(left.start, right.end, "(", closing)
-        return Type("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+        return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
-    def _check_texts(self, word: str, index: int, left: Type, right: Type) -> None:
+    def _check_texts(self, word: str, index: int, left: ValueType, right: ValueType) -> None:
         for each in (left, right):
             if each.kind not in _TEXTUAL | _LENIENT:
                 what = f"{word} is for texts, and one side is {each.name}; write string(…) around it. It stands"
                 raise self._context.refuse(index, what)
 
-    def is_in(self, index: int, left: Expression, left_type: Type, right: Expression, right_type: Type) -> Type:
+    def is_in(
+        self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType
+    ) -> ValueType:
         """Check IN: a null in the list, or before an empty one, is answered wrongly."""
         if right_type.kind in _LENIENT:
             return BOOLEAN.nullable()
@@ -167,7 +175,7 @@ class OperatorRules:
             self._context.edits.replace(left.start, right.end, "false")
         return BOOLEAN.nullable() if left_type.is_nullable or right_type.is_nullable else BOOLEAN
 
-    def _check_member(self, index: int, left: Type, element: Type) -> None:
+    def _check_member(self, index: int, left: ValueType, element: ValueType) -> None:
         self.check_comparable("IN", index, left, element)
         if element.is_nullable and element.kind != "engine":
             what = "IN answers false where the list has a null and not the value; take the nulls out. It stands"
@@ -179,22 +187,24 @@ class OperatorRules:
             return bool(inner.items)
         return isinstance(inner, Parameter) and bool(self._context.parameters.get(inner.name))
 
-    def bind_tighter(self, operation: Operation) -> None:
+    def bind_tighter(self, operation: OperatorChain) -> None:
         """Put parentheses where the engine's grammar would group an operand in another way."""
         for number, operand in enumerate(operation.operands):
             if operand is None:
                 continue
             is_list = number > 0 and operation.operators[number - 1][0] == "IN" and operand.end - operand.start > 1
-            if isinstance(operand, Operation | Negation) or (is_list and not isinstance(operand, ListLiteral | Group)):
+            if isinstance(operand, OperatorChain | Negation) or (
+                is_list and not isinstance(operand, ListLiteral | Group)
+            ):
                 self._context.edits.around(operand.start, operand.end, "(", ")")
 
     def arithmetic(
-        self, operator: str, index: int, level: int, left: Type, right: Type, divisor: Expression | None
-    ) -> Type:
+        self, operator: str, index: int, level: int, left: ValueType, right: ValueType, divisor: Expression | None
+    ) -> ValueType:
         """Return the type of a sum, product, power or bit operation."""
         is_nullable = left.is_nullable or right.is_nullable
         if BITS_OR <= level <= SHIFT:
-            return Type("integer", is_nullable=is_nullable)
+            return ValueType("integer", is_nullable=is_nullable)
         if left.kind in NUMBERS and right.kind in NUMBERS:
             found = self._number(operator, level, left, right, is_nullable=is_nullable)
             if operator in {"/", "%"} and _is_other_than_zero(divisor) and found.kind == "float":
@@ -202,31 +212,31 @@ class OperatorRules:
                 return msgspec.structs.replace(found, may_be_nan=may_be_nan)
             return found
         if operator == "+" and {left.kind, right.kind} == {"text", "null"}:
-            return Type("text", is_nullable=True)
+            return ValueType("text", is_nullable=True)
         if {left.kind, right.kind} & {"any", "engine", "null"}:
             self._check_sum_of_texts(operator, index, left, right)
-            return Type("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY
+            return ValueType("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY
         return self._sum(operator, index, left, right, is_nullable=is_nullable)
 
-    def _number(self, operator: str, level: int, left: Type, right: Type, *, is_nullable: bool) -> Type:
+    def _number(self, operator: str, level: int, left: ValueType, right: ValueType, *, is_nullable: bool) -> ValueType:
         kinds = {left.kind, right.kind}
         if kinds == {"integer"} and level != POWER:
-            return Type("integer", is_nullable=is_nullable)
+            return ValueType("integer", is_nullable=is_nullable)
         if kinds in ({"decimal"}, {"decimal", "integer"}):
-            return Type("decimal", is_nullable=is_nullable)
+            return ValueType("decimal", is_nullable=is_nullable)
         may_be_large = any(each.may_be_large and each.kind == "float" for each in (left, right))
         may_be_nan = left.may_be_nan or right.may_be_nan or operator in {"/", "%", "^"} or may_be_large
-        return Type("float", is_nullable=is_nullable, may_be_nan=may_be_nan, may_be_large=operator != "%")
+        return ValueType("float", is_nullable=is_nullable, may_be_nan=may_be_nan, may_be_large=operator != "%")
 
-    def _check_sum_of_texts(self, operator: str, index: int, left: Type, right: Type) -> None:
+    def _check_sum_of_texts(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         if operator == "+" and "text" in {left.kind, right.kind} and "any" in {left.kind, right.kind}:
             what = "+ joins texts, and the type of one side is not certain; write string(…) around it. It stands"
             raise self._context.refuse(index, what)
 
-    def _sum(self, operator: str, index: int, left: Type, right: Type, *, is_nullable: bool) -> Type:
+    def _sum(self, operator: str, index: int, left: ValueType, right: ValueType, *, is_nullable: bool) -> ValueType:
         kinds = {left.kind, right.kind}
         if operator == "+" and kinds <= _TEXTUAL:
-            return Type("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
+            return ValueType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
         if operator == "+" and left.kind == right.kind == "list":
             return join(left, right)
         if operator == "+" and "text" in kinds and kinds & (NUMBERS | {"boolean"}):
@@ -235,15 +245,19 @@ class OperatorRules:
         if kinds & _MOMENTS and kinds <= _MOMENTS | {"duration", "integer"}:
             return self._moment(operator, left, right)
         if "duration" in kinds and kinds <= {"duration", "integer"}:
-            return Type("duration", is_nullable=is_nullable)
-        return Type("engine", is_nullable=True)
+            return ValueType("duration", is_nullable=is_nullable)
+        return ValueType("engine", is_nullable=True)
 
-    def _moment(self, operator: str, left: Type, right: Type) -> Type:
+    def _moment(self, operator: str, left: ValueType, right: ValueType) -> ValueType:
         if operator == "-" and {left.kind, right.kind} <= _MOMENTS:
-            return Type("engine", is_nullable=True)
-        return Type("engine", is_nullable=True) if "date" in {left.kind, right.kind} else Type("time", is_nullable=True)
+            return ValueType("engine", is_nullable=True)
+        return (
+            ValueType("engine", is_nullable=True)
+            if "date" in {left.kind, right.kind}
+            else ValueType("time", is_nullable=True)
+        )
 
-    def keep_nulls(self, operation: Operation, types: list[Type]) -> None:
+    def keep_nulls(self, operation: OperatorChain, types: list[ValueType]) -> None:
         """A text joined with null is null; the engine gives the text."""
         parts = zip(operation.operands, types, strict=True)
         nullable = [part for part, kind in parts if part is not None and kind.is_nullable and not _is_null(part)]
@@ -252,7 +266,7 @@ class OperatorRules:
             opening = f"(CASE WHEN {tests} THEN CAST(NULL AS STRING) ELSE "
             self._context.edits.around(operation.start, operation.end, opening, " END)")
 
-    def truth(self, word: str, index: int, kind: Type) -> None:
+    def truth(self, word: str, index: int, kind: ValueType) -> None:
         """Check an operand of AND, OR, XOR and NOT; the engine refuses all but booleans."""
         if kind.kind == "any":
             raise self._context.refuse(
@@ -263,7 +277,7 @@ class OperatorRules:
 def is_stored(expression: Expression) -> bool:
     """Tell whether an expression is a variable or a property of one, by which Kùzu may join."""
     inner = ungroup(expression)
-    return isinstance(inner, Variable | Access)
+    return isinstance(inner, Variable | AccessExpression)
 
 
 def _is_other_than_zero(expression: Expression | None) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kgserve.cypher.expressions import ExpressionParser
 from kgserve.cypher.lexer import Outline
 from kgserve.cypher.syntax import (
-    Assignment,
     Clause,
     Creation,
     Deletion,
@@ -13,13 +12,14 @@ from kgserve.cypher.syntax import (
     Item,
     Length,
     MapLiteral,
-    Match,
+    MatchClause,
     NodePattern,
     Path,
     Procedure,
     Projection,
-    Query,
+    QueryStatement,
     RelationPattern,
+    SetItem,
     Setting,
     Unwind,
 )
@@ -27,7 +27,7 @@ from kgserve.cypher.syntax import (
 _MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
-def parse(outline: Outline) -> Query:
+def parse(outline: Outline) -> QueryStatement:
     """Return the tree of a statement. Raises InvalidInput, with line and column, for what is no Cypher."""
     return _Parser(outline).query()
 
@@ -35,7 +35,7 @@ def parse(outline: Outline) -> Query:
 class _Parser(ExpressionParser):
     """Reads clauses. No rule here recurses except through brackets."""
 
-    def query(self) -> Query:
+    def query(self) -> QueryStatement:
         """Read the whole statement."""
         if self.accept("EXPLAIN"):
             self.accept("LOGICAL")
@@ -45,7 +45,7 @@ class _Parser(ExpressionParser):
             parts.append(self._part())
         if self.at < len(self.outline):
             raise self.fail()
-        return Query(start=0, end=self.at, parts=tuple(parts))
+        return QueryStatement(start=0, end=self.at, parts=tuple(parts))
 
     def _part(self) -> tuple[Clause, ...]:
         clauses: list[Clause] = []
@@ -74,14 +74,14 @@ class _Parser(ExpressionParser):
             case _:
                 raise self.fail()
 
-    def match(self) -> Match:
+    def match(self) -> MatchClause:
         """Read MATCH with its WHERE."""
         start, is_optional = self.at, self.accept("OPTIONAL")
         self.expect("MATCH")
         paths = self._paths()
         pattern_end = self.at
         where = self.expression() if self.accept("WHERE") else None
-        return Match(
+        return MatchClause(
             start=start,
             end=self.at,
             is_optional=is_optional,
@@ -296,11 +296,11 @@ class _Parser(ExpressionParser):
             items.append(self._assignment())
         return Setting(start=start, end=self.at, items=tuple(items))
 
-    def _assignment(self) -> Assignment:
+    def _assignment(self) -> SetItem:
         start, target = self.at, self.access()
         self.expect("=")
         value = self.expression()
-        return Assignment(start=start, end=self.at, target=target, value=value)
+        return SetItem(start=start, end=self.at, target=target, value=value)
 
     def _deletion(self) -> Deletion:
         start = self.at

@@ -67,7 +67,7 @@ class LabelTest(Span, frozen=True, kw_only=True):
 Step: TypeAlias = Property | Subscript | Slice | LabelTest
 
 
-class Access(Span, frozen=True, kw_only=True):
+class AccessExpression(Span, frozen=True, kw_only=True):
     """An expression followed by properties, elements and slices of it."""
 
     subject: Expression
@@ -86,7 +86,7 @@ class MapLiteral(Span, frozen=True, kw_only=True):
     entries: tuple[tuple[int, str, Expression], ...]
 
 
-class Call(Span, frozen=True, kw_only=True):
+class FunctionCall(Span, frozen=True, kw_only=True):
     """A function and its arguments; ``name`` in lower case. ``count(*)`` has ``is_star``."""
 
     name: str
@@ -117,7 +117,7 @@ class Negation(Span, frozen=True, kw_only=True):
     operand: Expression
 
 
-class Operation(Span, frozen=True, kw_only=True):
+class OperatorChain(Span, frozen=True, kw_only=True):
     """Operands joined by operators of one level, from left to right. ``IS NULL`` has no right operand.
 
     Each operator is its words in upper case and the index of its first token.
@@ -152,21 +152,21 @@ class Subquery(Span, frozen=True, kw_only=True):
     """``EXISTS { MATCH … }`` or ``COUNT { MATCH … }``."""
 
     word: str
-    matches: tuple[Match, ...]
+    matches: tuple[MatchClause, ...]
 
 
 Expression: TypeAlias = (
     Literal
     | Parameter
     | Variable
-    | Access
+    | AccessExpression
     | ListLiteral
     | MapLiteral
-    | Call
+    | FunctionCall
     | Cast
     | Lambda
     | Negation
-    | Operation
+    | OperatorChain
     | Case
     | Group
     | PatternTest
@@ -214,7 +214,7 @@ class Path(Span, frozen=True, kw_only=True):
     relations: tuple[RelationPattern, ...]
 
 
-class Match(Span, frozen=True, kw_only=True):
+class MatchClause(Span, frozen=True, kw_only=True):
     """``MATCH`` or ``OPTIONAL MATCH``; the pattern ends before the token ``pattern_end``."""
 
     is_optional: bool
@@ -267,7 +267,7 @@ class Creation(Span, frozen=True, kw_only=True):
     paths: tuple[Path, ...]
 
 
-class Assignment(Span, frozen=True, kw_only=True):
+class SetItem(Span, frozen=True, kw_only=True):
     """``SET target = value``."""
 
     target: Expression
@@ -277,7 +277,7 @@ class Assignment(Span, frozen=True, kw_only=True):
 class Setting(Span, frozen=True, kw_only=True):
     """``SET``, also as a part of MERGE."""
 
-    items: tuple[Assignment, ...]
+    items: tuple[SetItem, ...]
 
 
 class Deletion(Span, frozen=True, kw_only=True):
@@ -286,10 +286,10 @@ class Deletion(Span, frozen=True, kw_only=True):
     items: tuple[Expression, ...]
 
 
-Clause: TypeAlias = Match | Unwind | Projection | Procedure | Creation | Setting | Deletion
+Clause: TypeAlias = MatchClause | Unwind | Projection | Procedure | Creation | Setting | Deletion
 
 
-class Query(Span, frozen=True, kw_only=True):
+class QueryStatement(Span, frozen=True, kw_only=True):
     """A whole statement: the clauses of each part that UNION joins."""
 
     parts: tuple[tuple[Clause, ...], ...]

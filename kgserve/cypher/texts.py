@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from kgserve.cypher.context import Context, ungroup
-from kgserve.cypher.syntax import Call, Expression, Literal, Parameter
-from kgserve.cypher.types import Type
+from kgserve.cypher.context import AnalysisContext, ungroup
+from kgserve.cypher.syntax import Expression, FunctionCall, Literal, Parameter
+from kgserve.cypher.types import ValueType
 
 _SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
 """All white space of Unicode, as the engine's literals write RE2's syntax."""
@@ -39,10 +39,10 @@ _LONGEST = 2_000_000
 class TextRules:
     """Rewrites one call after the other, whose first argument is a text."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: AnalysisContext) -> None:
         self._context = context
 
-    def rewrite(self, call: Call, kinds: list[Type]) -> None:
+    def rewrite(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         """Have a function of texts answered as openCypher has it."""
         match call.name:
             case "size":
@@ -77,14 +77,14 @@ class TextRules:
             self._context.depends_on_values |= isinstance(value, str)
         return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
 
-    def _trim(self, call: Call) -> None:
+    def _trim(self, call: FunctionCall) -> None:
         """The engine takes off ASCII white space alone."""
         ends = {"trim": (f"^{_SPACE}|{_SPACE}$", ", 'g'"), "ltrim": (f"^{_SPACE}", ""), "rtrim": (f"{_SPACE}$", "")}
         expression, option = ends[call.name]
         self._context.edits.replace(call.start, call.start + 1, "regexp_replace")
         self._context.edits.behind(call.end - 2, f", '{expression}', ''{option}")
 
-    def _map_case(self, call: Call, letter: str, several: str, unknown: str) -> None:
+    def _map_case(self, call: FunctionCall, letter: str, several: str, unknown: str) -> None:
         """Write the letters that become several, and fail on those that the engine does not know."""
         text, replacement = call.arguments[0], f"'{several}'"
         if not self._is_plain(text):
@@ -97,12 +97,12 @@ class TextRules:
         written = self._context.text(text)
         return f"CAST(CASE WHEN regexp_matches({written}, '{unknown}') THEN '{what}' ELSE '0' END AS INT64)"
 
-    def _join(self, call: Call) -> None:
+    def _join(self, call: FunctionCall) -> None:
         """Have the list of code points that a call returns made a text."""
         self._context.edits.replace(call.start, call.start + 1, "list_to_string('', ")
         self._context.edits.replace(call.start + 1, call.start + 2, "")
 
-    def _cut_end(self, call: Call) -> None:
+    def _cut_end(self, call: FunctionCall) -> None:
         """Cut by letters, which are no fewer code points than are wanted, and then by code points."""
         text, count = call.arguments
         if self._is_plain(text):
@@ -113,7 +113,7 @@ class TextRules:
         self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
         self._context.edits.behind(call.end - 1, f", {_POINTS}){part})")
 
-    def _cut_middle(self, call: Call, kinds: list[Type]) -> None:
+    def _cut_middle(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         text, start, *lengths = call.arguments
         edits, first = self._context.edits, self._number(start)
         following = str(int(first) + 1) if first.isdecimal() else f"({first} + 1)"
@@ -142,7 +142,7 @@ class TextRules:
             return str(inner.value)
         return f"({self._context.text(expression)})"
 
-    def _pad(self, call: Call) -> None:
+    def _pad(self, call: FunctionCall) -> None:
         """The engine counts letters: fail where these are not code points."""
         text, count, filler = call.arguments
         failing = [

@@ -1,6 +1,6 @@
 """Static types of Cypher values: what the engine will take an expression for, known before it runs.
 
-`Type` says what a value is, whether it may be null, and of what its parts are. `ANY` is a value whose type is not
+`ValueType` says what a value is, whether it may be null, and of what its parts are. `ANY` is a value whose type is not
 known here; operations that the engine would answer wrongly for some types refuse it.
 """
 
@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.syntax import Literal
-from kgserve.storage.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field
-from kgserve.storage.model.fields import Type as FieldType
+from kgserve.storage.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field, FieldType
 
 MAX_EXACT_FLOAT = 1 << 53
 """Up to here each whole number is a decimal number, too."""
@@ -48,7 +47,7 @@ NAMES = {
 NUMBERS = frozenset({"integer", "float", "decimal"})
 
 
-class Type(msgspec.Struct, frozen=True):
+class ValueType(msgspec.Struct, frozen=True):
     """What a value is. ``of`` is the type of a list's elements, ``fields`` those of a map, by its keys.
 
     A float ``may_be_nan``; an integer ``may_be_large`` when it may be no exact decimal number. A text ``is_filled``
@@ -56,8 +55,8 @@ class Type(msgspec.Struct, frozen=True):
     """
 
     kind: str
-    of: Type | None = None
-    fields: tuple[tuple[str, Type], ...] = ()
+    of: ValueType | None = None
+    fields: tuple[tuple[str, ValueType], ...] = ()
     is_nullable: bool = False
     may_be_nan: bool = False
     may_be_large: bool = False
@@ -71,43 +70,43 @@ class Type(msgspec.Struct, frozen=True):
         return NAMES[self.kind]
 
     @property
-    def element(self) -> Type:
+    def element(self) -> ValueType:
         """The type of an element of a list."""
         if self.kind == "engine":
             return self
         return self.of or ANY
 
-    def field(self, name: str) -> Type | None:
+    def field(self, name: str) -> ValueType | None:
         """Return the type of a map's value by its key."""
         return dict(self.fields).get(name)
 
-    def nullable(self) -> Type:
+    def nullable(self) -> ValueType:
         """Return the same for a value that may be null."""
         return self if self.is_nullable else msgspec.structs.replace(self, is_nullable=True)
 
-    def derived(self) -> Type:
+    def derived(self) -> ValueType:
         """Return the same for a value that is no column any more."""
         return msgspec.structs.replace(self, is_column=False) if self.is_column else self
 
 
-ANY = Type("any", is_nullable=True, may_be_nan=True, may_be_large=True)
-NULL = Type("null", is_nullable=True)
-BOOLEAN = Type("boolean")
-INTEGER = Type("integer")
-FLOAT = Type("float")
-TEXT_TYPE = Type("text")
-TIME_TYPE = Type("time")
-NODE_TYPE = Type("node")
-RELATION_TYPE = Type("relation")
-EMPTY = Type("list", of=None)
+ANY = ValueType("any", is_nullable=True, may_be_nan=True, may_be_large=True)
+NULL = ValueType("null", is_nullable=True)
+BOOLEAN = ValueType("boolean")
+INTEGER = ValueType("integer")
+FLOAT = ValueType("float")
+TEXT_TYPE = ValueType("text")
+TIME_TYPE = ValueType("time")
+NODE_TYPE = ValueType("node")
+RELATION_TYPE = ValueType("relation")
+EMPTY = ValueType("list", of=None)
 
 
-def list_of(element: Type, *, is_nullable: bool = False) -> Type:
+def list_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
     """Return the type of lists of a type."""
-    return Type("list", of=element.derived(), is_nullable=is_nullable)
+    return ValueType("list", of=element.derived(), is_nullable=is_nullable)
 
 
-_OF_FIELDS: dict[FieldType, Type] = {
+_OF_FIELDS: dict[FieldType, ValueType] = {
     TEXT: TEXT_TYPE,
     TEXTS: list_of(TEXT_TYPE),
     WHOLE: INTEGER,
@@ -122,8 +121,8 @@ _NOT_NULL = frozenset({
 })  # fmt: skip
 
 
-def _columns(fields: tuple[Field, ...]) -> dict[str, Type]:
-    found: dict[str, Type] = {}
+def _columns(fields: tuple[Field, ...]) -> dict[str, ValueType]:
+    found: dict[str, ValueType] = {}
     for field in fields:
         found[field.name] = msgspec.structs.replace(
             _OF_FIELDS[field.type],
@@ -139,19 +138,19 @@ EDGE_COLUMNS = {name: kind for name, kind in _columns(EDGE.whole).items() if nam
 ELSEWHERE_COLUMNS = {name: msgspec.structs.replace(TEXT_TYPE, is_column=True) for name in ("store", "id")}
 
 
-def type_of_literal(literal: Literal) -> Type:
+def type_of_literal(literal: Literal) -> ValueType:
     """Return the type of what is written."""
     value = literal.value
     if literal.kind == "null":
         return NULL
     if literal.kind == "text":
-        return Type("text", is_filled=value != "")
+        return ValueType("text", is_filled=value != "")
     if literal.kind == "integer":
-        return Type("integer", may_be_large=isinstance(value, int) and abs(value) > MAX_EXACT_FLOAT)
-    return Type(literal.kind)
+        return ValueType("integer", may_be_large=isinstance(value, int) and abs(value) > MAX_EXACT_FLOAT)
+    return ValueType(literal.kind)
 
 
-def type_of_value(value: Any) -> Type:  # noqa: PLR0911 - one for each type
+def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
     """Return the type of a parameter's value, as `guard.values` has prepared it."""
     match value:
         case None:
@@ -159,24 +158,24 @@ def type_of_value(value: Any) -> Type:  # noqa: PLR0911 - one for each type
         case bool():
             return BOOLEAN
         case int():
-            return Type("integer", may_be_large=abs(value) > MAX_EXACT_FLOAT)
+            return ValueType("integer", may_be_large=abs(value) > MAX_EXACT_FLOAT)
         case float():
             return FLOAT
         case str():
-            return Type("text", is_filled=value != "")
+            return ValueType("text", is_filled=value != "")
         case list():
-            return list_of(_common(value)) if value else Type("list")
+            return list_of(_common(value)) if value else ValueType("list")
         case dict():
             return _type_of_map(value)
         case _:
             return ANY
 
 
-def _type_of_map(value: Mapping[str, Any]) -> Type:
-    return Type("map", fields=tuple((name, type_of_value(part)) for name, part in value.items()))
+def _type_of_map(value: Mapping[str, Any]) -> ValueType:
+    return ValueType("map", fields=tuple((name, type_of_value(part)) for name, part in value.items()))
 
 
-def _common(items: list[Any]) -> Type:
+def _common(items: list[Any]) -> ValueType:
     found = {type_of_value(item) for item in items}
     known = [each for each in found if each.kind != "null"]
     if not known:
@@ -187,7 +186,7 @@ def _common(items: list[Any]) -> Type:
     return joined.nullable() if len(known) < len(found) else joined
 
 
-def join(first: Type, second: Type) -> Type:
+def join(first: ValueType, second: ValueType) -> ValueType:
     """Return the type of a value that is of one of two types; `ANY` where they have nothing in common."""
     if first == second:
         return first
@@ -197,7 +196,7 @@ def join(first: Type, second: Type) -> Type:
         return ANY
     names = {name: None for name, _ in (*first.fields, *second.fields)}
     fields = tuple((name, join(first.field(name) or NULL, second.field(name) or NULL)) for name in names)
-    return Type(
+    return ValueType(
         first.kind,
         of=join_elements(first, second),
         fields=fields,
@@ -208,7 +207,7 @@ def join(first: Type, second: Type) -> Type:
     )
 
 
-def join_elements(first: Type, second: Type) -> Type | None:
+def join_elements(first: ValueType, second: ValueType) -> ValueType | None:
     """Return the type of the elements of either list; an empty list has none."""
     if first.of is None or second.of is None:
         return first.of or second.of
@@ -219,13 +218,13 @@ _DECLARED = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean":
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def has_integers(kind: Type) -> bool:
+def has_integers(kind: ValueType) -> bool:
     """Tell whether a value is a whole number, or holds any."""
     parts = [part for _, part in kind.fields] if kind.of is None else [kind.of]
     return kind.kind == "integer" or any(map(has_integers, parts))
 
 
-def declare_type(kind: Type) -> str | None:
+def declare_type(kind: ValueType) -> str | None:
     """Return the engine's name of a type; None where a part of it is not certain."""
     if kind.kind == "list":
         element = None if kind.of is None else declare_type(kind.of)

@@ -45,7 +45,7 @@ _OF_NODES = SETTABLE.keys() - {"weight"}
 _OF_EDGES = frozenset({"attributes", "created_by", "weight"})
 
 
-class Reach(msgspec.Struct, frozen=True):
+class WriteScope(msgspec.Struct, frozen=True):
     """What a statement may do: make rows, take rows away, and set the ``assigned`` of the ``names`` in it; None is any.
 
     Without ``relations`` it meets none, and changes none.
@@ -67,7 +67,7 @@ class Reach(msgspec.Struct, frozen=True):
         return self.sets and self.may_name(name) and (self.assigned is None or name in self.assigned)
 
 
-def reach(statement: Statement) -> Reach:
+def reach(statement: Statement) -> WriteScope:
     """What a statement may do. The engine sets a property only by its name, and makes rows without a version."""
     found = tokens(statement.text)
     words = {token.text.upper() for token in found if token.kind in {"word", "symbol"}}
@@ -76,7 +76,7 @@ def reach(statement: Statement) -> Reach:
     assigned = frozenset(
         name.text.strip("`").lower() for dot, name, sign in dotted if dot.text == "." and sign.text == "="
     )
-    return Reach(
+    return WriteScope(
         creates=not words.isdisjoint({"CREATE", "MERGE"}),
         deletes="DELETE" in words,
         sets="SET" in words,
@@ -86,7 +86,7 @@ def reach(statement: Statement) -> Reach:
     )
 
 
-class Condition(msgspec.Struct, frozen=True):
+class TextCondition(msgspec.Struct, frozen=True):
     """What a pattern asks of a property that is a text: a node that fails it cannot have been met."""
 
     property: str
@@ -108,7 +108,7 @@ class Footprint:
     def __init__(self, statement: Statement) -> None:
         self._outline = Outline(statement.text, tokens(statement.text))
         self._parameters = statement.parameters
-        self._conditions: dict[str, list[Condition]] = {}
+        self._conditions: dict[str, list[TextCondition]] = {}
         # Nodes that stand alone in a pattern, and the ends of each relation.
         self._lonely: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
@@ -216,7 +216,7 @@ class Footprint:
         outline = self._outline
         return outline.opener[index] == -1 and outline.word(index) in ENDS and outline.is_clause(index)
 
-    def _add(self, conditions: list[Condition], name: str, sign: str, place: int, ends: set[str]) -> None:
+    def _add(self, conditions: list[TextCondition], name: str, sign: str, place: int, ends: set[str]) -> None:
         """Take in a condition whose value is one text, alone."""
         outline = self._outline
         after = outline.symbol(place + 1) or outline.word(place + 1)
@@ -224,7 +224,7 @@ class Footprint:
             return
         value = _text_value(outline, place, self._parameters)
         if value is not None:
-            conditions.append(Condition(name, sign, value))
+            conditions.append(TextCondition(name, sign, value))
 
 
 def _text_value(outline: Outline, index: int, parameters: Mapping[str, Any]) -> str | None:
@@ -264,7 +264,7 @@ def _states(changed: Iterable[NodeRow | str], before: Callable[[str], NodeRow | 
             yield former
 
 
-class Element(msgspec.Struct, frozen=True):
+class ChangedElement(msgspec.Struct, frozen=True):
     """A node or an edge that is changed, and where the answer tells which.
 
     For a node ``told`` is its id; for an edge the ids of its ends and its relation type, or where a pattern does not
@@ -285,7 +285,7 @@ class Element(msgspec.Struct, frozen=True):
 class Assignment(msgspec.Struct, frozen=True):
     """A property of an element, and the column of the answer that has the value it is given."""
 
-    element: Element
+    element: ChangedElement
     property: str
     column: int
 
@@ -295,14 +295,14 @@ class Returned(msgspec.Struct, frozen=True):
 
     name: str
     column: int
-    element: Element | None = None
+    element: ChangedElement | None = None
 
 
 class Ending(msgspec.Struct, frozen=True):
     """What is done in the end: the ``elements`` are deleted, with all their edges if ``detach`` is said, or set."""
 
     question: Statement
-    elements: tuple[Element, ...]
+    elements: tuple[ChangedElement, ...]
     assignments: tuple[Assignment, ...] = ()
     returned: tuple[Returned, ...] = ()
     detach: bool = False
@@ -373,8 +373,8 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
 
 
 def _rendered(
-    outline: Outline, item: range, values: dict[tuple[str, str], str], elements: dict[str, Element]
-) -> tuple[str, str, Element | None] | None:
+    outline: Outline, item: range, values: dict[tuple[str, str], str], elements: dict[str, ChangedElement]
+) -> tuple[str, str, ChangedElement | None] | None:
     """Name and text of what is returned, as it is before the end; None for what cannot be told then."""
     is_named = len(item) > _ALIAS and outline.word(item[-_ALIAS]) == "AS"
     body = item[:-_ALIAS] if is_named else item
@@ -427,7 +427,7 @@ def _is_value(outline: Outline, item: range, words: set[str]) -> bool:
     return not aggregates and all(outline.word(index) not in ENDS | words for index in item)
 
 
-def _has(element: Element, property_: str) -> bool:
+def _has(element: ChangedElement, property_: str) -> bool:
     return property_ in (_OF_NODES if element.is_node else _OF_EDGES)
 
 
@@ -446,7 +446,7 @@ def _reads(outline: Outline, index: int, properties: set[str]) -> bool:
     return outline.symbol(index + 1) not in {".", "("} and not is_type
 
 
-def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Element, ...]:
+def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[ChangedElement, ...]:
     """The nodes and edges of the patterns before a token that have these names; none if one of them is something else.
 
     A name that is given to anything else as well, or to a node of another table, is none of theirs.
@@ -468,11 +468,11 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Eleme
             edges[name] = (by_ends and _ends(outline, index - 1)) or (name,)
     if any((name in nodes) == (name in edges) or name.lower() in others for name in names):
         return ()
-    found: list[Element] = []
+    found: list[ChangedElement] = []
     for name in names:
         told = edges.get(name, (f"{name}.id",))
         told = told if others.isdisjoint(each.partition(".")[0].lower() for each in told) else (name,)
-        found.append(Element(name, name in nodes, told, sum(len(each.told) for each in found)))
+        found.append(ChangedElement(name, name in nodes, told, sum(len(each.told) for each in found)))
     return tuple(found)
 
 
@@ -498,7 +498,7 @@ def _is_entity(outline: Outline, index: int) -> bool:
     return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
 
 
-def _told(elements: Iterable[Element]) -> list[str]:
+def _told(elements: Iterable[ChangedElement]) -> list[str]:
     return [told for element in elements for told in element.told]
 
 

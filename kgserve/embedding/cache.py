@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from kgserve.platform.gil import paced
 from kgserve.platform.sqlite_files import empty_log, remove_path
 

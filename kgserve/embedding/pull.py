@@ -15,7 +15,7 @@ from huggingface_hub import constants as hub
 
 from kgserve.embedding import model_files
 from kgserve.embedding.embedder import LocalEmbedder
-from kgserve.platform.errors import InvalidInput, KgserveError, Unavailable
+from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
 
 REACH_SECONDS = 5.0
@@ -24,7 +24,7 @@ USUAL_TOKENS = 512
 MOST_TOKENS = 1 << 16
 
 
-def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> model_files.Manifest:
+def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> model_files.ModelManifest:
     """Have the model ``name`` in the models folder, downloaded from the hub if it is not there.
 
     Raises InvalidInput for a model that fastembed does not know, Unavailable when the hub does not give it.
@@ -86,12 +86,12 @@ def _download(known: dict[str, Any], folder: Path) -> None:
     shutil.rmtree(cache)
 
 
-def _manifest(known: dict[str, Any], folder: Path) -> model_files.Manifest:
+def _manifest(known: dict[str, Any], folder: Path) -> model_files.ModelManifest:
     files = model_files.sums(folder)
     weights = [files[name] for name in (known["model_file"], *known["additional_files"]) if name in files]
     if not weights:
         raise Unavailable(f"{known['sources']['hf']} holds no {known['model_file']}")
-    return model_files.Manifest(
+    return model_files.ModelManifest(
         name=known["model"],
         dimensions=known["dim"],
         max_tokens=_max_tokens(folder),
@@ -116,7 +116,7 @@ def _max_tokens(folder: Path) -> int:
     return given if isinstance(given, int) and 0 < given <= MOST_TOKENS else USUAL_TOKENS
 
 
-def _try(folder: Path, manifest: model_files.Manifest) -> None:
+def _try(folder: Path, manifest: model_files.ModelManifest) -> None:
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=1)
     try:
         embedder.embed(["A sentence."])

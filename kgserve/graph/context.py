@@ -18,7 +18,7 @@ _DIGITS_A_TOKEN = 2
 _ELLIPSIS = " …"
 
 
-class Context(msgspec.Struct, frozen=True):
+class ContextText(msgspec.Struct, frozen=True):
     """The text, its size in tokens, how many of the entries are in it, and whether something did not fit."""
 
     text: str
@@ -27,7 +27,7 @@ class Context(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-class Entry(NamedTuple):
+class ContextEntry(NamedTuple):
     """A node to be told of, its edges to nodes that come before it, and its store, where several are asked."""
 
     node: Node
@@ -35,17 +35,19 @@ class Entry(NamedTuple):
     store: str = ""
 
 
-def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[Entry]:
+def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[ContextEntry]:
     """The nodes of one store, best first; each edge is with the later of its two ends."""
     places = {node.id: place for place, node in enumerate(nodes)}
     found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
     for edge in edges:
         if edge.source in places and edge.target in places:
             found[max(edge.source, edge.target, key=places.__getitem__)].append(edge)
-    return [Entry(node, found[node.id], store) for node in nodes]
+    return [ContextEntry(node, found[node.id], store) for node in nodes]
 
 
-def linked(entries: Sequence[Entry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]) -> list[Entry]:
+def linked(
+    entries: Sequence[ContextEntry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]
+) -> list[ContextEntry]:
     """The nodes of several stores, with the links between them, each given behind its ends, with the later of the two.
 
     An end is a store and an id.
@@ -76,14 +78,14 @@ def _piece_tokens(piece: str) -> int:
     return max(1, len(piece.encode()) - 1)
 
 
-def markdown(entries: Sequence[Entry], budget: int) -> Context:
+def markdown(entries: Sequence[ContextEntry], budget: int) -> ContextText:
     """A list of nodes, best first, each followed by its edges to nodes that are in the text already."""
     lines: list[str] = []
     spent = 0
     for count, entry in enumerate(entries, 1):
         line, cut = _fitted(entry, budget - spent)
         if line is None:
-            return Context("\n".join(lines), spent, count - 1, truncated=True)
+            return ContextText("\n".join(lines), spent, count - 1, truncated=True)
         lines.append(line)
         spent += count_tokens(line) + 1
         for edge in entry.edges:
@@ -93,8 +95,8 @@ def markdown(entries: Sequence[Entry], budget: int) -> Context:
                 lines.append(text)
                 spent += cost
         if cut:
-            return Context("\n".join(lines), spent, count, truncated=True)
-    return Context("\n".join(lines), spent, len(entries), truncated=False)
+            return ContextText("\n".join(lines), spent, count, truncated=True)
+    return ContextText("\n".join(lines), spent, len(entries), truncated=False)
 
 
 def _edge_line(edge: Edge) -> str:
@@ -102,7 +104,7 @@ def _edge_line(edge: Edge) -> str:
     return f"  - [{edge.source}]{source} {edge.relation_type} [{edge.target}]{target}"
 
 
-def as_json(entries: Sequence[Entry], budget: int) -> Context:
+def as_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
     """The same as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
     written: list[bytes] = []
     related: list[bytes] = []
@@ -118,11 +120,11 @@ def as_json(entries: Sequence[Entry], budget: int) -> Context:
         written.append(one)
         related += more
     if not written:
-        return Context("", 0, 0, truncated=bool(entries))
-    return Context(_object(written, related), spent, len(written), truncated=len(written) < len(entries))
+        return ContextText("", 0, 0, truncated=bool(entries))
+    return ContextText(_object(written, related), spent, len(written), truncated=len(written) < len(entries))
 
 
-def _fitted(entry: Entry, budget: int) -> tuple[str | None, bool]:
+def _fitted(entry: ContextEntry, budget: int) -> tuple[str | None, bool]:
     """The node's line, its text cut if it must be; None when not even the id fits."""
     node, place = entry.node, f", in {entry.store}" if entry.store else ""
     head = f"- [{node.id}] ({node.type}{place}{_said_of(node)})"
@@ -143,7 +145,7 @@ def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
     return (b'{"nodes":[' + b",".join(nodes) + b'],"edges":[' + b",".join(edges) + b"]}").decode()
 
 
-def _json_node(entry: Entry) -> bytes:
+def _json_node(entry: ContextEntry) -> bytes:
     node = entry.node
     former = {"superseded_by": node.superseded_by, "is_current": node.is_current}
     told = {name: value for name, value in former.items() if value is not UNSET}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kgserve.admin.api import LinkCounts, LinkedStore, LinkManifest
+from kgserve.errors import InvalidInput
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.requests import EdgeInput
-from kgserve.platform.errors import InvalidInput
 from kgserve.projections.links.links import EVERY, LinkReader
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.batch import EdgePut, LinkPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 
 def leads_elsewhere(graph: Graph, to_graph: str | None) -> bool:
@@ -48,7 +48,7 @@ def _leads_elsewhere(graph: Graph, to_graph: str, index: int) -> bool:
         raise InvalidInput.at(path, str(error)) from None
 
 
-def edge_of(store: Store, key: EdgeKey | LinkKey) -> EdgeRow | None:
+def edge_of(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
     """An edge or a link, without the store that it leads into; None if it is not there."""
     with store.reading() as rows:
         if not isinstance(key, LinkKey):
@@ -87,7 +87,7 @@ def store_links(graph: Graph) -> LinkManifest:
     )
 
 
-def link_counts(graphs: Graphs, layout: Layout, store: Store | None) -> LinkCounts | None:
+def link_counts(graphs: Graphs, layout: Layout, store: OpenStore | None) -> LinkCounts | None:
     """How many edges lead from a store into others, and into it; None where there are none. No store is opened for it.
 
     Of one that was not closed cleanly, and is not open, those that lead from it are not known, and count as none.

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.graph.handle import Graphs
-from kgserve.platform.errors import Gone, NotFound, TooLarge
-from kgserve.storage.changefeed import Entry, Reader
-from kgserve.storage.model.events import REST, Event, EventKind, Position, Selection, format_positions
+from kgserve.storage.changefeed import FeedEntry, Reader
+from kgserve.storage.model.events import REST, EventKind, Position, Selection, StoreEvent, format_positions
 
 MAX_STORES = 1_000
 Came: TypeAlias = Callable[[str, int], Position | None]
@@ -30,7 +30,7 @@ class Delivery(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Page(msgspec.Struct, frozen=True):
+class EventPage(msgspec.Struct, frozen=True):
     """The next events; ``idle`` when there are no more now, ``ended`` when there will never be any."""
 
     deliveries: list[Delivery] = []
@@ -38,7 +38,7 @@ class Page(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class EventSubscription(msgspec.Struct, frozen=True):
     """What to listen to: stores by name, None for all that there are and will be, and from where on.
 
     A store without a position is listened to from now on; `REST` gives the position of all that are not named.
@@ -60,7 +60,9 @@ class Wanted(msgspec.Struct, frozen=True):
 class EventReader:
     """Takes events out of the journals at the listener's own speed; holds no store open. For one thread at a time."""
 
-    def __init__(self, graphs: Graphs, wanted: Wanted, wake: Callable[[], None], came: Came | None = None) -> None:
+    def __init__(
+        self, graphs: Graphs, wanted: EventSubscription, wake: Callable[[], None], came: Came | None = None
+    ) -> None:
         """``wake`` is called by any thread when there is news; it must neither block nor raise.
 
         ``came`` says where to begin with a store of a cluster that comes to this node.
@@ -110,13 +112,13 @@ class EventReader:
         """Events that wait, of the stores that were caught up with once."""
         return sum(follower.reader.behind for follower in self._followers.values())
 
-    def read_now(self) -> Page | None:
+    def read_now(self) -> EventPage | None:
         """As `read`, where nothing may block; None when it would have to."""
         return self._read(may_block=False)
 
-    def read(self) -> Page:
+    def read(self) -> EventPage:
         """The next events. Blocks. Raises Gone when the journal begins later by now, JournalDamaged, TooLarge."""
-        return self._read(may_block=True) or Page()
+        return self._read(may_block=True) or EventPage()
 
     def close(self) -> None:
         """Listen no longer."""
@@ -126,7 +128,7 @@ class EventReader:
             follower.reader.close()
         self._followers.clear()
 
-    def _read(self, *, may_block: bool) -> Page | None:
+    def _read(self, *, may_block: bool) -> EventPage | None:
         if self._unlisten is not None and self._turn != self._pool.feeds.turn:
             if not may_block:
                 return None
@@ -146,7 +148,7 @@ class EventReader:
         deliveries, self._waiting = self._waiting, []
         idle = not self._fresh and self._turn in (None, self._pool.feeds.turn)
         is_over = self._is_over or (self._unlisten is None and not self._followers)
-        return Page(deliveries, idle, ended=idle and is_over)
+        return EventPage(deliveries, idle, ended=idle and is_over)
 
     def _take_from(self, follower: _Follower, *, may_block: bool) -> bool | None:
         """Put a page of one store's events with those that wait; whether it has more, None when it would block."""
@@ -229,7 +231,7 @@ class EventReader:
     def _is_gone(self, name: str) -> bool:
         return not self._pool.layout(name).exists and self._pool.placement.away(name) is None
 
-    def _deliver(self, name: str, entries: Sequence[Entry]) -> None:
+    def _deliver(self, name: str, entries: Sequence[FeedEntry]) -> None:
         if not entries:
             return
         before, behind = (f"{name}:", self._place_but(name)) if self._wanted.prefixed else ("", "")
@@ -240,7 +242,7 @@ class EventReader:
             self._waiting.append(Delivery(place, event.kind, entry.data))
 
     def _announce(self, kind: EventKind, name: str, at: int, said: dict[str, Any] | None = None) -> None:
-        if self._wanted.selection.takes(event := Event(kind, name, 0, 0, at, said or {})):
+        if self._wanted.selection.takes(event := StoreEvent(kind, name, 0, 0, at, said or {})):
             place = f"{name}:0-0,{self._place_but(name)}" if kind == "store_created" else self.place
             self._waiting.append(Delivery(place or None, kind, event.json()))
 

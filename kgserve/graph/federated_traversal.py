@@ -10,13 +10,13 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
 from kgserve.graph.handle import Graph
 from kgserve.graph.render import shown_then
 from kgserve.graph.requests import TraverseRequest
 from kgserve.graph.temporal import EVERY_EDGE, Past, noted, rows_at, survivor_at, world_moment
-from kgserve.platform.errors import InvalidInput, NotFound
 from kgserve.projections.history.history import History
 from kgserve.projections.links.links import EVERY, LinkReader
 from kgserve.storage.model.redirects import survivor_of
@@ -25,13 +25,13 @@ from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import absorbed, merged_among
 from kgserve.stores.pool import NotOpen
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_STORES = 16
 _Found = TypeVar("_Found")
 
 
-class Place(NamedTuple):
+class NodeLocation(NamedTuple):
     """A node of a store, be it there or not."""
 
     store: str
@@ -47,14 +47,14 @@ class _Missing(msgspec.Struct):
     missing: bool = True
 
 
-class Beside(NamedTuple):
+class LinkedNodes(NamedTuple):
     """Nodes that links lead to or from, with scores and stores; and all links between known nodes, with their ends."""
 
     nodes: list[tuple[float, str, NodeRow, Node]]
-    links: list[tuple[Place, Place, Edge]]
+    links: list[tuple[NodeLocation, NodeLocation, Edge]]
 
 
-class Moment(Protocol):
+class ReadMoment(Protocol):
     """What names a moment: one that the store knew, and one of the world."""
 
     @property
@@ -96,7 +96,7 @@ class _View(Protocol):
 class _Now:
     """As of the last commit when it was first looked at."""
 
-    def __init__(self, store: Store, valid_at: str | None, held: ExitStack) -> None:
+    def __init__(self, store: OpenStore, valid_at: str | None, held: ExitStack) -> None:
         self._rows, self._links = _kept(store, held)
         self.sequence = self._rows.at
         self.moment = world_moment(valid_at, store)
@@ -124,7 +124,7 @@ class _Now:
         return [*map(_undetermined, rows)]
 
 
-def _kept(store: Store, held: ExitStack) -> tuple[Rows, LinkReader | None]:
+def _kept(store: OpenStore, held: ExitStack) -> tuple[Rows, LinkReader | None]:
     """The rows and links of a store, to be kept when it is given back: both have their files open themselves."""
     return held.enter_context(store.reading_links())
 
@@ -132,7 +132,7 @@ def _kept(store: Store, held: ExitStack) -> tuple[Rows, LinkReader | None]:
 class _Then:
     """As of a time, by the history of the store, which is leased for each look."""
 
-    def __init__(self, graph: Graph, store: Store, past: Past, valid_at: str | None) -> None:
+    def __init__(self, graph: Graph, store: OpenStore, past: Past, valid_at: str | None) -> None:
         self._graph = graph
         self._past = past
         _, self.sequence = past.of(store)
@@ -195,15 +195,15 @@ class _Following:
         self._held = held
         self._views: dict[str, _View | None] = {}
         # What was asked for, where that was merged into another.
-        self._meant: dict[Place, Place] = {}
-        self.depths: dict[Place, int] = {}
-        self.rows: dict[Place, NodeRow] = {}
+        self._meant: dict[NodeLocation, NodeLocation] = {}
+        self.depths: dict[NodeLocation, int] = {}
+        self.rows: dict[NodeLocation, NodeRow] = {}
         self.edges: dict[tuple[str, EdgeKey | LinkKey], EdgeRow | LinkRow] = {}
         self.truncated = False
 
     def go(self) -> str | None:
         """Walk; the id of the start, None where it is not there. Raises NotFound for its store, Gone."""
-        start = Place(self._graph.name, self._wanted.start)
+        start = NodeLocation(self._graph.name, self._wanted.start)
         with self._graph.lease():
             pass  # who asks for a store that is not there is told so
         frontier = self._arrived({start: False}, 0)
@@ -239,7 +239,7 @@ class _Following:
         except (NotFound, InvalidInput):
             return None
 
-    def _arrived(self, coming: Mapping[Place, bool], depth: int) -> dict[str, list[str]]:
+    def _arrived(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
         """Give nodes that were reached their depth, in order, as many as there is room for; by store, to go on from.
 
         What comes with true was named by a link, and is told even if it is not there.
@@ -252,8 +252,8 @@ class _Following:
             found = {} if view is None else view.found(places)
             for asked in places:
                 row = found.get(asked)
-                place = Place(store, row.id if row is not None else asked)
-                if place in self.depths or (row is None and not coming[Place(store, asked)]):
+                place = NodeLocation(store, row.id if row is not None else asked)
+                if place in self.depths or (row is None and not coming[NodeLocation(store, asked)]):
                     continue
                 if len(self.depths) >= self._wanted.max_nodes:
                     self.truncated = True
@@ -261,13 +261,13 @@ class _Following:
                 self.depths[place] = depth
                 if row is not None:
                     self.rows[place] = row
-                    self._meant[Place(store, asked)] = place
+                    self._meant[NodeLocation(store, asked)] = place
                     frontier[store].append(row.id)
         return frontier
 
-    def _beyond(self, frontier: Mapping[str, list[str]]) -> dict[Place, bool]:
+    def _beyond(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
         """What the edges and links around some nodes lead to; true for what a link names."""
-        beyond: dict[Place, bool] = {}
+        beyond: dict[NodeLocation, bool] = {}
         for store, ids in sorted(frontier.items()):
             for place, by_link in self._around(store, ids):
                 if place not in self.depths:
@@ -277,7 +277,7 @@ class _Following:
                     return {}
         return beyond
 
-    def _around(self, store: str, ids: list[str]) -> Iterator[tuple[Place, bool]]:
+    def _around(self, store: str, ids: list[str]) -> Iterator[tuple[NodeLocation, bool]]:
         view = self._view(store)
         if view is None:
             return
@@ -285,32 +285,34 @@ class _Following:
         wanted = msgspec.structs.replace(self._wanted, valid_at=view.moment)
         for edge in filter(wanted.follows, view.edges(ids, direction)):
             self.edges[store, edge.key] = edge
-            yield Place(store, edge.source), False
-            yield Place(store, edge.target), False
+            yield NodeLocation(store, edge.source), False
+            yield NodeLocation(store, edge.target), False
         for _, far, is_named in self._links_around(store, ids, view):
             yield far, is_named
 
-    def _links_around(self, store: str, ids: Collection[str], view: _View) -> Iterator[tuple[Place, Place, bool]]:
+    def _links_around(
+        self, store: str, ids: Collection[str], view: _View
+    ) -> Iterator[tuple[NodeLocation, NodeLocation, bool]]:
         """The near and the far end of each link, and whether the far one is where it leads to."""
         direction = self._wanted.direction
         wanted = msgspec.structs.replace(self._wanted, valid_at=view.moment)
         for link in view.links(ids) if direction != "incoming" else ():
             if wanted.follows(link.edge):
                 self.edges[store, link.key] = link
-                yield Place(store, link.edge.source), Place(link.store, link.edge.target), True
+                yield NodeLocation(store, link.edge.source), NodeLocation(link.store, link.edge.target), True
         if direction == "outgoing":
             return
         merged = view.absorbed(ids)
-        self._meant |= {Place(store, each): Place(store, into) for each, into in merged.items()}
+        self._meant |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
         for origin, link in self._graph.pool.inbound.to(store, [*ids, *merged]):
             if wanted.follows(link.edge):
                 self.edges[origin, link.key] = link
                 near = merged.get(link.edge.target, link.edge.target)
-                yield Place(store, near), Place(origin, link.edge.source), False
+                yield NodeLocation(store, near), NodeLocation(origin, link.edge.source), False
 
-    def beside(self, near: Mapping[Place, float], most: int) -> Beside:
+    def beside(self, near: Mapping[NodeLocation, float], most: int) -> LinkedNodes:
         """What is one link away from nodes with scores, for which those are halved; the best, if there are too many."""
-        scores: dict[Place, float] = {}
+        scores: dict[NodeLocation, float] = {}
         for store, ids in _by_store(near).items():
             if (view := self._view(store)) is not None:
                 for own, far, _ in self._links_around(store, ids, view):
@@ -325,7 +327,7 @@ class _Following:
             if (edge := self._edge(store, row))
         ]
         shown = self._shown()
-        return Beside([(found[place], place.store, row, shown[place]) for place, row in self.rows.items()], links)
+        return LinkedNodes([(found[place], place.store, row, shown[place]) for place, row in self.rows.items()], links)
 
     def answer(self, start: str | None) -> bytes:
         """What was found, as JSON."""
@@ -344,14 +346,14 @@ class _Following:
         told = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
         return msgspec.json.encode(told | {"nodes": nodes})
 
-    def _shown(self) -> dict[Place, ReachedNode]:
+    def _shown(self) -> dict[NodeLocation, ReachedNode]:
         """The nodes that are there, as callers see them."""
-        found: dict[Place, ReachedNode] = {}
+        found: dict[NodeLocation, ReachedNode] = {}
         for store, ids in _by_store(self.rows).items():
-            rows = [self.rows[Place(store, node_id)] for node_id in ids]
+            rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
             view = self._view(store)
             for node in view.shown(rows) if view is not None else ():
-                place = Place(store, node.id)
+                place = NodeLocation(store, node.id)
                 node.store, node.depth = store, self.depths[place]
                 found[place] = node
         return found
@@ -367,14 +369,14 @@ class _Following:
         edge.store = store
         return edge
 
-    def _ends(self, store: str, row: EdgeRow | LinkRow) -> tuple[Place, Place]:
+    def _ends(self, store: str, row: EdgeRow | LinkRow) -> tuple[NodeLocation, NodeLocation]:
         """Where an edge begins and ends, by what was merged into what."""
         edge, into = (row.edge, row.store) if isinstance(row, LinkRow) else (row, store)
-        ends = Place(store, edge.source), Place(into, edge.target)
+        ends = NodeLocation(store, edge.source), NodeLocation(into, edge.target)
         return self._meant.get(ends[0], ends[0]), self._meant.get(ends[1], ends[1])
 
 
-def _by_store(places: Iterable[Place]) -> dict[str, list[str]]:
+def _by_store(places: Iterable[NodeLocation]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for place in places:
         found[place.store].append(place.id)
@@ -396,7 +398,7 @@ def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
         return walk.answer(walk.go())
 
 
-def beside(graph: Graph, near: Mapping[Place, float], asked: Moment, most: int) -> Beside:
+def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, most: int) -> LinkedNodes:
     """What is one link away from some nodes, in stores that the caller sees. Raises InvalidInput as `follow` does.
 
     Against links, too, unless the past is asked for: who linked into a store is known of the present alone.

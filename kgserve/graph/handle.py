@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cas
 import anyio.to_thread
 from anyio import CapacityLimiter
 
+from kgserve.errors import Conflict, Limited, NoStore, Opening
 from kgserve.graph.temporal import Past
 from kgserve.platform.access.authentication import LOCAL, Caller
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import Conflict, Limited, NoStore, Opening
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.projections.inbound_links import InboundView
@@ -42,7 +42,7 @@ from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.plan import Report
 from kgserve.stores.cluster_api import DrainAnswer
 from kgserve.stores.pool import CreateIfMissing, NotOpen, StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 if TYPE_CHECKING:
     from kgserve.memory.extraction.worker import Extractor
@@ -101,7 +101,7 @@ class ScopedPool(StorePool):
         self.inbound: InboundView = ScopedInbound(whole.inbound, caller.sees)
         self.feeds: Feeds = ScopedFeeds(whole.feeds, self.check, caller.sees)
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
         """As the pool's. Raises NotFound for a store of others."""
         self.check(name)
         try:
@@ -110,7 +110,7 @@ class ScopedPool(StorePool):
             self._hide_twin(name)
             raise
 
-    def acquire_open(self, name: str, *, at_least: int | None = None) -> Store:
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
         """As the pool's. Raises NotFound for a store of others."""
         self.check(name)
         return self._read(self.whole.acquire_open(name, at_least=self._at_least(at_least)))
@@ -118,12 +118,12 @@ class ScopedPool(StorePool):
     def _at_least(self, at_least: int | None) -> int | None:
         return at_least if self._copies is None else self._copies.at_least
 
-    def _read(self, store: Store) -> Store:
+    def _read(self, store: OpenStore) -> OpenStore:
         if self._copies is not None:
             self._copies.sequence = store.state.sequence
         return store
 
-    def release(self, store: Store) -> None:
+    def release(self, store: OpenStore) -> None:
         """As the pool's."""
         self.whole.release(store)
 
@@ -157,7 +157,7 @@ class ScopedPool(StorePool):
         """Those of the caller's stores that this server serves, in order."""
         return [name for name in self.whole.here() if self._caller.sees(name)]
 
-    def open_stores(self) -> dict[str, Store]:
+    def open_stores(self) -> dict[str, OpenStore]:
         """Those of the caller's stores that are open now."""
         return {name: store for name, store in self.whole.open_stores().items() if self._caller.sees(name)}
 
@@ -194,11 +194,11 @@ class OpenStores(StorePool):
         self._whole = whole
         self.settings = whole.settings
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:  # noqa: ARG002 - one that is open is there
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:  # noqa: ARG002 - one that is open is there
         """As `StorePool.acquire_open`."""
         return self._whole.acquire_open(name, at_least=at_least)
 
-    def release(self, store: Store) -> None:
+    def release(self, store: OpenStore) -> None:
         """As the pool's."""
         self._whole.release(store)
 
@@ -265,15 +265,15 @@ SHORT_EDGES = 2_000
 """Edges that a read may meet where nothing may wait, which it holds up for about a millisecond."""
 
 
-class Encoded(bytes, Generic[A]):
+class EncodedAnswer(bytes, Generic[A]):
     """An answer that is JSON already, because its rows are."""
 
     __slots__ = ()
 
 
-def encoded(text: bytes) -> Encoded[Any]:
+def encoded(text: bytes) -> EncodedAnswer[Any]:
     """A text that is JSON already as the answer that it is. Without a copy: it may be of megabytes."""
-    return cast("Encoded[Any]", text)
+    return cast("EncodedAnswer[Any]", text)
 
 
 class Graphs:
@@ -353,7 +353,7 @@ class Graph:
         short.most_edges = SHORT_EDGES
         return short
 
-    def lease(self, *, create: bool = False) -> AbstractContextManager[Store]:
+    def lease(self, *, create: bool = False) -> AbstractContextManager[OpenStore]:
         """The open store until the end of a block; with ``create`` it is made if need be. May block."""
         return self.pool.lease(self.name, create=create)
 
@@ -395,7 +395,7 @@ class Graph:
         return self.write(lambda store: store.submit(batch), answer, create=create)
 
     def write(
-        self, begin: Callable[[Store], Future[R]], answer: Callable[[R], A], *, create: bool = False
+        self, begin: Callable[[OpenStore], Future[R]], answer: Callable[[R], A], *, create: bool = False
     ) -> Future[A]:
         """Begin a write; the store stays leased until its report is there."""
         store = self.pool.acquire(self.name, create=create)
@@ -409,8 +409,8 @@ class Graph:
 
     def prepared(
         self,
-        look: Callable[[Store], R],
-        batch: Callable[[Store, R], WriteBatch],
+        look: Callable[[OpenStore], R],
+        batch: Callable[[OpenStore, R], WriteBatch],
         told: Callable[[R, int], A],
         *,
         dry_run: bool,
@@ -424,7 +424,7 @@ class Graph:
                 return answered(told(look(store), store.state.sequence))
         found: list[R] = []
 
-        def prepare(store: Store) -> WriteBatch:
+        def prepare(store: OpenStore) -> WriteBatch:
             found.append(look(store))
             return batch(store, found[0])
 
@@ -480,7 +480,7 @@ RETRY_AFTER = 2
 Kind: TypeAlias = Literal["reads", "writes", "transfers", "statements", "writing_statements"]
 
 
-class Places:
+class Quota:
     """What each caller may have so much of at once."""
 
     def __init__(self, name: str, most: int, refusal: str) -> None:
@@ -565,7 +565,7 @@ LONGEST_TURN_SECONDS = 1.0
 """For which a write waits for its turn at most: those before it may wait for a store that cannot be reached."""
 
 
-class Turns:
+class WriteThrottle:
     """Has a caller that writes much at once do so a few at a time, for as long as others ask; of the event loop.
 
     What is beyond waits here, first come, first served, for a second at most. After each write whose place another one
@@ -573,7 +573,7 @@ class Turns:
     fewer under way never waits.
     """
 
-    def __init__(self, callers: Callers, queue: Places) -> None:
+    def __init__(self, callers: Callers, queue: Quota) -> None:
         """``queue``: the requests of a caller, among which those that wait here count."""
         self._callers = callers
         self._queue = queue
@@ -650,7 +650,7 @@ class Turns:
 class Shares:
     """The threads for one kind of work."""
 
-    def __init__(self, threads: int, each: int, queue: Places | None = None, waits: Places | None = None) -> None:
+    def __init__(self, threads: int, each: int, queue: Quota | None = None, waits: Quota | None = None) -> None:
         """``each``: threads that one caller may have; ``queue``: its requests, those that wait for one included.
 
         ``waits``: those that wait for an index instead, where work may be done over again.
@@ -689,7 +689,7 @@ class Shares:
                 self._each.pop(caller, None)
 
 
-async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Places, caller: str) -> T:
+async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Quota, caller: str) -> T:
     """The result of ``attempt``, made again when what it waits for may have come. Raises Limited."""
     token = patience.set({})
     try:
@@ -712,15 +712,15 @@ class Threads:
     def __init__(self, settings: Settings) -> None:
         each, waits = settings.max_threads_per_key, settings.max_waits_per_key
         own = settings.max_requests_per_key
-        queue = Places("requests", own, "requests of yours are being worked on, or wait for that; come again shortly")
-        waited = Places("index_waits", waits, "requests of yours wait for an index already; come again shortly")
-        stated = Places("statements", STATEMENTS_OPEN, "statements of yours run already, or wait; come again shortly")
-        self.transfers = Places(
+        queue = Quota("requests", own, "requests of yours are being worked on, or wait for that; come again shortly")
+        waited = Quota("index_waits", waits, "requests of yours wait for an index already; come again shortly")
+        stated = Quota("statements", STATEMENTS_OPEN, "statements of yours run already, or wait; come again shortly")
+        self.transfers = Quota(
             "transfers", settings.max_transfers_per_key, "imports and exports of yours are open already; end one first"
         )
         self.places = (queue, waited, stated, self.transfers)
         self.callers = Callers()
-        self.turns = Turns(self.callers, queue)
+        self.turns = WriteThrottle(self.callers, queue)
         self.kinds: dict[Kind, Shares] = {
             "reads": Shares(THREADS, each, queue, waited),
             "writes": Shares(THREADS, each, queue),

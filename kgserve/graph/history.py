@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kgserve.admin.api import PruneAnswer, PruneRequest
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import (
     AlsoBy,
@@ -28,14 +29,13 @@ from kgserve.graph.answers import (
 from kgserve.graph.handle import Graph
 from kgserve.graph.mutations import cost, inject_answer
 from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
-from kgserve.graph.render import Standing, standing_of, standings
+from kgserve.graph.render import VersionState, standing_of, standings
 from kgserve.graph.temporal import MAX_DIGITS, whole_history
 from kgserve.graph.validate import checked_label
-from kgserve.memory.hierarchy import Then
+from kgserve.memory.hierarchy import PastHierarchy
 from kgserve.memory.supersede import in_order, sequence_in
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.platform.times import format_time, parse_time
-from kgserve.projections.history.history import FOREVER, SaidBy, State
+from kgserve.projections.history.history import FOREVER, RowState, SaidBy
 from kgserve.projections.history_follower import DAY, HistoryFollower
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.tail import Tail
@@ -171,7 +171,7 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     return follower.look(lambda history: history.sequence_at(moment))
 
 
-def _version(graph: Graph, node_id: str, version: int) -> tuple[State[NodeRow], Standing]:
+def _version(graph: Graph, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
     """A state, and whether it counts yet."""
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
@@ -182,7 +182,7 @@ def _version(graph: Graph, node_id: str, version: int) -> tuple[State[NodeRow], 
 
 
 def _state(
-    state: State[NodeRow], older: State[NodeRow] | None, newer_first: int | None, standing: Standing
+    state: RowState[NodeRow], older: RowState[NodeRow] | None, newer_first: int | None, standing: VersionState
 ) -> NodeState:
     follows = older is not None and older.last == state.first
     return NodeState(
@@ -191,7 +191,7 @@ def _state(
         to_sequence=state.last,
         recorded_from=format_time(state.started),
         recorded_to=None if state.ended is None else format_time(state.ended),
-        deleted=state.last not in {None, newer_first} and standing == Standing(None, is_current=False),
+        deleted=state.last not in {None, newer_first} and standing == VersionState(None, is_current=False),
         diff=_differences(older.row, state.row) if follows and older is not None else [],
     )
 
@@ -238,14 +238,14 @@ MAX_BYTES = 16 << 20
 STATES_AT_ONCE = 20
 
 
-class EntityPage(msgspec.Struct, frozen=True):
+class EntityVersionPage(msgspec.Struct, frozen=True):
     """Some versions of an entity; ``next_after`` is the sequence after which more may come."""
 
     versions: list[EntityVersion]
     next_after: int | None
 
 
-def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
+def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersionPage:
     """The states of an entity that began after a sequence, oldest first.
 
     Of a memory that was superseded those are its versions, in the order in which they were true.
@@ -272,7 +272,7 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     if not found and after == 0:
         raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
     versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
-    return EntityPage(versions, found[-1].first if cut else None)
+    return EntityVersionPage(versions, found[-1].first if cut else None)
 
 
 def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
@@ -296,7 +296,7 @@ def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
 
 def _page_of_versions(
     versions: Sequence[NodeRow], above: Mapping[str, str], request: EntityHistoryRequest
-) -> EntityPage:
+) -> EntityVersionPage:
     head = versions[-1].id
     told = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
     first = next((at + 1 for at, each in enumerate(told) if each.sequence == request.after_sequence), 0)
@@ -306,7 +306,7 @@ def _page_of_versions(
     often = Counter(each.sequence for each in told)
     while last < len(told) and often[told[last - 1].sequence] > 1:
         last += 1  # what a page ends with has to be the only one of its commit, for the next begins behind it
-    return EntityPage(told[first:last], told[last - 1].sequence if last < len(told) else None)
+    return EntityVersionPage(told[first:last], told[last - 1].sequence if last < len(told) else None)
 
 
 def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVersion:
@@ -331,9 +331,9 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
     )
 
 
-def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[State[NodeRow]], bool]:
+def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[RowState[NodeRow]], bool]:
     """The next states, a few at a time, for one may be large; whether it ended before they did."""
-    found: list[State[NodeRow]] = []
+    found: list[RowState[NodeRow]] = []
     size = 0
     while len(found) < limit and size < MAX_BYTES:
         start, most = found[-1].first if found else after, min(limit - len(found), STATES_AT_ONCE)
@@ -345,14 +345,14 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
     return found, True
 
 
-def _parent(follower: HistoryFollower, state: State[NodeRow], present: int) -> str | None:
+def _parent(follower: HistoryFollower, state: RowState[NodeRow], present: int) -> str | None:
     """What a memory stood below when a state of it ended, or stands below now."""
     if not state.row.is_memory:
         return None
-    return Then(follower, present if state.last is None else state.last - 1).parent(state.row.id)
+    return PastHierarchy(follower, present if state.last is None else state.last - 1).parent(state.row.id)
 
 
-def _entity_version(state: State[NodeRow], parent: str | None) -> EntityVersion:
+def _entity_version(state: RowState[NodeRow], parent: str | None) -> EntityVersion:
     row, extras = state.row, state.row.extras
     attributes = render.node(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from

@@ -17,15 +17,15 @@ from itertools import chain
 import msgspec
 import numpy as np
 
+from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
 from kgserve.graph import render
 from kgserve.graph.handle import Graph
 from kgserve.graph.merge_api import MAX_MOVED, MAX_TOLD, MergeAnswer, MergeNode, NotRestored, UnmergeAnswer, UnmergeNode
-from kgserve.graph.merge_policy import GivenBack, Taken, given_back, taken_over
+from kgserve.graph.merge_policy import GivenBack, MergeOutcome, given_back, taken_over
 from kgserve.graph.mutations import cost
 from kgserve.graph.temporal import EVERY_EDGE, merged_at, rows_at, whole_history
 from kgserve.graph.validate import Faults, check_author, check_label
 from kgserve.graph.versions import written
-from kgserve.platform.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
 from kgserve.projections.history.history import History
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
@@ -35,7 +35,7 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeR
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import aliases, merged_among, survivor
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 
 def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
@@ -49,7 +49,7 @@ def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
     _check(request)
     found: list[_Merge] = []
 
-    def batch(leased: Store) -> WriteBatch:
+    def batch(leased: OpenStore) -> WriteBatch:
         with leased.reading_links() as (rows, links):
             found.append(_planned(rows, links, request, graph.name))
         return found[0].batch
@@ -75,7 +75,7 @@ class _Merge(msgspec.Struct, frozen=True):
 
     batch: WriteBatch
     into: str
-    taken: Taken
+    taken: MergeOutcome
     moved: int
     dropped: int
     loops: int
@@ -99,7 +99,7 @@ def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
 def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _Merge:
     absorbed, into, again = _both(rows, wanted, store)
     author = wanted.created_by or ""
-    taken = Taken(NodePut(0, into.id), [], []) if again else taken_over(into, absorbed, wanted)
+    taken = MergeOutcome(NodePut(0, into.id), [], []) if again else taken_over(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
     keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
@@ -203,7 +203,7 @@ def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
     faults.raise_any()
     found: list[_Unmerge] = []
 
-    def begin(store: Store) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[Report]:
         with store.reading() as rows:
             seen = _seen(rows, request.node_id, graph.name)
         past = None if seen is None else _past(graph, store, seen)
@@ -218,7 +218,7 @@ def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
     return graph.write(begin, lambda report: _unmerged(request.node_id, found[0], report))
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _MergeState(msgspec.Struct, frozen=True):
     """A merge as it stands: the node, what it was merged into, and others that were, in the order of their merging."""
 
     row: NodeRow
@@ -276,7 +276,7 @@ def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer
     )
 
 
-def _seen(rows: Rows, node_id: str, store: str) -> _Seen | None:
+def _seen(rows: Rows, node_id: str, store: str) -> _MergeState | None:
     """The merge of a node; None if it was not merged. Raises NotFound, and Conflict where another has to go first."""
     row = rows.node(node_id)
     if row is None:
@@ -291,10 +291,10 @@ def _seen(rows: Rows, node_id: str, store: str) -> _Seen | None:
             f"unmerge {into!r} first"
         )
     others = rows.nodes([each for each in aliases(rows, into) if each != node_id]).values()
-    return _Seen(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
+    return _MergeState(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
 
 
-def _past(graph: Graph, store: Store, seen: _Seen) -> _Past:
+def _past(graph: Graph, store: OpenStore, seen: _MergeState) -> _Past:
     """What the history says of a merge. Raises Conflict, Gone and Unavailable."""
     node_id, at = seen.row.id, seen.row.sequence
     try:
@@ -311,7 +311,7 @@ def _past(graph: Graph, store: Store, seen: _Seen) -> _Past:
     return past
 
 
-def _read(history: History, seen: _Seen, at: int) -> _Past | None:
+def _read(history: History, seen: _MergeState, at: int) -> _Past | None:
     row = next(rows_at(history, (seen.row.id,), at - 1), None)
     if row is None or merged_at(history, row.id, at - 1) is not None:
         return None
@@ -331,7 +331,7 @@ def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
     return (row for row in edges if row.relation_type != MERGED_INTO)
 
 
-def _heirs(history: History, seen: _Seen, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+def _heirs(history: History, seen: _MergeState, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
     """The edges of others that a moved one stood for, too: of the first that was merged, where there are several."""
     heirs: dict[EdgeKey, EdgeRow] = {}
     for other in seen.others:
@@ -348,7 +348,7 @@ def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
     return [state.row for state in history.links_from(node_id, at, EVERY_EDGE)]
 
 
-def _link_heirs(history: History, seen: _Seen, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
+def _link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
     """As `_heirs`, of links."""
     heirs: dict[LinkKey, LinkRow] = {}
     for other in seen.others if moved else ():
@@ -369,7 +369,7 @@ class _Links(msgspec.Struct, frozen=True):
     inherited: int = 0
 
 
-def _planned_links(links: LinkReader | None, past: _Past, seen: _Seen) -> _Links:
+def _planned_links(links: LinkReader | None, past: _Past, seen: _MergeState) -> _Links:
     if links is None or not past.links:
         return _Links([link_again(row, row.key) for row in past.links])
     moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
@@ -385,7 +385,7 @@ def _planned_back(
     rows: Rows,
     links: LinkReader | None,
     node_id: str,
-    seen: _Seen | None,
+    seen: _MergeState | None,
     past: _Past | None,
     author: str,
     store: str,
@@ -431,13 +431,13 @@ def _same(row: EdgeRow, edge: EdgeRow) -> bool:
     return (row.weight, row.attributes, row.extras) == (edge.weight, edge.attributes, edge.extras)
 
 
-def _inherited(going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _Past, seen: _Seen) -> list[EdgePut]:
+def _inherited(going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _Past, seen: _MergeState) -> list[EdgePut]:
     """Edges of others that take the place of some that go."""
     places = ((key, moved_key(moved[key].key, seen.row.id, seen.into)) for key in going)
     return [edge_again(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
 
 
-def _given_back(rows: Rows, seen: _Seen, past: _Past, author: str) -> GivenBack | None:
+def _given_back(rows: Rows, seen: _MergeState, past: _Past, author: str) -> GivenBack | None:
     """What the one that stayed gives back; None if it had taken nothing over."""
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from kgserve.errors import TooLarge
 from kgserve.graph.merge_api import MergeRequest
 from kgserve.graph.validate import Faults, canonical
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import TooLarge
 from kgserve.storage.model.batch import NodePut
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
@@ -18,7 +18,7 @@ from kgserve.storage.model.rows import NodeRow
 _attributes = json_decoder(dict[str, Any]).decode
 
 
-class Taken(msgspec.Struct, frozen=True):
+class MergeOutcome(msgspec.Struct, frozen=True):
     """What a node takes over from another, as a put, and in words: what it takes, and where its own stays."""
 
     put: NodePut
@@ -40,7 +40,7 @@ def _said(row: NodeRow) -> _Said:
     return _Said(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def taken_over(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> Taken:
+def taken_over(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergeOutcome:
     """What a merge makes of the node that stays. Raises TooLarge and InvalidInput where that is more than fits."""
     old, other = _said(into), _said(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
@@ -51,7 +51,7 @@ def taken_over(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> Taken:
         _joined(old.attributes, other.attributes, wanted.attributes),
     )
     put = _put(into.id, old, new, wanted.created_by or "")
-    return Taken(put, sorted(_differing(old, new)), sorted(_differing(new, other) & _paths(other)))
+    return MergeOutcome(put, sorted(_differing(old, new)), sorted(_differing(new, other) & _paths(other)))
 
 
 def _text(own: str, other: str, rule: str) -> str:

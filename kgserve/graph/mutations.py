@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.graph.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, MergedRow, Skipped
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.cross_store_links import edge_of, key_of, parted
@@ -19,7 +20,6 @@ from kgserve.graph.queries import EdgeId, NodeId, RetireNode
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
 from kgserve.graph.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
 from kgserve.memory.api import MAX_TOLD
-from kgserve.platform.errors import FieldError, InvalidInput, NotFound
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
@@ -29,7 +29,7 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeR
 from kgserve.storage.plan import MAX_NOTED, Report
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 _Request = TypeVar("_Request")
 _Put = TypeVar("_Put")
@@ -138,7 +138,7 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
     node_id = checked_label(request.node_id)
     about: list[str] = []
 
-    def begin(store: Store) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[Report]:
         with store.reading() as rows:
             about.extend(memories_about(rows, node_id))
         return store.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)))
@@ -213,7 +213,7 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
     check_label(node_id, "id", faults)
     valid_to, author = _checked_end(request, faults)
 
-    def batch(leased: Store) -> WriteBatch:
+    def batch(leased: OpenStore) -> WriteBatch:
         with leased.reading() as rows:
             row = rows.node(node_id)
         if row is None:
@@ -234,7 +234,7 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
     valid_to, author = _checked_end(request, faults)
     key = _checked_key(graph, request, faults)
 
-    def batch(leased: Store) -> WriteBatch:
+    def batch(leased: OpenStore) -> WriteBatch:
         row = edge_of(leased, key)
         if row is None:
             source, target, kind = key.edge if isinstance(key, LinkKey) else key
@@ -248,7 +248,7 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
     return _retire(graph, batch)
 
 
-def _retire(graph: Graph, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
+def _retire(graph: Graph, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireAnswer]:
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retired)
 
 

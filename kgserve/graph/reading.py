@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import (
     MAX_EXAMPLE,
@@ -36,7 +37,7 @@ from kgserve.graph.answers import (
 from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
 from kgserve.graph.cross_store_links import edge_of, links_of
 from kgserve.graph.federated_traversal import follow
-from kgserve.graph.handle import Encoded, Graph, encoded
+from kgserve.graph.handle import EncodedAnswer, Graph, encoded
 from kgserve.graph.history import node_version
 from kgserve.graph.mutations import memories_left
 from kgserve.graph.queries import (
@@ -69,13 +70,12 @@ from kgserve.graph.temporal import (
 from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
 from kgserve.memory.api import MAX_TOLD
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import InvalidInput, NotFound
 from kgserve.platform.times import parse_time
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import AUTHOR
-from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, Place, page_of
+from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.kinds import MAX_TAGS_LISTED
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
 from kgserve.storage.model.walk import Walk, clamp
@@ -86,13 +86,13 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
 from kgserve.storage.rows.ways import absorbed
 from kgserve.stores.pool import NotOpen
-from kgserve.stores.store import CatalogDamaged, Store
+from kgserve.stores.store import CatalogDamaged, OpenStore
 
 _Inbound = tuple[str, LinkRow]
 """A link, and the store that it leads from."""
 
 
-def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
+def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
     """The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
 
     With `follow_symlinks` those that end here are of all stores that the caller sees. Raises NotFound, and Gone for a
@@ -117,7 +117,7 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
 
 
 def _present_node(
-    leased: Store, wanted: NodeRequest, moment: int | None, inbound: Sequence[_Inbound], allowed: int | None
+    leased: OpenStore, wanted: NodeRequest, moment: int | None, inbound: Sequence[_Inbound], allowed: int | None
 ) -> bytes | None:
     with _reading(leased, allowed) as (rows, links):
         node_id = found_as(rows, wanted.node_id, wanted.valid_at)
@@ -149,7 +149,7 @@ def _present_node(
 
 
 @contextmanager
-def _reading(leased: Store, allowed: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
+def _reading(leased: OpenStore, allowed: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
     """The rows with the links as of them. Raises TooLong where only a few edges may be met and there may be links."""
     if allowed is None:
         with leased.reading_links() as found:
@@ -161,7 +161,7 @@ def _reading(leased: Store, allowed: int | None) -> Generator[tuple[Rows, LinkRe
         yield rows, None
 
 
-def _past_node(leased: Store, past: Past, wanted: NodeRequest, moment: int | None) -> bytes | None:
+def _past_node(leased: OpenStore, past: Past, wanted: NodeRequest, moment: int | None) -> bytes | None:
     node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
     found = view_as_of(leased, past, node_id, moment, whole=False)
     if found is None:
@@ -208,7 +208,7 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
     return nodes, None if found.next is None else _cursor_of(found.next)
 
 
-def listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+def listed(leased: OpenStore, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[NodeRow]:
     """A page of the nodes that fit now; it looks at `MAX_PASSED` at most."""
     if wanted == EVERYTHING:
         with leased.reading() as rows:
@@ -231,37 +231,37 @@ def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
     return Listed(list(found.values()), page.next)
 
 
-def _start_of_page(wanted: NodesQuery) -> Place:
+def _start_of_page(wanted: NodesQuery) -> PagePosition:
     faults = Faults()
     if wanted.offset and wanted.cursor:
         faults("offset", "goes with the first page only; the cursor knows how far that was")
     faults.raise_any()
-    return _place_of(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
+    return _place_of(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
 
 
 _LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
 _COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
-def _cursor_of(place: Place) -> str:
+def _cursor_of(place: PagePosition) -> str:
     after = urlsafe_b64encode(place.after.encode()).decode().rstrip("=")
     return f"{after}.{place.skip}" if place.skip else after
 
 
-def _place_of(cursor: str) -> Place:
+def _place_of(cursor: str) -> PagePosition:
     text, _, skip = cursor.partition(".")
     try:
         after = urlsafe_b64decode((text + "=" * (-len(text) % 4)).encode("ascii")).decode()
-        place = Place(after, int(skip or "0"))
+        place = PagePosition(after, int(skip or "0"))
     except ValueError:
-        place = Place()
+        place = PagePosition()
     # The decoder passes over signs that are none of its alphabet.
     if not place.after or not 0 <= place.skip <= MAX_OFFSET or _cursor_of(place) != cursor:
         raise InvalidInput.at("cursor", "is not a cursor that a page of this list gave")
     return place
 
 
-def outgoing(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
+def outgoing(graph: Graph, request: EdgesRequest) -> EncodedAnswer[EdgeList]:
     """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
 
     Raises NotFound, and Gone for a moment that is no longer known.
@@ -269,7 +269,7 @@ def outgoing(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
     return edges_of_node(graph, request, outgoing=True)
 
 
-def incoming(graph: Graph, request: IncomingRequest) -> Encoded[EdgeList]:
+def incoming(graph: Graph, request: IncomingRequest) -> EncodedAnswer[EdgeList]:
     """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
 
     With `follow_symlinks` those of all stores that the caller sees. Raises NotFound, and Gone for a moment that is no
@@ -313,7 +313,7 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
     return EdgeAnswer(edge=render.link(LinkRow(key.store, row)) if isinstance(key, LinkKey) else render.edge(row))
 
 
-def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> Encoded[EdgeList]:
+def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> EncodedAnswer[EdgeList]:
     """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
     checked_label(request.node_id)
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
@@ -341,7 +341,7 @@ class _EdgePage(NamedTuple):
     inbound: Sequence[_Inbound]
 
 
-def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None, allowed: int | None) -> bytes | None:
+def _present_edges(leased: OpenStore, wanted: _EdgePage, moment: int | None, allowed: int | None) -> bytes | None:
     with _reading(leased, allowed) as (rows, links):
         node_id = found_as(rows, wanted.node_id, wanted.valid_at)
         numbers = np.array([rows.number(node_id)])
@@ -373,7 +373,7 @@ def _page_with_links(rows: Rows, edges: Gathered, links: list[bytes], wanted: _E
     return [text for _, text in merged[wanted.offset : end]], len(edges) + len(links) > end
 
 
-def _past_edges(leased: Store, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
+def _past_edges(leased: OpenStore, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
     node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
     found = view_as_of(leased, past, node_id, moment, whole=True)
     if found is None:
@@ -399,7 +399,7 @@ def _order_of_shown(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str
     return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
 
 
-def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
+def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAnswer]:
     """Answers with each node in reach once, at its shortest distance, nearest first.
 
     With them come all edges between the nodes returned. A start that does not exist gives empty arrays. `as_of` is a
@@ -433,7 +433,7 @@ def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
         return encoded(_walk_then(store, past, wanted, request.valid_at))
 
 
-def _walk_now(leased: Store, wanted: Walk, valid_at: str | None, allowed: int | None) -> bytes:
+def _walk_now(leased: OpenStore, wanted: Walk, valid_at: str | None, allowed: int | None) -> bytes:
     with leased.reading() as rows:
         start = found_as(rows, wanted.start, valid_at)
         found = walk(rows, msgspec.structs.replace(wanted, start=start), allowed)
@@ -449,7 +449,7 @@ def _walk_now(leased: Store, wanted: Walk, valid_at: str | None, allowed: int | 
     )
 
 
-def _walk_then(leased: Store, past: Past, wanted: Walk, valid_at: str | None) -> bytes:
+def _walk_then(leased: OpenStore, past: Past, wanted: Walk, valid_at: str | None) -> bytes:
     start = found_then(leased, past, wanted.start, valid_at)
     found, sequence = walk_as_of(leased, past, msgspec.structs.replace(wanted, start=start))
     depths = {row.id: depth for row, depth in found.nodes}
@@ -550,11 +550,11 @@ def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNode
         wanted = _filter(store, request)
         deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
 
-    def look(leased: Store) -> _Chosen:
+    def look(leased: OpenStore) -> _Chosen:
         with leased.reading() as rows:
             return deletion.chosen(rows)
 
-    def batch(_: Store, chosen: _Chosen) -> WriteBatch:
+    def batch(_: OpenStore, chosen: _Chosen) -> WriteBatch:
         return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
 
     return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
@@ -624,12 +624,12 @@ def _edges_of(rows: Rows, node_id: str) -> set[int]:
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 
 
-def _candidates(store: Store, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
+def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
     """Ids of nodes that may fit, one more than may be deleted: those that are named, or the first that fit now."""
     if request.ids:
         return _checked(request.ids)
     found: list[str] = []
-    place: Place | None = Place()
+    place: PagePosition | None = PagePosition()
     while place is not None and len(found) <= request.limit:
         page = listed(store, wanted, place, request.limit + 1 - len(found))
         found += [row.id for row in page.items]
@@ -637,7 +637,7 @@ def _candidates(store: Store, wanted: NodeFilter, request: DeleteNodesRequest) -
     return found
 
 
-def _filter(store: Store, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
+def _filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_unique(request.types or ())), tuple(_unique(request.tags or ()))
     return NodeFilter(types, tags, world_moment(request.valid_at, store), asked_attributes(request.attributes))
 

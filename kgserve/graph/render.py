@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 from kgserve.graph.answers import Edge, Node, ReachedNode
 from kgserve.graph.temporal import Past
 from kgserve.platform.codecs import json_decoder
-from kgserve.projections.history.history import History, State
+from kgserve.projections.history.history import History, RowState
 from kgserve.storage.model.batch import conflicts
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.rows.encoding import encode_edge, encode_link, encode_node, with_staleness
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 _node = json_decoder(Node).decode
 _reached = json_decoder(ReachedNode).decode
@@ -57,7 +57,7 @@ def in_few_words(text: str, most: int) -> str:
 N = TypeVar("N", bound=Node)
 
 
-class Standing(NamedTuple):
+class VersionState(NamedTuple):
     """The version that superseded one, if any did, and whether it is one of the heads; None: it is the present one."""
 
     superseded_by: int | None
@@ -72,12 +72,12 @@ class Standing(NamedTuple):
         return node
 
 
-_PRESENT = Standing(None, None)
+_PRESENT = VersionState(None, None)
 FRESH_SECONDS = 0.25
 """How long a commit that has just superseded something is waited for."""
 
 
-def standing_of(history: History, state: State[NodeRow], known: Iterable[State[NodeRow]] = ()) -> Standing:
+def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowState[NodeRow]] = ()) -> VersionState:
     """Of a state: superseded by the first later version that does not name it among the heads beside it.
 
     States that are ``known`` are not looked up.
@@ -90,19 +90,19 @@ def standing_of(history: History, state: State[NodeRow], known: Iterable[State[N
         later = by_first.get(state.last) or history.next_state(node_id, state.first)
         # Of a head that stays, what came after it may have been forgotten, or be in a gap.
         if later is None or (later.first != state.last and state.last >= history.oldest):
-            return Standing(None, is_current=False)
+            return VersionState(None, is_current=False)
         if version not in conflicts(later.row):
-            return Standing(later.row.version, is_current=False)
+            return VersionState(later.row.version, is_current=False)
         state = later
-    return Standing(None, is_current=True)
+    return VersionState(None, is_current=True)
 
 
-def standings(history: History, states: Sequence[State[NodeRow]]) -> list[Standing]:
+def standings(history: History, states: Sequence[RowState[NodeRow]]) -> list[VersionState]:
     """Of several states of one node."""
     return [standing_of(history, state, states) for state in states]
 
 
-def shown_then(store: Store, past: Past, found: Sequence[NodeRow], shown: Callable[[NodeRow], N] = node) -> list[N]:
+def shown_then(store: OpenStore, past: Past, found: Sequence[NodeRow], shown: Callable[[NodeRow], N] = node) -> list[N]:
     """Nodes as they were, each with whether it counts yet, in the form that ``shown`` makes. Raises as `Past.of`.
 
     The present tells whether, the history since when not: it is waited for briefly, and what it has not seen is absent.
@@ -114,12 +114,12 @@ def shown_then(store: Store, past: Past, found: Sequence[NodeRow], shown: Callab
     if former:
         follower.wait(last, FRESH_SECONDS)
 
-    def standing(history: History, row: NodeRow) -> Standing:
+    def standing(history: History, row: NodeRow) -> VersionState:
         if row.id in present and row.version in conflicts(present[row.id]):
-            return Standing(None, is_current=True)
+            return VersionState(None, is_current=True)
         state = history.node_version(row.id, row.version)
         by = None if state is None else standing_of(history, state).superseded_by
-        return Standing(by, is_current=False)
+        return VersionState(by, is_current=False)
 
     stands = follower.look(lambda history: {(row.id, row.version): standing(history, row) for row in former})
     return [stands.get((row.id, row.version), _PRESENT).shown_on(shown(row)) for row in found]

@@ -65,7 +65,7 @@ class Ground(Protocol):
         """The node itself, or the one that it was merged into."""
         ...
 
-    def overview(self, count: int, most: int) -> Overview:
+    def overview(self, count: int, most: int) -> OverviewStart:
         """So many nodes with most edges, or all nodes if there are no more than ``most``."""
         ...
 
@@ -98,14 +98,14 @@ class Ground(Protocol):
         ...
 
 
-class Overview(NamedTuple):
+class OverviewStart(NamedTuple):
     """The nodes that an overview begins with, and whether they are all there are."""
 
     nodes: Numbers
     whole: bool
 
 
-class Reach(NamedTuple):
+class SampleLimits(NamedTuple):
     """How far to go, how many neighbours of a node to take, and how many nodes in all."""
 
     depth: int
@@ -121,7 +121,7 @@ class Spread(NamedTuple):
     truncated: bool
 
 
-def spread(ground: Ground, starts: Sequence[int], reach: Reach) -> Spread:
+def spread(ground: Ground, starts: Sequence[int], reach: SampleLimits) -> Spread:
     """From some nodes, each of them once, outwards."""
     found = level = np.array(starts[: reach.max_nodes], np.int64)
     truncated, left = len(starts) > reach.max_nodes, ground.allowed
@@ -204,7 +204,7 @@ def drawn(source: int, target: int, row: EdgeRow) -> DrawnEdge:
     return DrawnEdge(source, target, row.relation_type, row.weight, *bounds)
 
 
-class Present:
+class CurrentIncidentEdges:
     """The present rows as a `Ground`. ``types``: those that may be added; None: all."""
 
     def __init__(
@@ -239,7 +239,7 @@ class Present:
         """See `Ground`."""
         return () if self._links is None else self._links.from_any(ids)
 
-    def overview(self, count: int, most: int) -> Overview:
+    def overview(self, count: int, most: int) -> OverviewStart:
         """See `Ground`."""
         rows, whole = self._rows, self._rows.state.nodes <= most
         if whole:
@@ -247,7 +247,7 @@ class Present:
         else:
             found = np.array(most_connected(rows, count + SPARE, self._types), np.int64)
         found = found[self.fitting(found)]
-        return Overview(found if whole else found[:count], whole)
+        return OverviewStart(found if whole else found[:count], whole)
 
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
         """See `Ground`."""

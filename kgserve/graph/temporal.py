@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
+from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.platform.times import parse_time
 from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import Historian, HistoryFollower
 from kgserve.projections.read_your_writes import reached
-from kgserve.storage.model.filters import Listed, NodeFilter, Place, page_of
+from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.storage.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, LinkRow, NodeRow, RowTuple, holds
-from kgserve.storage.model.walk import Reached, Standing, Walk, by_levels
+from kgserve.storage.model.walk import Standing, Walk, WalkResult, by_levels
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import survivor
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 WAIT_SECONDS = 10.0
 MAX_DIGITS = 18
@@ -30,7 +30,7 @@ class Past(msgspec.Struct, frozen=True):
     historian: Historian | None
     as_of: int | str
 
-    def of(self, store: Store) -> tuple[HistoryFollower, int]:
+    def of(self, store: OpenStore) -> tuple[HistoryFollower, int]:
         """The history of a store, and the commit that is meant: the one named, or the last one up to the time.
 
         A moment that is yet to come is now. Raises InvalidInput, Gone for what is no longer known, Unavailable while
@@ -42,7 +42,7 @@ class Past(msgspec.Struct, frozen=True):
         follower.look(lambda history: history.require_known(at))
         return follower, at
 
-    def moment(self, store: Store) -> int:
+    def moment(self, store: OpenStore) -> int:
         """The time that is meant, in microseconds: that of the commit, if it is named. Raises as `of`."""
         follower, at = self.of(store)
         if self.is_sequence:
@@ -77,7 +77,7 @@ def _sequence_at(history: History, moment: int) -> int:
     return found
 
 
-def whole_history(historian: Historian | None, store: Store) -> HistoryFollower:
+def whole_history(historian: Historian | None, store: OpenStore) -> HistoryFollower:
     """The history of an open store, once it has seen the last commit of now.
 
     Raises Conflict when none is kept, Unavailable when it does not come so far within ten seconds.
@@ -87,7 +87,7 @@ def whole_history(historian: Historian | None, store: Store) -> HistoryFollower:
     return follower
 
 
-def _history_of(historian: Historian | None, store: Store) -> HistoryFollower:
+def _history_of(historian: Historian | None, store: OpenStore) -> HistoryFollower:
     if historian is None:
         raise Conflict("histories are turned off on this server; only the present can be read")
     return historian.of(store)
@@ -109,7 +109,7 @@ ANY = "any"
 NOW = "now"
 
 
-def world_moment(text: str | None, store: Store, past: Past | None = None) -> int | None:
+def world_moment(text: str | None, store: OpenStore, past: Past | None = None) -> int | None:
     """The moment that finding goes by: the one asked for; left out, the present, or that of ``past``. None: any.
 
     Raises InvalidInput for what is no RFC 3339 time, and what `Past.of` raises.
@@ -176,7 +176,7 @@ def standing(ids: Collection[str], rows_of: RowsOf, moment: int) -> set[str]:
     return {row.id for row in rows_of(ids) if row.holds_at(moment)}
 
 
-class Held:
+class HeldRows:
     """Of all rows of a store, nodes first, those that held at a moment; an edge between two nodes that did."""
 
     def __init__(self, moment: int) -> None:
@@ -207,7 +207,7 @@ EVERY_EDGE = 1 << 62
 FEWEST_AT_ONCE, MOST_AT_ONCE = 64, 1001
 
 
-def view_as_of(store: Store, past: Past, node_id: str, valid_at: int | None, *, whole: bool) -> NodeView | None:
+def view_as_of(store: OpenStore, past: Past, node_id: str, valid_at: int | None, *, whole: bool) -> NodeView | None:
     """A node and its edges; None when it was not there, or not true then.
 
     With ``whole`` or ``valid_at`` it has all its edges, otherwise at most 1,000 in each direction.
@@ -217,7 +217,7 @@ def view_as_of(store: Store, past: Past, node_id: str, valid_at: int | None, *, 
     return follower.look(lambda history: _view(history, node_id, at, valid_at, most))
 
 
-def page_as_of(store: Store, past: Past, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+def page_as_of(store: OpenStore, past: Past, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[NodeRow]:
     """A page of the nodes that fitted, in the order of their ids; it looks at `MAX_PASSED` at most."""
     follower, at = past.of(store)
     type_ = wanted.types[0] if len(wanted.types) == 1 else None
@@ -238,7 +238,7 @@ def _rows_at(follower: HistoryFollower, at: int, type_: str | None, after: str, 
         after = rows[-1].id
 
 
-def walk_as_of(store: Store, past: Past, wanted: Walk) -> tuple[Reached, int]:
+def walk_as_of(store: OpenStore, past: Past, wanted: Walk) -> tuple[WalkResult, int]:
     """A walk as it would have gone, and the commit that it saw."""
     follower, at = past.of(store)
     return follower.look(lambda history: _walk(history, wanted, at)), at
@@ -262,17 +262,19 @@ def rows_at(history: History, ids: Iterable[str], at: int) -> Iterator[NodeRow]:
     return (state.row for node_id in ids if (state := history.node_at(node_id, at)) is not None)
 
 
-def _walk(history: History, wanted: Walk, at: int) -> Reached:
+def _walk(history: History, wanted: Walk, at: int) -> WalkResult:
     start = history.node_at(wanted.start, at)
     if start is None or not (wanted.valid_at is None or start.row.holds_at(wanted.valid_at)):
-        return Reached([], [], truncated=False)
+        return WalkResult([], [], truncated=False)
 
     def followed(ids: Collection[str]) -> Iterator[EdgeRow]:
         return filter(wanted.follows, _edges(history, wanted, ids, at))
 
     found = by_levels(wanted, wanted.start, followed, _standing(history, wanted, at))
     states = ((history.node_at(node_id, at), depth) for node_id, depth in found.depths.items())
-    return Reached([(state.row, depth) for state, depth in states if state is not None], found.edges, found.truncated)
+    return WalkResult(
+        [(state.row, depth) for state, depth in states if state is not None], found.edges, found.truncated
+    )
 
 
 def _standing(history: History, wanted: Walk, at: int) -> Standing | None:
@@ -296,7 +298,7 @@ def found_as(rows: Rows, node_id: str, valid_at: str | None) -> str:
     return node_id if valid_at == ANY else survivor(rows, node_id)
 
 
-def found_then(store: Store, past: Past, node_id: str, valid_at: str | None) -> str:
+def found_then(store: OpenStore, past: Past, node_id: str, valid_at: str | None) -> str:
     """The same, as of a moment. Raises as `Past.of`."""
     if valid_at == ANY:
         return node_id

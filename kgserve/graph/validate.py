@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.graph.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import FieldError, InvalidInput, TooLarge
 from kgserve.platform.times import complete_time, parse_time
 from kgserve.storage.model import fields
 from kgserve.storage.model.attributes import Condition, Scalar, Wanted, conditions

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from kgserve.errors import ConflictManual, InvalidInput, KgserveError, NotFound
 from kgserve.graph import render
 from kgserve.graph.compat.versioned_api import (
     MAX_SUBGRAPH_EDGES,
@@ -22,7 +23,7 @@ from kgserve.graph.compat.versioned_api import (
     PutNodeRequest,
     PutSubgraphAnswer,
     PutSubgraphRequest,
-    Unread,
+    UnreadItem,
 )
 from kgserve.graph.cross_store_links import leads_elsewhere
 from kgserve.graph.handle import Graph
@@ -30,13 +31,12 @@ from kgserve.graph.mutations import cost
 from kgserve.graph.requests import EdgeInput, NodeInput
 from kgserve.graph.validate import Fault, Faults, called, edge_put, named_twice, node_put
 from kgserve.platform.codecs import convert, place_of
-from kgserve.platform.errors import ConflictManual, InvalidInput, KgserveError, NotFound
 from kgserve.platform.idempotency import is_repeated, new_id
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
 from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_id
 from kgserve.storage.plan import Report
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 _NODE_NAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata"}
 _EDGE_NAMES = {"relation_type": "kind", "attributes": "metadata"}
@@ -195,7 +195,7 @@ def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
         fault("graph_id", f"is {named!r}, and the call is of store {graph.name!r}; leave it out, or send it there")
 
 
-def _queue(store: Store, item: object, place: int) -> _Queued:
+def _queue(store: OpenStore, item: object, place: int) -> _Queued:
     faults = Faults()
     try:
         spec = _read(item, NodeSpec)
@@ -210,7 +210,7 @@ def _read(item: object, kind: type[_Spec]) -> _Spec:
     """An item of a subgraph. Raises InvalidInput naming the field that is wrong, or what reading it has raised."""
     if isinstance(item, kind):
         return item
-    if isinstance(item, Unread):
+    if isinstance(item, UnreadItem):
         raise item.error
     try:
         return convert(item, kind)
@@ -243,7 +243,7 @@ def _node_result(item: object, queued: _Queued) -> NodeResult:
     return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
-def _put_edges(store: Store, items: Sequence[object], refs: Mapping[str, str], graph: Graph) -> list[EdgeResult]:
+def _put_edges(store: OpenStore, items: Sequence[object], refs: Mapping[str, str], graph: Graph) -> list[EdgeResult]:
     results: list[EdgeResult] = []
     puts: list[EdgePut | LinkPut] = []
     for index, item in enumerate(items):
@@ -263,7 +263,7 @@ def _put_edges(store: Store, items: Sequence[object], refs: Mapping[str, str], g
     return results
 
 
-def _written_edges(store: Store, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
+def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
     """Write edges; return what there is to say of those that are not new as they were sent, by their place.
 
     Several puts of one edge are commits of their own, so that the history has each.
@@ -292,7 +292,7 @@ def _waves(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
     return waves
 
 
-def _queue_edges(store: Store, puts: list[EdgePut | LinkPut]) -> Future[Report] | KgserveError:
+def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[Report] | KgserveError:
     edges = [put for put in puts if isinstance(put, EdgePut)]
     links = [put for put in puts if isinstance(put, LinkPut)]
     size = cost([], [*edges, *(put.edge for put in links)])

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.handle import Graph
 from kgserve.graph.render import in_few_words
 from kgserve.graph.subgraph_sampling import (
     SPARE,
+    CurrentIncidentEdges,
     DrawnEdge,
     Ground,
-    Overview,
-    Present,
-    Reach,
+    OverviewStart,
+    SampleLimits,
     Touching,
     drawn,
     most_connected,
@@ -42,10 +43,9 @@ from kgserve.graph.visualization_api import (
     Timeline,
     TimelineQuery,
 )
-from kgserve.memory.hierarchy import Then as Hierarchy
+from kgserve.memory.hierarchy import PastHierarchy as Hierarchy
 from kgserve.memory.presentation import now_in_microseconds, settings_of
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import FieldError, InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.memory_index.decay import half_lives_of
@@ -54,7 +54,7 @@ from kgserve.storage.model.walk import MAX_EDGES, Walk, clamp
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MAX_LABEL = 80
 """Characters of a label."""
@@ -62,7 +62,7 @@ MAX_LINKS = 10_000
 _STARTS = ("ids", "around", "overview")
 
 
-class _Drawn(msgspec.Struct):
+class _Drawing(msgspec.Struct):
     """What is to be drawn: nodes in order with their degrees, edges by the places of their ends, and links."""
 
     sequence: int
@@ -74,7 +74,7 @@ class _Drawn(msgspec.Struct):
     truncated: bool
     missing: list[str]
     redirected: dict[str, str]
-    memories: _Memories | None = None
+    memories: _MemoryColumns | None = None
     lives: Lives | None = None
 
 
@@ -147,11 +147,11 @@ class _Asking(NamedTuple):
         return None if self.request.types is None else frozenset(self.request.types)
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> SampleLimits:
         """How far to go; nodes that are named one by one are all there is."""
         if self.request.ids is not None:
-            return Reach(0, 0, MAX_DRAWN_IDS)
-        return Reach(self.walk.depth, min(max(self.request.per_node, 1), MAX_DRAWN_NODES), self.most)
+            return SampleLimits(0, 0, MAX_DRAWN_IDS)
+        return SampleLimits(self.walk.depth, min(max(self.request.per_node, 1), MAX_DRAWN_NODES), self.most)
 
     @property
     def most(self) -> int:
@@ -169,7 +169,7 @@ class _Asking(NamedTuple):
             return self.walk.follows(row)
         return self.walk.valid_at is None or row.holds_at(self.walk.valid_at)
 
-    def known(self, drawing: _Drawn) -> Known:
+    def known(self, drawing: _Drawing) -> Known:
         """What the history need not be asked for."""
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
@@ -177,23 +177,23 @@ class _Asking(NamedTuple):
         return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
-def _now(store: Store, asking: _Asking) -> _Drawn:
+def _now(store: OpenStore, asking: _Asking) -> _Drawing:
     with store.reading_links() as (rows, links):
-        ground = Present(rows, links, asking.walk, asking.types, merged=asking.merged)
+        ground = CurrentIncidentEdges(rows, links, asking.walk, asking.types, merged=asking.merged)
         drawing = _drawn(ground, asking, rows.at)
         drawing.memories = _memories(store, rows, asking, drawing.nodes)
     return drawing
 
 
-def _then(store: Store, past: Past, asking: _Asking) -> _Drawn:
+def _then(store: OpenStore, past: Past, asking: _Asking) -> _Drawing:
     follower, at = past.of(store)
     best: list[str] = []
     if asking.request.overview is not None:
         with store.reading() as rows:
             best = rows.delta.ids(most_connected(rows, asking.first + SPARE, None))
 
-    def look(history: History) -> _Drawn:
-        ground = Then(history, at, asking.walk, asking.types, merged=asking.merged, best=best)
+    def look(history: History) -> _Drawing:
+        ground = PastGraph(history, at, asking.walk, asking.types, merged=asking.merged, best=best)
         return _drawn(ground, asking, at)
 
     drawing = follower.look(look)
@@ -201,11 +201,11 @@ def _then(store: Store, past: Past, asking: _Asking) -> _Drawn:
         hierarchy = Hierarchy(follower, at)
         found = [row for row in drawing.nodes if row.is_memory]
         above = {row.id: parent for row in found if (parent := hierarchy.parent(row.id)) is not None}
-        drawing.memories = _Memories(_as_written(found), above)
+        drawing.memories = _MemoryColumns(_as_written(found), above)
     return drawing
 
 
-def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawn:
+def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawing:
     request, reach, redirected, missing = asking.request, asking.reach, dict[str, str](), list[str]()
     if request.overview is not None:
         starts, whole = ground.overview(asking.first, asking.most)
@@ -225,7 +225,7 @@ def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawn:
     edges, cut = ground.between(found.nodes)
     links = [*islice(ground.links([row.id for row in nodes]), MAX_LINKS + 1)]
     kept = [row for row in links[:MAX_LINKS] if asking.walk.follows(row.edge)]
-    return _Drawn(
+    return _Drawing(
         sequence,
         nodes,
         ground.degrees(found.nodes) if "degree" in asking.fields else (),
@@ -238,20 +238,20 @@ def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawn:
     )
 
 
-class _Memories(NamedTuple):
+class _MemoryColumns(NamedTuple):
     """Of those nodes that are memories: what their confidence has come to, and what they stand below."""
 
     confidence: dict[str, float]
     parent: dict[str, str]
 
 
-def _memories(store: Store, rows: Rows, asking: _Asking, nodes: Iterable[NodeRow]) -> _Memories | None:
+def _memories(store: OpenStore, rows: Rows, asking: _Asking, nodes: Iterable[NodeRow]) -> _MemoryColumns | None:
     if not {"confidence", "parent"} & asking.fields:
         return None
     found = {row.id: row for row in nodes if row.is_memory}
     accesses, half_lives, now = store.accesses.of([*found]), half_lives_of(settings_of(store)), now_in_microseconds()
     confidence = {each: half_lives.effective(row, accesses.get(each), now) for each, row in found.items()}
-    return _Memories(confidence, parents(rows, found))
+    return _MemoryColumns(confidence, parents(rows, found))
 
 
 def _as_written(nodes: Iterable[NodeRow]) -> dict[str, float]:
@@ -260,7 +260,7 @@ def _as_written(nodes: Iterable[NodeRow]) -> dict[str, float]:
     return {each: confidence for each, confidence in confidences if confidence is not None}
 
 
-def _answer(asking: _Asking, drawing: _Drawn) -> Drawing:
+def _answer(asking: _Asking, drawing: _Drawing) -> Drawing:
     """The drawing in columns, with what is gone at the end, but nodes that were named in their places."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
     lived = drawing.lives
@@ -314,7 +314,7 @@ class _Names:
 
 
 def _with_gone(
-    asking: _Asking, drawing: _Drawn, lived: Lives
+    asking: _Asking, drawing: _Drawing, lived: Lives
 ) -> tuple[list[NodeRow], list[int | None], list[DrawnEdge]]:
     there = {row.id: row for row in drawing.nodes}
     named = (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else there
@@ -329,7 +329,7 @@ def _with_gone(
 
 
 def _node_columns(
-    nodes: Sequence[NodeRow], degrees: list[int | None], fields: frozenset[DrawnField], memories: _Memories | None
+    nodes: Sequence[NodeRow], degrees: list[int | None], fields: frozenset[DrawnField], memories: _MemoryColumns | None
 ) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if "label" in fields:
@@ -376,7 +376,7 @@ def _lives(column: list[list[Life]]) -> dict[str, Any]:
 
 
 def _links(
-    drawing: _Drawn, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
+    drawing: _Drawing, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
 ) -> DrawnLinks | msgspec.UnsetType:
     lived = drawing.lives
     links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_LINKS]
@@ -452,7 +452,7 @@ MOST_STATES_OF_LINKS = 50_000
 """States of links that are read to tell how long they have held."""
 
 
-class Then:
+class PastGraph:
     """A store as of a commit as a `Ground`. Nodes are numbered as they are met."""
 
     allowed = MOST_THEN
@@ -501,7 +501,7 @@ class Then:
         """See `Ground`."""
         return (state.row for each in ids for state in self._history.links_from(each, self.at, MOST_LINKS))
 
-    def overview(self, count: int, most: int) -> Overview:
+    def overview(self, count: int, most: int) -> OverviewStart:
         """See `Ground`; nodes of which another began with now, if they were there."""
         states = self._history.nodes_at(self.at, None, None, most + 1)
         whole = len(states) <= most
@@ -511,7 +511,7 @@ class Then:
         found = np.array([self.number(each) for each in ids], np.int64)
         found = found[self.standing(found)]
         found = found[self.fitting(found)]
-        return Overview(found if whole else found[:count], whole)
+        return OverviewStart(found if whole else found[:count], whole)
 
     def standing(self, numbers: Numbers) -> Numbers:
         """See `Ground`."""

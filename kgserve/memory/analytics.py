@@ -26,7 +26,7 @@ from kgserve.memory.presentation import now_in_microseconds, settings_of
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index.entries import DAYS, ENDED, ENTITIES, RELATIONS, TAGS, TYPES
 from kgserve.projections.memory_index.memories import Memories
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def confidence(graph: Graph, request: ConfidenceQuery) -> ConfidenceHistogram:
         return _settled(store, look)
 
 
-def _settled(store: Store, look: Callable[[Memories, int], T]) -> T:
+def _settled(store: OpenStore, look: Callable[[Memories, int], T]) -> T:
     """What is found with all uses of memories in the view, also those that wait to be journaled."""
     store.accesses.settle()
     return store.memories.ask(lambda memories, rows: look(memories, rows.at))

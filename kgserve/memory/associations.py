@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.graph.search.fusion import HUB, Neighbours
-from kgserve.graph.search.search import PresentSurroundings, Searched
+from kgserve.graph.search.search import PresentSurroundings, StoreSearch
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted
@@ -31,7 +31,7 @@ from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_RELATIONS = 1_000
 """So many relations of one entity are followed, the strongest ones."""
@@ -116,13 +116,13 @@ class _Numbered(Associations):
             yield dict(zip(names, self._relevances[best].tolist(), strict=True))
 
 
-class About(ABC):
+class EntityAssociations(ABC):
     """The entities of a store at a moment. ``now`` and ``half_life``, microseconds, are those of relations.
 
     ``deleted`` is the entity that was asked for, if it was deleted while memories were about it.
     """
 
-    def __init__(self, searched: Searched, now: int, half_life: int | None, historian: Historian | None) -> None:
+    def __init__(self, searched: StoreSearch, now: int, half_life: int | None, historian: Historian | None) -> None:
         self.deleted: DeletedSubject | None = None
         self._searched = searched
         self._historian = historian
@@ -193,7 +193,7 @@ class About(ABC):
         return found.entity.id
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> OpenStore:
         return self._searched.store
 
     def _worth(self, edge: EdgeRow) -> float:
@@ -224,7 +224,7 @@ class About(ABC):
         """The true relations of a node, in either direction, but for those of some types."""
 
 
-class AboutNow(About):
+class AboutNow(EntityAssociations):
     """As it is."""
 
     @cached_property
@@ -240,11 +240,11 @@ class AboutNow(About):
         return _Numbered(rows, rows.ends(found)[0].astype(np.int64), weights)
 
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
-        """See `About.entities`."""
+        """See `EntityAssociations.entities`."""
         return entities_of(self._rows, memories)
 
     def turns(self, memories: Sequence[str]) -> Neighbours:
-        """See `About.turns`."""
+        """See `EntityAssociations.turns`."""
         rows = self._rows
         numbers = np.array([number for node_id in memories if (number := rows.number(node_id)) >= 0], np.int64)
         found: dict[str, list[tuple[str, float]]] = {}
@@ -271,7 +271,7 @@ class AboutNow(About):
         return found if moment is None else self._rows.edges_holding(found, moment)
 
 
-class AboutThen(About):
+class AboutThen(EntityAssociations):
     """As it was; but what is called how is known of now alone."""
 
     def _associated(self, entity: str) -> Associations:
@@ -279,7 +279,7 @@ class AboutThen(About):
         return Few({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in about if edge.target == entity})
 
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
-        """See `About.entities`."""
+        """See `EntityAssociations.entities`."""
         about = {
             node_id: [edge for edge in self._around.outgoing(node_id) if edge.relation_type == IS_ABOUT]
             for node_id in memories
@@ -288,7 +288,7 @@ class AboutThen(About):
         return {node_id: entities_at(edges, named) for node_id, edges in about.items()}
 
     def turns(self, memories: Sequence[str]) -> Neighbours:
-        """See `About.turns`."""
+        """See `EntityAssociations.turns`."""
         found = {
             node_id: [edge for edge in self._around.edges(node_id) if edge.relation_type == NEXT][:_ENOUGH]
             for node_id in memories
@@ -308,13 +308,15 @@ class AboutThen(About):
         return (edge for edge in self._around.edges(entity) if edge.relation_type not in apart)
 
 
-def about(searched: Searched, now: int | None, half_life: int | None, historian: Historian | None) -> About:
+def about(
+    searched: StoreSearch, now: int | None, half_life: int | None, historian: Historian | None
+) -> EntityAssociations:
     """The entities of a store at the moment that is looked at."""
     kind = AboutNow if isinstance(searched.around, PresentSurroundings) else AboutThen
     return kind(searched, time.time_ns() // 1000 if now is None else now, half_life, historian)
 
 
-def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:
+def _called(store: OpenStore, rows: Rows, text: str, now: int) -> str | None:
     """The entity with an id, else the one that is called so. Raises Conflict where several are."""
     draft = Draft(Ahead(rows, store.memories, now))
     by_id = draft.there((text,))

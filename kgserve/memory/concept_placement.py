@@ -41,7 +41,7 @@ _CONCEPTS_AT_ONCE = 100
 _MOST_PAIRS = 500_000
 
 
-class Place(NamedTuple):
+class ConceptScores(NamedTuple):
     """The best concept of a memory and the next best, by their numbers, -1 where there is none; scores are 0 to 1."""
 
     best: int
@@ -54,7 +54,7 @@ class Place(NamedTuple):
         return self.score >= least and self.score - self.second_score >= AHEAD
 
 
-def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], shared: Numbers) -> list[Place]:
+def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], shared: Numbers) -> list[ConceptScores]:
     """The best concept of each memory, of at least one.
 
     ``below`` are some that stand below each concept already; ``shared`` is which part of the entities that a memory is
@@ -63,7 +63,7 @@ def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], share
     drawn = np.mean([memories, *_drawn(memories, 1.0, 3)], axis=0)
     own = _outstanding(drawn @ concepts.T + _SHARED * shared)
 
-    def beside(some: Sequence[Vectors]) -> list[Place]:
+    def beside(some: Sequence[Vectors]) -> list[ConceptScores]:
         return _ranked(_NAME * own + (1 - _NAME) * _outstanding(drawn @ _centres(concepts, some).T))
 
     found = beside(below) if any(map(len, below)) else _ranked(own)
@@ -144,19 +144,19 @@ def _weights(evidence: Numbers) -> Numbers:
     return np.where(seems, np.minimum(1, _PART / (1 - _PART) * (1 - part) / part), 1)
 
 
-def _ranked(evidence: Numbers) -> list[Place]:
+def _ranked(evidence: Numbers) -> list[ConceptScores]:
     """A place is good when there is much for it, and more than for any other."""
     rows = np.arange(len(evidence))
     best = evidence.argmax(axis=1)
     most = evidence[rows, best]
     if evidence.shape[1] == 1:
-        return [Place(0, score, -1, 0.0) for score in _scores(most, most)]
+        return [ConceptScores(0, score, -1, 0.0) for score in _scores(most, most)]
     others = evidence.copy()
     others[rows, best] = -np.inf
     second = others.argmax(axis=1)
     next_most = others[rows, second]
     scores = zip(_scores(most, np.minimum(most - next_most, most)), _scores(next_most, next_most - most), strict=True)
-    return [Place(int(one), a, int(two), b) for one, two, (a, b) in zip(best, second, scores, strict=True)]
+    return [ConceptScores(int(one), a, int(two), b) for one, two, (a, b) in zip(best, second, scores, strict=True)]
 
 
 def _scores(evidence: Numbers, ahead: Numbers) -> list[float]:

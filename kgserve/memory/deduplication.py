@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.errors import Conflict, NotFound
 from kgserve.graph.mutations import cost
 from kgserve.memory.api import AssociatedEntity, Outcome
 from kgserve.memory.hierarchy_api import EPISODE, can_share_layer, can_share_type, check_layers
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Conflict, NotFound
 from kgserve.platform.idempotency import new_id
 from kgserve.platform.settings import DedupPolicy
 from kgserve.platform.text.similarity import fingerprint, text_hash
@@ -244,7 +244,7 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
         return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
 
 
-class Stored(NamedTuple):
+class StoredDraft(NamedTuple):
     """What became of a memory: ``id`` is the one that holds it."""
 
     id: str
@@ -260,12 +260,12 @@ class Storing(Draft):
     def __init__(self, ahead: Ahead, recent: Recent) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
-        self.places = Places(self)
+        self.places = ParentAssignments(self)
         self._holders: dict[str, str] = {}
         self._recent = recent
         self._by_text: dict[bytes, list[str]] = {}
 
-    def store(self, put: MemoryPut) -> Stored:
+    def store(self, put: MemoryPut) -> StoredDraft:
         """Decide one. Raises NotFound for a parent that is not there.
 
         Raises Conflict for a name of several entities, for an id of something else, and where it cannot stand below
@@ -279,7 +279,7 @@ class Storing(Draft):
             place(row, parent)
         return stored
 
-    def _store(self, put: MemoryPut) -> Stored:
+    def _store(self, put: MemoryPut) -> StoredDraft:
         about = self._about(put)
         own = self.node(put.node.id)
         if own is not None:
@@ -294,16 +294,16 @@ class Storing(Draft):
             about[entity] = max(each.relevance, about.get(entity, 0.0))
         return about
 
-    def _create(self, put: MemoryPut, about: Mapping[str, float]) -> Stored:
+    def _create(self, put: MemoryPut, about: Mapping[str, float]) -> StoredDraft:
         row = self.put_node(put.node)
         self.associate(row.id, about)
         for digest in (text_hash(row.content), fingerprint(row.content)):
             self._by_text.setdefault(digest, []).append(row.id)
         if put.vector is not None:
             self._recent.add(row.id, put.vector)
-        return Stored(row.id, "created")
+        return StoredDraft(row.id, "created")
 
-    def _again(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> Stored:
+    def _again(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> StoredDraft:
         """A memory whose id is there already. A node that is no memory yet becomes one."""
         if not own.is_memory:
             return self._create(put, about)
@@ -315,16 +315,16 @@ class Storing(Draft):
             raise Conflict(f"memory {own.id!r} is there and was {row.extras.ended}: store it under another id")
         return self._merge(put, row, about, absorbs=False)
 
-    def _merge(self, put: MemoryPut, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True) -> Stored:
+    def _merge(self, put: MemoryPut, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True) -> StoredDraft:
         """The older one stays, with its wording; another wording is kept as a memory that was absorbed."""
         extras = put.extras
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
         self._take_over(row, extras, put.node.attributes or EMPTY_OBJECT)
         self.associate(row.id, about)
         if not absorbs or text_hash(row.content) == text_hash(put.content):
-            return Stored(row.id, "duplicate")
+            return StoredDraft(row.id, "duplicate")
         self._absorb(put, row.id)
-        return Stored(row.id, "merged")
+        return StoredDraft(row.id, "merged")
 
     def _take_over(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
         own = row.extras or NO_EXTRAS
@@ -424,7 +424,7 @@ def united_attributes(old: str, new: str) -> str:
     return joined.decode() if len(joined) <= MAX_ATTRIBUTES_BYTES else old
 
 
-class Places:
+class ParentAssignments:
     """Where the memories of a draft are to stand. For the writing thread."""
 
     def __init__(self, draft: Draft) -> None:

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from kgserve.errors import Conflict
 from kgserve.graph.temporal import whole_history
 from kgserve.memory.api import DeletedEntity
 from kgserve.memory.presentation import name_of
-from kgserve.platform.errors import Conflict
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import FOREVER, History, State
+from kgserve.projections.history.history import FOREVER, History, RowState
 from kgserve.projections.history_follower import Historian
 from kgserve.storage.model.names import IS_ABOUT, folded, names_of
 from kgserve.storage.model.rows import NodeRow
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MAX_MEMORIES = 100_000
 MAX_STATES = 100_000
@@ -29,7 +29,7 @@ class DeletedSubject(msgspec.Struct, frozen=True):
     memories: dict[str, float]
 
 
-def find_deleted(historian: Historian | None, store: Store, text: str) -> DeletedSubject | None:
+def find_deleted(historian: Historian | None, store: OpenStore, text: str) -> DeletedSubject | None:
     """Find a deleted entity, by its id or a name; None if there is none, or the store keeps no history.
 
     Raises Conflict where several had the name, Unavailable while the history is behind, and Gone for a gap in it.
@@ -48,17 +48,17 @@ def _find(history: History, text: str) -> DeletedSubject | None:
     return found[0] if found else None
 
 
-def _called(history: History, text: str) -> Iterable[State[NodeRow]]:
+def _called(history: History, text: str) -> Iterable[RowState[NodeRow]]:
     wanted = folded(text)
     deleted = history.deleted_targets(IS_ABOUT, MAX_STATES)
     return (state for state in deleted if wanted in map(folded, (state.row.id, *names_of(state.row))))
 
 
-def _subjects(history: History, states: Iterable[State[NodeRow]]) -> Sequence[DeletedSubject]:
+def _subjects(history: History, states: Iterable[RowState[NodeRow]]) -> Sequence[DeletedSubject]:
     return [found for state in states if (found := _subject(history, state)).memories]
 
 
-def _subject(history: History, state: State[NodeRow]) -> DeletedSubject:
+def _subject(history: History, state: RowState[NodeRow]) -> DeletedSubject:
     row, until = state.row, state.last or 0
     edges = history.edges_ended(row.id, IS_ABOUT, until, MAX_MEMORIES)
     entity = DeletedEntity(

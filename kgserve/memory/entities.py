@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
+from kgserve.errors import Conflict, NotFound
 from kgserve.graph import merge
 from kgserve.graph.handle import Graph, made_of
 from kgserve.graph.merge_api import MergeAnswer, MergeNode
@@ -47,7 +48,6 @@ from kgserve.memory.entities_api import (
 from kgserve.memory.presentation import name_of, now_in_microseconds, settings_of, shown, use
 from kgserve.memory.relation_ends import met_end, relation_key
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Conflict, NotFound
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Worth, half_lives_of
@@ -63,7 +63,7 @@ from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
@@ -84,15 +84,15 @@ Made = Literal["created", "updated", "existing"]
 def _decided(
     graph: Graph,
     decide: Callable[[Draft], WriteBatch],
-    answer: Callable[[Store, Rows, Report], T],
+    answer: Callable[[OpenStore, Rows, Report], T],
     cost: int,
     *,
     create: bool = False,
 ) -> Future[T]:
     """A write by names, and an answer from the rows after it."""
-    leased: list[Store] = []
+    leased: list[OpenStore] = []
 
-    def begin(store: Store) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[Report]:
         leased.append(store)
         return store.submit_decided(lambda ahead: decide(Draft(ahead)), cost)
 
@@ -121,7 +121,7 @@ def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[Enti
         made.extend(_create(draft, each, put) for each, put in zip(request.entities, puts, strict=True))
         return draft.batch()
 
-    def answer(_: Store, rows: Rows, report: Report) -> EntitiesCreated:
+    def answer(_: OpenStore, rows: Rows, report: Report) -> EntitiesCreated:
         found = rows.nodes({node_id for node_id, _ in made})
         entities = [
             CreatedEntity(**entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence)
@@ -233,7 +233,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
         draft.put_node(msgspec.structs.replace(put, id=row.id, attributes=attributes))
         return draft.batch()
 
-    def answer(_: Store, rows: Rows, report: Report) -> UpdatedEntity:
+    def answer(_: OpenStore, rows: Rows, report: Report) -> UpdatedEntity:
         row = rows.node(met[0])
         if row is None:
             raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
@@ -257,19 +257,19 @@ def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[Enti
     entities have.
     """
 
-    def look(store: Store) -> _Doomed:
+    def look(store: OpenStore) -> _EntitiesToDelete:
         with store.reading() as rows:
             ahead = Ahead(rows, store.memories, now_in_microseconds())
-            return _Doomed.of(Draft(ahead), rows, request)
+            return _EntitiesToDelete.of(Draft(ahead), rows, request)
 
-    def batch(_: Store, found: _Doomed) -> WriteBatch:
+    def batch(_: OpenStore, found: _EntitiesToDelete) -> WriteBatch:
         gone = [*found.entities, *found.memories]
         return WriteBatch(delete_nodes=gone, cost=sum(map(len, gone)))
 
     return graph.prepared(look, batch, lambda found, at: found.told(request, at), dry_run=request.dry_run)
 
 
-class _Doomed(msgspec.Struct):
+class _EntitiesToDelete(msgspec.Struct):
     """What a deletion of entities means: their ids, names of which there is none, relations, and memories."""
 
     entities: list[str]
@@ -280,7 +280,7 @@ class _Doomed(msgspec.Struct):
     kept: list[str]
 
     @classmethod
-    def of(cls, draft: Draft, rows: Rows, request: DeleteEntitiesRequest) -> _Doomed:
+    def of(cls, draft: Draft, rows: Rows, request: DeleteEntitiesRequest) -> _EntitiesToDelete:
         """What is there of what is named."""
         met = {name: _id_or_name(draft, name) for name in request.entity_names}
         entities = list(dict.fromkeys(row.id for row in met.values() if row is not None))
@@ -378,7 +378,7 @@ class _Around:
         return strong(rows, found, self._least) if self._least > 0 else found
 
 
-def _remembered(store: Store, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:
+def _remembered(store: OpenStore, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:
     """The surest memories about an entity, and how many there are."""
     if not request.include_memories:
         return {}
@@ -396,7 +396,7 @@ def _remembered(store: Store, rows: Rows, entity: str, request: EntityGraphReque
     }
 
 
-def _use_shown(store: Store, nodes: Iterable[GraphEntity], now: int) -> None:
+def _use_shown(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None:
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:
@@ -426,7 +426,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
-    def answer(store: Store, rows: Rows, report: Report) -> RelationsCreated:
+    def answer(store: OpenStore, rows: Rows, report: Report) -> RelationsCreated:
         found = rows.edges([put.key for put, _ in made])
         relations = shown_relations(store, rows, [found[put.key] for put, _ in made])
         told = [
@@ -488,7 +488,7 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
                 draft.drop_edge(key)
         return draft.batch()
 
-    def answer(_: Store, __: Rows, report: Report) -> RelationsDeleted:
+    def answer(_: OpenStore, __: Rows, report: Report) -> RelationsDeleted:
         return RelationsDeleted(deleted=report.edges_deleted, missing=missing[:MAX_TOLD], sequence=report.sequence)
 
     return _decided(graph, decide, answer, 1_000 * len(request.relations))
@@ -504,7 +504,7 @@ def delete_relation(graph: Graph, request: RelationId) -> Future[RelationsDelete
         draft.drop_edge(key)
         return draft.batch()
 
-    def answer(_: Store, __: Rows, report: Report) -> RelationsDeleted:
+    def answer(_: OpenStore, __: Rows, report: Report) -> RelationsDeleted:
         gone = RelationKey(source=key[0], target=key[1], relation_type=key[2])
         return RelationsDeleted(
             deleted=report.edges_deleted, missing=[] if there[0] else [gone], sequence=report.sequence
@@ -538,7 +538,7 @@ def no_entity(near: Sequence[str], text: str, store: str) -> NotFound:
     return NotFound(f"there is no entity {text!r} in store {store!r}{hint}")
 
 
-def found_entity(store: Store, text: str, name: str) -> str:
+def found_entity(store: OpenStore, text: str, name: str) -> str:
     """The id of the entity that has an id, or is called so, in the store of a name. Raises NotFound and Conflict."""
     with store.reading() as rows:
         return _one(Draft(Ahead(rows, store.memories, now_in_microseconds())), text, name).id
@@ -571,7 +571,7 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def shown_relations(store: Store, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
+def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
     """Relations as callers get them."""
     fading, now = half_lives_of(settings_of(store)).of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})

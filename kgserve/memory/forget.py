@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
+from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.handle import Graph, answered
 from kgserve.memory.api import MAX_TOLD, RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import Draft
@@ -19,7 +20,6 @@ from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.retain_api import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
 from kgserve.memory.store_memory import TEASER
-from kgserve.platform.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.storage.journal.snapshot import list_snapshots, sequence_of
 from kgserve.storage.journal.tail import Tail
@@ -44,7 +44,7 @@ from kgserve.storage.rows.ways import survivor
 from kgserve.stores.backup.folder import holding
 from kgserve.stores.pending_state import Ahead
 from kgserve.stores.purge_record import Doomed, Erased
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_MATCHES = 10
 NOTHING_FORGOTTEN = ForgetAnswer(
@@ -251,10 +251,10 @@ UNKNOWN = Remainder(
 def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[ForgetAnswer]:
     """Erase memories: see `forget`. Raises Forbidden, Conflict, StorageFull and Unavailable."""
     graph.graphs.caller.require("admin")
-    wanted: list[_Wanted] = []
+    wanted: list[_ForgetTargets] = []
 
-    def begin(store: Store) -> Future[Erased]:
-        wanted.append(_Wanted(graph, store, ids))
+    def begin(store: OpenStore) -> Future[Erased]:
+        wanted.append(_ForgetTargets(graph, store, ids))
         if request.dry_run:
             return answered(wanted[0].tried())
         if store.eraser is None:
@@ -264,7 +264,7 @@ def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[Fo
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
 
 
-def _answer(graph: Graph, wanted: _Wanted, erased: Erased, *, dry_run: bool) -> ForgetAnswer:
+def _answer(graph: Graph, wanted: _ForgetTargets, erased: Erased, *, dry_run: bool) -> ForgetAnswer:
     return ForgetAnswer(
         memories_removed=len(wanted.ids),
         relations_removed=wanted.relations,
@@ -294,10 +294,10 @@ def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
     return [*found, UNKNOWN]
 
 
-class _Wanted:
+class _ForgetTargets:
     """What is meant by the ids of some memories."""
 
-    def __init__(self, graph: Graph, store: Store, ids: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, store: OpenStore, ids: Sequence[str]) -> None:
         self._graph = graph
         self._store = store
         self._named = ids
@@ -380,7 +380,7 @@ def _belongs(rows: Rows, source: str, relation_type: str, to: NodeRow) -> bool:
     return is_merged or (row.extras or NO_EXTRAS).belongs_to == to.id
 
 
-def _journaled(store: Store, ids: set[str]) -> set[str]:
+def _journaled(store: OpenStore, ids: set[str]) -> set[str]:
     """Those of some memories of which the journal, or a snapshot from before they were deleted, has the rows."""
     found, others = set[str](), set[str]()
     oldest = min(map(sequence_of, list_snapshots(store.layout.journal)), default=FOREVER)

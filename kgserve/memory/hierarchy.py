@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from kgserve.errors import NotFound, TooLarge
 from kgserve.graph.handle import Graph
-from kgserve.graph.search.search import PastSurroundings, PresentSurroundings, Searched
+from kgserve.graph.search.search import PastSurroundings, PresentSurroundings, StoreSearch
 from kgserve.graph.temporal import EVERY_EDGE
 from kgserve.graph.validate import checked_label
 from kgserve.memory.api import MemoryEntity
@@ -14,10 +15,9 @@ from kgserve.memory.associations import Associations, entities_at
 from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest, PlacedMemory, PlacedPage
 from kgserve.memory.presentation import fields_of, now_in_microseconds, settings_of, shown_fields
 from kgserve.memory.store_memory import memory_in
-from kgserve.platform.errors import NotFound, TooLarge
 from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.memory_index.closure import BelowPage, Placed
+from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import half_lives_of
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.view import MemoriesDamaged
@@ -27,7 +27,7 @@ from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import stands
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_THEN = 10_000
 """So many memories are gone along, at most, to know what stood below one in the past."""
@@ -55,7 +55,7 @@ def ancestors(graph: Graph, request: AncestorsRequest) -> list[PlacedMemory]:
     with graph.lease() as store:
         if past is not None:
             moment, (history, at) = past.moment(store), past.of(store)
-            then = Then(history, at)
+            then = PastHierarchy(history, at)
             start = then.memory(request.memory_id, graph.name)
             return then.shown(store, list(_fitting(then.above(start.id), then, moment, request.layer)), moment)
         memory_id, now = found_memory(store, request.memory_id, graph.name).id, now_in_microseconds()
@@ -64,7 +64,7 @@ def ancestors(graph: Graph, request: AncestorsRequest) -> list[PlacedMemory]:
         )
 
 
-def found_memory(store: Store, memory_id: str, name: str) -> NodeRow:
+def found_memory(store: OpenStore, memory_id: str, name: str) -> NodeRow:
     """A memory in force of the store of a name, or the one that has taken it in. Raises InvalidInput and NotFound."""
     checked_label(memory_id)
     with store.reading() as rows:
@@ -76,7 +76,7 @@ def _below(graph: Graph, request: BelowRequest, *, near: bool) -> PlacedPage:
     with graph.lease() as store:
         if past is not None:
             moment, (history, at) = past.moment(store), past.of(store)
-            then = Then(history, at)
+            then = PastHierarchy(history, at)
             start = then.memory(request.memory_id, graph.name)
             found = sorted(_fitting(then.below(start.id, near=near), then, moment, request.layer))
             page = [each for each in found if each.id > after][: request.limit + 1]
@@ -91,7 +91,7 @@ def _below(graph: Graph, request: BelowRequest, *, near: bool) -> PlacedPage:
         return store.memories.ask(look)
 
 
-def _shown(store: Store, rows: Rows, places: Sequence[Placed], now: int) -> list[PlacedMemory]:
+def _shown(store: OpenStore, rows: Rows, places: Sequence[MemoryDepth], now: int) -> list[PlacedMemory]:
     found = rows.nodes([place.id for place in places])
     if len(found) != len(places) or not all(map(stands, found.values())):
         raise MemoriesDamaged("it names a memory that is not there")
@@ -102,7 +102,7 @@ def _shown(store: Store, rows: Rows, places: Sequence[Placed], now: int) -> list
 # The past
 
 
-class Then:
+class PastHierarchy:
     """The hierarchy as of a commit."""
 
     def __init__(self, history: HistoryFollower, at: int) -> None:
@@ -130,7 +130,7 @@ class Then:
         edge = newest(edge for edge in edges if stands(self.node(edge.target)))
         return None if edge is None else edge.target
 
-    def above(self, memory_id: str) -> Iterator[Placed]:
+    def above(self, memory_id: str) -> Iterator[MemoryDepth]:
         """What stood above a memory, the nearest first."""
         seen, at = {memory_id}, memory_id
         for depth in range(1, MAX_DEPTH + 1):
@@ -138,25 +138,25 @@ class Then:
             if parent is None or parent in seen:
                 return
             seen.add(at := parent)
-            yield Placed(at, depth)
+            yield MemoryDepth(at, depth)
 
-    def below(self, memory_id: str, *, near: bool = False) -> Iterator[Placed]:
+    def below(self, memory_id: str, *, near: bool = False) -> Iterator[MemoryDepth]:
         """What stood below a memory, level by level. Raises TooLarge."""
         seen, level = {memory_id}, [memory_id]
         for depth in range(1, 2 if near else MAX_DEPTH + 1):
             level = [child for each in level for child in self._children(each) if child not in seen]
             seen.update(level)
-            yield from (Placed(child, depth) for child in level)
+            yield from (MemoryDepth(child, depth) for child in level)
             if len(seen) > MOST_THEN:
                 raise TooLarge(
                     f"more than {MOST_THEN} memories stood below {memory_id!r} then; ask for those below its children"
                 )
 
-    def shown(self, store: Store, places: Sequence[Placed], moment: int) -> list[PlacedMemory]:
+    def shown(self, store: OpenStore, places: Sequence[MemoryDepth], moment: int) -> list[PlacedMemory]:
         """Some memories as they were, worth what their rows say."""
         return [self._shown(store, place, moment) for place in places]
 
-    def _shown(self, store: Store, place: Placed, moment: int) -> PlacedMemory:
+    def _shown(self, store: OpenStore, place: MemoryDepth, moment: int) -> PlacedMemory:
         row = self.node(place.id)
         if row is None:
             raise NotFound(f"memory {place.id!r} is no longer known as it was")
@@ -185,7 +185,9 @@ class Then:
         return self._history.look(look)
 
 
-def _fitting(places: Iterable[Placed], then: Then, moment: int, layer: int | None) -> Iterator[Placed]:
+def _fitting(
+    places: Iterable[MemoryDepth], then: PastHierarchy, moment: int, layer: int | None
+) -> Iterator[MemoryDepth]:
     """Those that were true, and of a layer."""
     for place in places:
         row = then.node(place.id)
@@ -197,13 +199,13 @@ def _fitting(places: Iterable[Placed], then: Then, moment: int, layer: int | Non
 # Recall
 
 
-def parents_of(searched: Searched, ids: Sequence[str]) -> dict[str, str]:
+def parents_of(searched: StoreSearch, ids: Sequence[str]) -> dict[str, str]:
     """What some memories stand below at the moment that is looked at."""
     around = searched.around
     if isinstance(around, PresentSurroundings):
         return parents(around.present, ids)
     if isinstance(around, PastSurroundings):
-        then = Then(around.history, around.at)
+        then = PastHierarchy(around.history, around.at)
         return {memory_id: parent for memory_id in ids if (parent := then.parent(memory_id)) is not None}
     return {}
 
@@ -215,11 +217,11 @@ class Below(NamedTuple):
     memories: Associations
 
 
-def below(searched: Searched, memory_id: str, name: str) -> Below:
+def below(searched: StoreSearch, memory_id: str, name: str) -> Below:
     """A memory and what stands below it at the moment that is looked at. Raises NotFound."""
     around, store = searched.around, searched.store
     if isinstance(around, PastSurroundings):
-        then = Then(around.history, around.at)
+        then = PastHierarchy(around.history, around.at)
         start = then.memory(memory_id, name)
         return Below(start.id, _Below([place.id for place in then.below(start.id)]))
     found = found_memory(store, memory_id, name).id
@@ -245,7 +247,7 @@ class _Below(Associations):
 class _BelowNow(Associations):
     """As the memory view knows it."""
 
-    def __init__(self, store: Store, memory_id: str) -> None:
+    def __init__(self, store: OpenStore, memory_id: str) -> None:
         self._store = store
         self._id = memory_id
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
+from kgserve.errors import Conflict
 from kgserve.graph.requests import AsOfText
 from kgserve.memory.api import LAYER_TYPES, MAX_LISTED, USUAL_TYPE, Id, Memory, MemoryQuery
-from kgserve.platform.errors import Conflict
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import NodeRow
 

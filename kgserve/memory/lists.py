@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.temporal import valid_moment
 from kgserve.graph.validate import Faults, asked_in_json, bound
@@ -25,7 +26,6 @@ from kgserve.memory.entities_api import (
 from kgserve.memory.hierarchy import found_memory
 from kgserve.memory.presentation import now_in_microseconds, shown
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.errors import InvalidInput, NotFound
 from kgserve.projections.memory_index.lookups import RelationFilter
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.selecting import FEW, MemoryPlace, Sort
@@ -36,7 +36,7 @@ from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.model.soft_delete import stands
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import survivor
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
 
 
 def _about(
-    graph: Graph, store: Store, wanted: MemoryFilter, text: str
+    graph: Graph, store: OpenStore, wanted: MemoryFilter, text: str
 ) -> tuple[MemoryFilter, DeletedEntity | msgspec.UnsetType]:
     """Keep to the memories about an entity, which is returned if it was deleted. Raises NotFound and Conflict."""
     try:
@@ -129,7 +129,7 @@ def entity_memories(graph: Graph, request: EntityMemoriesRequest) -> MemoryPage:
 
 
 def _page(
-    store: Store, wanted: MemoryFilter, conditions: tuple[Condition, ...], start: _Cursor, limit: int
+    store: OpenStore, wanted: MemoryFilter, conditions: tuple[Condition, ...], start: _Cursor, limit: int
 ) -> MemoryPage:
     place = MemoryPlace(start.value, start.id, start.half, start.skip)
 
@@ -145,7 +145,7 @@ def _page(
     return store.memories.ask(look)
 
 
-def _holders(store: Store, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
+def _holders(store: OpenStore, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
     """The nodes that have some attributes, if those are few."""
     wanted = NodeFilter(attributes=conditions)
     ids = store.listing(lambda catalog, _: catalog.having(wanted, FEW + 1), by_attributes=True)
@@ -204,7 +204,7 @@ def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
         return store.memories.ask(look)
 
 
-def _found_end(store: Store, text: str, name: str) -> str:
+def _found_end(store: OpenStore, text: str, name: str) -> str:
     """Return the id of an entity, by its id or its name, or of a memory. Raises NotFound and Conflict."""
     try:
         return found_entity(store, text, name)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kgserve.errors import InvalidInput, Unavailable
 from kgserve.graph.handle import Graph
 from kgserve.memory.api import RecallRequest
 from kgserve.memory.extraction.llm.chat import Unanswered
@@ -25,8 +26,7 @@ from kgserve.memory.extraction.llm.questions import (
 from kgserve.memory.extraction.worker import Extraction
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.reflect_api import Proposal, Reflection, ReflectRequest
-from kgserve.platform.errors import InvalidInput, Unavailable
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_RECALLED = 20
 MOST_TOKENS = 4_000
@@ -56,7 +56,7 @@ def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found:
     return found
 
 
-def advise(extraction: Extraction, store: Store, proposals: Sequence[Proposal]) -> list[Proposal]:
+def advise(extraction: Extraction, store: OpenStore, proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals, some with a name or a reason of the model's; as they are where it gives none."""
     asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVISED]
     if not asked:

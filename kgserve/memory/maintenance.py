@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 import msgspec
 import structlog
 
+from kgserve.errors import KgserveError
 from kgserve.memory import pruning
 from kgserve.memory.api import Suggestion
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import Run
-from kgserve.memory.consolidation.candidates import Wanted, plan_of
+from kgserve.memory.consolidation.apply import RunInProgress
+from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import MAX_SUGGESTED, Plan, RunRecord
-from kgserve.platform.errors import KgserveError
 from kgserve.platform.times import format_time, time_of
 from kgserve.projections.background import Reminding
 from kgserve.projections.follower import Erasure, FollowerThread, View
@@ -26,7 +26,7 @@ from kgserve.projections.indexes import Indexes
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class Keeping(View):
 
     name = "keeper"
 
-    def __init__(self, store: Store, indexes: Indexes | None, flush: Callable[[], None]) -> None:
+    def __init__(self, store: OpenStore, indexes: Indexes | None, flush: Callable[[], None]) -> None:
         super().__init__(store)
         self.open_store = store
         self._indexes = indexes
@@ -136,7 +136,7 @@ class Keeping(View):
         apart = frozenset(each for _, run in apply.runs(self.open_store) for each in run.apart)
         near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
         fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
-        wanted = Wanted(threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart)
+        wanted = CandidateQuery(threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart)
         plan = plan_of(self.open_store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
@@ -165,7 +165,7 @@ class Keeping(View):
             suggestions=[Suggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
         )
         if plan.clusters or suggested or noted:
-            run = Run(apply.new_run(now), record)
+            run = RunInProgress(apply.new_run(now), record)
             left, report = apply.carry_out(self.open_store, run, plan.clusters, self._pause)
             done = len(plan.clusters) - len(left)
             log.info("memories_consolidated", store=self.open_store.name, clusters=done, sequence=report.sequence)
@@ -177,7 +177,7 @@ class Keeping(View):
         self._give_way(worked)
 
 
-class Keeper(Reminding[Store, Keeping]):
+class Keeper(Reminding[OpenStore, Keeping]):
     """A companion of the pool: keeps the memories of every store while it is open."""
 
     def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
@@ -185,7 +185,7 @@ class Keeper(Reminding[Store, Keeping]):
         self._indexer = indexer
         super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)
 
-    def of(self, store: Store) -> Keeping:
+    def of(self, store: OpenStore) -> Keeping:
         """The keeping of an open store. Raises Unavailable when it is just closing."""
         return self._of(store, "this store is just closing")
 
@@ -195,10 +195,10 @@ class Keeper(Reminding[Store, Keeping]):
             if keeping.open_store.accesses.due:
                 keeping.open_store.accesses.flush()
 
-    def _begun(self, store: Store) -> Keeping:
+    def _begun(self, store: OpenStore) -> Keeping:
         return Keeping(store, self._indexes(store), self.flush)
 
-    def _indexes(self, store: Store) -> Indexes | None:
+    def _indexes(self, store: OpenStore) -> Indexes | None:
         try:
             return None if self._indexer is None else self._indexer.of(store)
         except KgserveError:

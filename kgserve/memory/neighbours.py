@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from kgserve.graph.search.search import PastSurroundings, Searched
-from kgserve.memory.associations import About
-from kgserve.memory.hierarchy import Then, parents_of
+from kgserve.graph.search.search import PastSurroundings, StoreSearch
+from kgserve.memory.associations import EntityAssociations
+from kgserve.memory.hierarchy import PastHierarchy, parents_of
 from kgserve.memory.recall_scoring import (
     CHILD,
     MOST_GIVING_ENTITIES,
@@ -35,7 +35,7 @@ Near = Callable[[Iterable[str]], dict[str, float]]
 class Neighbourhood:
     """What stands beside memories at the moment that is looked at; at most 53 look-ups for ten of them."""
 
-    def __init__(self, searched: Searched, about: About, now: int, near: Near) -> None:
+    def __init__(self, searched: StoreSearch, about: EntityAssociations, now: int, near: Near) -> None:
         self._searched = searched
         self._about = about
         self._now = now
@@ -82,7 +82,7 @@ class Neighbourhood:
     def _children(self, memory_id: str) -> Iterable[str]:
         around, now = self._searched.around, self._now
         if isinstance(around, PastSurroundings):
-            found = Then(around.history, around.at).below(memory_id, near=True)
+            found = PastHierarchy(around.history, around.at).below(memory_id, near=True)
             return [place.id for place in islice(found, MOST_CHILDREN)]
         page = self._searched.store.memories.ask(
             lambda memories, _: memories.beneath(memory_id, now, None, "", MOST_CHILDREN, near=True)

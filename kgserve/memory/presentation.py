@@ -18,7 +18,7 @@ from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import outgoing_of, parents_among
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 
 def now_in_microseconds() -> int:
@@ -26,12 +26,14 @@ def now_in_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def settings_of(store: Store) -> MemorySettings:
+def settings_of(store: OpenStore) -> MemorySettings:
     """What a store's settings say of memories."""
     return store.description.memory
 
 
-def use(store: Store, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None) -> dict[str, Access]:
+def use(
+    store: OpenStore, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None
+) -> dict[str, Access]:
     """Count one use of each memory, which raises its confidence; ``least`` is what some are worth in any case."""
     by_id = {row.id: row for row in rows}
     settings, at_least = settings_of(store), least or {}
@@ -55,12 +57,12 @@ def _reinforce(settings: MemorySettings, worth: Worth, now: int, half_life: int 
     return decay.restore_and_add(worth, now, settings.reinforcement_amount)
 
 
-def shown(store: Store, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:
+def shown(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:
     """Some memories, as of now in microseconds, with whom and what they are about."""
     return [Memory(**fields) for fields in shown_fields(store, rows, found, now)]
 
 
-def shown_fields(store: Store, rows: Rows, found: Sequence[NodeRow], now: int) -> list[dict[str, Any]]:
+def shown_fields(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[dict[str, Any]]:
     """The same as the fields of each."""
     ids = [row.id for row in found]
     accesses, half_lives = store.accesses.of(ids), half_lives_of(settings_of(store))

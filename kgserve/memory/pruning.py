@@ -21,7 +21,7 @@ from kgserve.storage.model.soft_delete import PRUNED, is_active, withdrawn
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 Mode = Literal["archive", "delete"]
 _AT_ONCE = 100
@@ -42,7 +42,7 @@ def mode_of(settings: MemorySettings) -> Mode:
     return "delete" if settings.prune == "delete" else "archive"
 
 
-def faded(store: Store, now: int, pause: Pause) -> Faded:
+def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
     """The memories worth less than the store's threshold at a moment, in microseconds, that nothing protects. Blocks.
 
     Protected are those that are pinned, domains and concepts, those that have children, and those that were written or
@@ -61,7 +61,7 @@ def faded(store: Store, now: int, pause: Pause) -> Faded:
         place = Fading.of(some[-1])
 
 
-def prune(store: Store, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
+def prune(store: OpenStore, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
     """Withdraw or delete memories, as far as they are still faded when their turn comes: which, and the last commit."""
     done, sequence = Faded([], Counter()), store.state.sequence
     for first in range(0, len(ids), _AT_ONCE):
@@ -72,7 +72,7 @@ def prune(store: Store, ids: Sequence[str], mode: Mode, now: int, pause: Pause) 
     return done.ids, sequence
 
 
-def _batch(store: Store, some: Sequence[str], mode: Mode, now: int, done: Faded) -> WriteBatch:
+def _batch(store: OpenStore, some: Sequence[str], mode: Mode, now: int, done: Faded) -> WriteBatch:
     with store.reading() as rows:
         found, gone = rows.nodes(some), Faded([], Counter())
         _add(gone, store, rows, [*found.values()], now)
@@ -87,7 +87,7 @@ def _pruned(row: NodeRow) -> NodePut:
     return withdrawn(row, PRUNED, (row.extras or NO_EXTRAS).belongs_to)
 
 
-def _add(found: Faded, store: Store, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
+def _add(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
     """Sort out those of some nodes that are memories and have faded."""
     threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
     accesses = store.accesses.of([row.id for row in candidates])

@@ -18,12 +18,12 @@ import msgspec
 import structlog
 
 from kgserve.embedding.cache import EmbeddingCache, text_key
+from kgserve.errors import KgserveError, Unavailable
 from kgserve.memory.consolidation.apply import runs_of
 from kgserve.memory.consolidation.plan import RunRecord, run_of
 from kgserve.memory.reflect_api import ReflectionRecord, record_of
 from kgserve.platform.durable_files import storing
-from kgserve.platform.errors import KgserveError, Unavailable
-from kgserve.projections.follower import Erasure, IndexView, Stopped, View
+from kgserve.projections.follower import Erasure, FollowerStopped, IndexView, View
 from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import Historian, HistoryFollower
 from kgserve.projections.indexer import Indexer
@@ -33,7 +33,7 @@ from kgserve.storage.model.batch import REFLECTION, RUN, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.purge_record import Doomed, Erased, Intention, intend, intended, settled
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class Erasers:
         self._open: dict[str, StoreEraser] = {}
         self._lock = threading.Lock()
 
-    def opened(self, store: Store) -> None:
+    def opened(self, store: OpenStore) -> None:
         """Complete what was begun, and be there for more."""
         indexes = None if self._indexer is None else self._indexer.of(store)
         history = None if self._historian is None else self._historian.found(store)
@@ -66,7 +66,7 @@ class Erasers:
             self._open[store.name] = eraser
         eraser.resume()
 
-    def closing(self, store: Store) -> None:
+    def closing(self, store: OpenStore) -> None:
         """Leave what is under way to the next time; blocks until nothing is."""
         with self._lock:
             eraser = self._open.pop(store.name, None)
@@ -84,7 +84,7 @@ class Erasers:
 class StoreEraser:
     """Erases in one open store, one erasure after the other, each in a thread of its own."""
 
-    def __init__(self, store: Store, indexes: Indexes | None, history: HistoryFollower | None) -> None:
+    def __init__(self, store: OpenStore, indexes: Indexes | None, history: HistoryFollower | None) -> None:
         self._store = store
         self._indexes = indexes
         self._history = history
@@ -131,7 +131,9 @@ class StoreEraser:
                 self._check()
                 doomed, intention = self._begin(find)
             except BaseException as error:  # noqa: BLE001  # it is the caller's, whatever it is
-                done.set_exception(Unavailable("this store is closing") if isinstance(error, Stopped) else error)
+                done.set_exception(
+                    Unavailable("this store is closing") if isinstance(error, FollowerStopped) else error
+                )
                 return
             if intention is not None:
                 self._complete(intention, done)
@@ -211,7 +213,7 @@ class StoreEraser:
         while not self._stopping.is_set():
             try:
                 self._clean(intention)
-            except Stopped:
+            except FollowerStopped:
                 break
             except (KgserveError, OSError, sqlite3.Error) as error:
                 log.warning("erasing_failed", store=self._store.name, retry_in=RETRY_SECONDS, error=str(error))
@@ -318,7 +320,7 @@ class StoreEraser:
     def _check(self) -> None:
         """Raise Stopped when the store is closing."""
         if self._stopping.is_set():
-            raise Stopped
+            raise FollowerStopped
 
 
 def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:
@@ -331,7 +333,7 @@ def _fail(done: Future[Erased], message: str) -> None:
         done.set_exception(Unavailable(message, retry_after=int(RETRY_SECONDS)))
 
 
-def _runs_without(store: Store, ids: Iterable[str]) -> list[NodePut]:
+def _runs_without(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
     """The nodes of runs that name some memories, without what they say of them."""
     gone = {*ids}
     runs = [_consolidation_without(row, said, gone) for row, said in runs_of(store, RUN, run_of)]

@@ -18,9 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.context import count_tokens
 from kgserve.graph.search import fusion
-from kgserve.graph.search.search import Searched
+from kgserve.graph.search.search import StoreSearch
 from kgserve.graph.validate import asked_attributes
 from kgserve.memory.api import (
     MAX_RECALLED,
@@ -31,7 +32,7 @@ from kgserve.memory.api import (
     RecalledMemory,
     RecallRequest,
 )
-from kgserve.memory.associations import About, Associations, Few, about
+from kgserve.memory.associations import Associations, EntityAssociations, Few, about
 from kgserve.memory.hierarchy import Both, below, parents_of
 from kgserve.memory.neighbours import Neighbourhood
 from kgserve.memory.presentation import fields_of, settings_of, use
@@ -40,8 +41,8 @@ from kgserve.memory.recall_scoring import (
     REACHED,
     SEEDS,
     WORDS_AT_LEAST,
+    MemoryScoreInputs,
     Recalled,
-    Standing,
     Way,
     by_way,
     carried,
@@ -56,7 +57,6 @@ from kgserve.memory.recall_scoring import (
     with_past,
     withheld,
 )
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.text import words
 from kgserve.platform.text.similarity import fingerprint
 from kgserve.platform.times import complete_time, format_time, parse_time
@@ -129,7 +129,7 @@ class Judge:
     """
 
     def __init__(
-        self, searched: Searched, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
+        self, searched: StoreSearch, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
     ) -> None:
         self._searched = searched
         self._store = searched.store
@@ -145,7 +145,7 @@ class Judge:
         self.shows_past = False
         """Whether what was superseded passes."""
         self.superseded: set[str] = set()
-        self.standing: dict[str, Standing] = {}
+        self.standing: dict[str, MemoryScoreInputs] = {}
         self.why: dict[str, str] = {}
         self._seen: set[str] = set()
         self._half_lives: dict[str, int | None] = {}
@@ -213,10 +213,10 @@ class Judge:
         else:
             if former:
                 self.superseded.add(key)
-            self.standing[key] = Standing(confidence, USUAL_IMPORTANCE if importance is None else importance)
+            self.standing[key] = MemoryScoreInputs(confidence, USUAL_IMPORTANCE if importance is None else importance)
 
 
-class Page(NamedTuple):
+class RecallPage(NamedTuple):
     """The hits of a page, the rows of these and of others, and how often each is said, where that was counted."""
 
     hits: list[Recalled]
@@ -229,7 +229,7 @@ class Recaller:
 
     def __init__(
         self,
-        searched: Searched,
+        searched: StoreSearch,
         request: RecallRequest,
         created: tuple[int, int] | None,
         now: int,
@@ -300,7 +300,7 @@ class Recaller:
         """What was found and does not pass, with how well it matches, and why."""
         return self._left_out, self._judge.why
 
-    def page(self, offset: int, limit: int) -> Page:
+    def page(self, offset: int, limit: int) -> RecallPage:
         """The best that pass, but for the first ones."""
         ranked = self._ranked(offset + limit + _FEW)
         if self._judge.superseded:
@@ -309,12 +309,12 @@ class Recaller:
             ranked = self._expanded(ranked)
         return self._page(ranked, offset, limit)
 
-    def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> Page:
+    def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> RecallPage:
         # What has changed since the indexes saw it may not fit any more.
         if not self._request.expand:
             some = ranked[offset : offset + limit + _FEW]
             rows = self._judge.rows([each.id for each in some])
-            return Page([each for each in some if each.id in rows][:limit], rows, {})
+            return RecallPage([each for each in some if each.id in rows][:limit], rows, {})
         some = ranked[: 2 * (offset + limit) + _FEW]
         rows = self._judge.rows([each.id for each in some])
         prints = {key: fingerprint(row.content) for key, row in rows.items()}
@@ -324,7 +324,7 @@ class Recaller:
                 first.setdefault(prints[each.id], each)
         said = Counter(prints.values())
         hits = [*first.values()][offset : offset + limit]
-        return Page(hits, rows, {each.id: said[prints[each.id]] for each in hits})
+        return RecallPage(hits, rows, {each.id: said[prints[each.id]] for each in hits})
 
     def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
         """What was found, and what stands beside the best of it, as far as it passes the filters."""
@@ -349,7 +349,7 @@ class Recaller:
         return {key: match.score * self._judge.standing[key].confidence for key, match in matches.items()}
 
     @cached_property
-    def _about(self) -> About:
+    def _about(self) -> EntityAssociations:
         return about(self.searched, self.now, half_lives_of(self._settings).of(), self._historian)
 
     @property
@@ -678,7 +678,7 @@ class Recaller:
 
     # Answers
 
-    def shown(self, hits: Sequence[Recalled], page: Page) -> list[RecalledMemory]:
+    def shown(self, hits: Sequence[Recalled], page: RecallPage) -> list[RecalledMemory]:
         """Hits of a page as callers see them."""
         ids = [each.id for each in hits]
         entities = self._about.entities(ids)

@@ -53,14 +53,14 @@ SUPERSEDED = 0.7
 """What counts of a memory that was superseded, where such are shown."""
 
 
-class Standing(NamedTuple):
+class MemoryScoreInputs(NamedTuple):
     """What else decides: what is left of a memory's confidence, and its importance, which tells equals apart."""
 
     confidence: float
     importance: float
 
 
-def in_order(found: Iterable[Recalled], standing: Mapping[str, Standing]) -> list[Recalled]:
+def in_order(found: Iterable[Recalled], standing: Mapping[str, MemoryScoreInputs]) -> list[Recalled]:
     """Best first; of equals the more important, then the better match, then by id."""
     return sorted(found, key=lambda each: (-each.score, -standing[each.id].importance, -each.match, each.id))
 
@@ -89,7 +89,7 @@ def joined(
     matches: Mapping[str, Match],
     words: Mapping[str, float],
     meaning: Mapping[str, float],
-    standing: Mapping[str, Standing],
+    standing: Mapping[str, MemoryScoreInputs],
 ) -> list[Recalled]:
     """What both indexes have found together, best first."""
     found = [
@@ -247,7 +247,10 @@ def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tup
 
 
 def in_conversation(
-    found: Sequence[Recalled], turns: Neighbours, standing: Mapping[str, Standing], asking: Collection[str] = ()
+    found: Sequence[Recalled],
+    turns: Neighbours,
+    standing: Mapping[str, MemoryScoreInputs],
+    asking: Collection[str] = (),
 ) -> list[Recalled]:
     """What was found, best first, each turn with what it gains from better ones around it; those that ask count less.
 
@@ -326,7 +329,10 @@ def by_entity(memories: int) -> float:
 
 
 def expanded(
-    ranked: Sequence[Recalled], gifts: Iterable[Gift], own: Mapping[str, float], standing: Mapping[str, Standing]
+    ranked: Sequence[Recalled],
+    gifts: Iterable[Gift],
+    own: Mapping[str, float],
+    standing: Mapping[str, MemoryScoreInputs],
 ) -> list[Recalled]:
     """What was found, best first, with what else takes from it; what takes nothing keeps its order.
 

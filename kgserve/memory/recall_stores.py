@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.search.search import alone, searching, several, since
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.memory.presentation import now_in_microseconds, use
-from kgserve.memory.recall import Hits, Page, Recaller, affordable, count_use, created
+from kgserve.memory.recall import Hits, Recaller, RecallPage, affordable, count_use, created
 from kgserve.memory.recall_scoring import withheld
-from kgserve.platform.errors import InvalidInput, NoStore, NotFound
 
 FRESH_SECONDS = 0.25
 """So long the indexes have, in all, to see what was stored before it was asked."""
@@ -80,11 +80,11 @@ def _recalling(graph: Graph, request: RecallRequest, until: float, top: float = 
         yield Recaller(searched, request, dates, now, top, graph.graphs.historian)
 
 
-class _Part(NamedTuple):
+class _StoreRecall(NamedTuple):
     """What one of several stores has found, best first, with what its rows say; nothing of it counts as used yet."""
 
     graph: Graph
-    page: Page
+    page: RecallPage
     shown: dict[str, RecalledMemory]
     left_out: Hits
     why: dict[str, str]
@@ -139,9 +139,9 @@ def _unbound(request: RecallRequest) -> RecallRequest:
     return msgspec.structs.replace(request, entity=None, under=None)
 
 
-def _parts(asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: float, top: float) -> list[_Part]:
+def _parts(asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: float, top: float) -> list[_StoreRecall]:
     """What each store has found. What an entity or a memory is named for may be in some alone. Raises NotFound."""
-    parts: list[_Part] = []
+    parts: list[_StoreRecall] = []
     missing: NotFound | None = None
     for graph, request in asked:
         try:
@@ -155,25 +155,25 @@ def _parts(asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: flo
     return parts
 
 
-def _part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: float) -> _Part:
+def _part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: float) -> _StoreRecall:
     with _recalling(graph, request, until, top) as recaller:
         page = recaller.page(0, wanted)
         shown = {each.id: each for each in recaller.shown(page.hits, page)}
         for each in shown.values():
             each.store = graph.name
         searched, deleted = recaller.searched, recaller.deleted_entity
-        return _Part(
+        return _StoreRecall(
             graph, page, shown, *recaller.left_out, recaller.now, searched.degraded, searched.sequence, deleted
         )
 
 
-def _deleted_in_all(parts: Sequence[_Part]) -> DeletedEntity | msgspec.UnsetType:
+def _deleted_in_all(parts: Sequence[_StoreRecall]) -> DeletedEntity | msgspec.UnsetType:
     """The entity that was asked for, if every store that knows it has deleted it."""
     deleted = [part.deleted_entity for part in parts]
     return msgspec.UNSET if msgspec.UNSET in deleted or not deleted else deleted[0]
 
 
-def _touch(part: _Part, ids: Sequence[str]) -> None:
+def _touch(part: _StoreRecall, ids: Sequence[str]) -> None:
     """Count some of the hits of a store as used; of one that was dropped meanwhile none."""
     if ids:
         with suppress(NoStore), part.graph.lease() as store:

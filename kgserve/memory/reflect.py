@@ -20,11 +20,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.graph.handle import Graph
 from kgserve.memory.api import LAYER_TYPES, MAX_TOLD, KeptApart
-from kgserve.memory.concept_placement import Place, Vectors, groups, places
+from kgserve.memory.concept_placement import ConceptScores, Vectors, groups, places
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.candidates import Wanted, plan_of
+from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import Plan, RunRecord
 from kgserve.memory.consolidation.use_cases import Pace
 from kgserve.memory.deduplication import Storing
@@ -39,9 +40,9 @@ from kgserve.memory.reflect_api import (
     MAX_PROPOSED,
     Candidate,
     Link,
-    Mark,
     Proposal,
     Reflection,
+    ReflectionMark,
     ReflectionRecord,
     ReflectRequest,
     mark_of,
@@ -49,7 +50,6 @@ from kgserve.memory.reflect_api import (
     record_of,
 )
 from kgserve.memory.store_memory import NO_MODEL
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.platform.idempotency import new_id
 from kgserve.platform.text.wordlists import listed
 from kgserve.platform.times import format_time
@@ -69,7 +69,7 @@ from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_CONCEPTS = 2_000
 """So many concepts take memories in, the newest ones."""
@@ -117,7 +117,7 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
     return found
 
 
-def _answered(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
+def _answered(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
     """A question, answered. Raises InvalidInput where no language model is set."""
     if (extractor := graph.graphs.extractor) is None:
         raise InvalidInput.at("answer", NO_MODEL)
@@ -138,7 +138,7 @@ class _Concept(NamedTuple):
 class _Reflecting:
     """One run."""
 
-    def __init__(self, graph: Graph, store: Store, request: ReflectRequest) -> None:
+    def __init__(self, graph: Graph, store: OpenStore, request: ReflectRequest) -> None:
         self._graph = graph
         self._store = store
         self._request = request
@@ -159,7 +159,7 @@ class _Reflecting:
         plan = plan_of(
             self._store,
             indexes,
-            Wanted(NEAR, guard=True, near="suggest", fresh=frozenset(orphans)),
+            CandidateQuery(NEAR, guard=True, near="suggest", fresh=frozenset(orphans)),
             self._now,
             Pace(self._store),
         )
@@ -257,7 +257,7 @@ class _Reflecting:
             through=plan.sequence,
             started_at=format_time(self._now),
         )
-        run = apply.Run(apply.new_run(self._now), record, self._graph.graphs.caller.name)
+        run = apply.RunInProgress(apply.new_run(self._now), record, self._graph.graphs.caller.name)
         apply.carry_out(self._store, run, plan.clusters, Pace(self._store))
         return run.id
 
@@ -298,7 +298,7 @@ class _Reflecting:
         together = groups(vectors[rest], self._request.cluster_threshold) if rest else []
         return links, [*self._concepts_of(left, together), *left.links(together, self._half)]
 
-    def _places(self, ids: Sequence[str], vectors: Vectors, concepts: Sequence[_Concept]) -> list[Place]:
+    def _places(self, ids: Sequence[str], vectors: Vectors, concepts: Sequence[_Concept]) -> list[ConceptScores]:
         about = self._about(ids)
         shared = np.zeros((len(ids), len(concepts)), np.float32)
         for row, node_id in enumerate(ids):
@@ -380,19 +380,19 @@ class _Reflecting:
 class _Left:
     """Memories whose place is not certain, with the best places of each, if there are any concepts."""
 
-    def __init__(self, ids: Sequence[str], found: Sequence[Place], concepts: Sequence[_Concept]) -> None:
+    def __init__(self, ids: Sequence[str], found: Sequence[ConceptScores], concepts: Sequence[_Concept]) -> None:
         self.ids = ids
         self._found = found
         self._concepts = concepts
 
-    def place_of(self, group: Sequence[int], least: float) -> Place | None:
+    def place_of(self, group: Sequence[int], least: float) -> ConceptScores | None:
         """Where most of a group belong best, if they belong there well enough on average; with the mean score."""
         if not self._found:
             return None
         best = Counter(self._found[at].best for at in group).most_common(1)[0][0]
         mine = [self._found[at] for at in group if self._found[at].best == best]
         mean = sum(each.score for each in mine) / len(group)
-        return Place(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
+        return ConceptScores(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
 
     def links(self, together: Sequence[Sequence[int]], least: float) -> list[Proposal]:
         """What may belong below a concept: groups as one, and each of those that are in none."""
@@ -401,7 +401,7 @@ class _Left:
         found = ((group, self.place_of(group, least)) for group in some)
         return [self._link([self.ids[at] for at in group], place) for group, place in found if place is not None]
 
-    def _link(self, ids: Sequence[str], place: Place) -> Proposal:
+    def _link(self, ids: Sequence[str], place: ConceptScores) -> Proposal:
         best = [(place.best, place.score), (place.second, place.second_score)]
         told = [Candidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
         return Proposal(number=0, kind="link", ids=[*ids], candidates=told)
@@ -458,7 +458,7 @@ def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
     )
 
 
-def write(store: Store, run: str, record: ReflectionRecord, links: Sequence[Link]) -> None:
+def write(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[Link]) -> None:
     """Write a run: its node, and what it puts below what. Blocks."""
     _submit(store, lambda storing: _note(storing, run, record))
     for first in range(0, len(links), _AT_ONCE):
@@ -466,7 +466,7 @@ def write(store: Store, run: str, record: ReflectionRecord, links: Sequence[Link
         _submit(store, lambda storing, some=some: _link_all(storing, run, some))
 
 
-def _submit(store: Store, decide: Callable[[Storing], None], cost: int = 10_000) -> Report:
+def _submit(store: OpenStore, decide: Callable[[Storing], None], cost: int = 10_000) -> Report:
     """Have something decided in the writer's turn, and wait for it."""
 
     def decided(ahead: Ahead) -> WriteBatch:
@@ -482,7 +482,7 @@ def _note(storing: Storing, run: str, record: ReflectionRecord) -> None:
     storing.put_node(NodePut(0, run, REFLECTION, "", record.text))
 
 
-def _mark(storing: Storing, run: str, memory: str, mark: Mark) -> None:
+def _mark(storing: Storing, run: str, memory: str, mark: ReflectionMark) -> None:
     storing.put_edge(EdgePut(0, (run, memory, REFLECTED), own=mark.text))
 
 
@@ -503,14 +503,14 @@ def _link(storing: Storing, run: str, link: Link) -> bool:
     except Conflict:
         return False
     storing.put_edge(EdgePut(0, (child.id, parent.id, CHILD_OF), link.score, extras=EdgeExtrasPut(created_by=_AUTHOR)))
-    _mark(storing, run, child.id, Mark(parent=parent.id))
+    _mark(storing, run, child.id, ReflectionMark(parent=parent.id))
     return True
 
 
 # Runs
 
 
-def _run_of(store: Store, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
+def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
     """The run that is meant. Raises NotFound."""
     for row, record in apply.runs_of(store, REFLECTION, record_of):
         if request.run in (None, row.id):
@@ -518,7 +518,7 @@ def _run_of(store: Store, request: ReflectRequest) -> tuple[NodeRow, ReflectionR
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
 
 
-def decided_before(store: Store) -> set[str]:
+def decided_before(store: OpenStore) -> set[str]:
     """The proposals that were accepted or refused."""
     return {
         each.key
@@ -531,7 +531,7 @@ def decided_before(store: Store) -> set[str]:
 # Deciding
 
 
-def decide(store: Store, request: ReflectRequest) -> Reflection:
+def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
     """Accept and refuse proposals of a run. Raises InvalidInput, NotFound and Conflict, and nothing is done then."""
     row, record = _run_of(store, request)
     proposals = {each.number: each for each in record.proposals}
@@ -597,7 +597,7 @@ class _Deciding:
         self._storing.made.append(node_id := new_id(len(self._storing.made)))
         extras = NodeExtrasPut(created_by=_AUTHOR, confidence=1.0, layer=CONCEPT)
         self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT], name, extras=extras))
-        _mark(self._storing, self._run, node_id, Mark(made=True))
+        _mark(self._storing, self._run, node_id, ReflectionMark(made=True))
         return node_id
 
     def _put_against(self, proposal: Proposal) -> None:
@@ -606,13 +606,13 @@ class _Deciding:
         if any(row is None or not is_active(row, self._storing.ahead.now) for row in rows):
             raise Conflict(f"proposal {proposal.number}: one of its memories is no more")
         self._storing.put_edge(EdgePut(0, (younger, older, CONTRADICTS), extras=EdgeExtrasPut(created_by=_AUTHOR)))
-        _mark(self._storing, self._run, younger, Mark(against=older))
+        _mark(self._storing, self._run, younger, ReflectionMark(against=older))
 
 
 # Taking it back
 
 
-def undo(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
+def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
     """Take a run back, and what it was called for: nothing of it is left."""
     row, record = _run_of(store, request)
     found = nothing(row.id)
@@ -636,7 +636,7 @@ def undo(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
 class _Undoing:
     """Some marks of a run, taken back in the writer's turn."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: OpenStore) -> None:
         self._store = store
         self.undone: list[str] = []
         self.skipped: list[str] = []

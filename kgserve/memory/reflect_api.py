@@ -144,7 +144,7 @@ class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(self).decode()
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReflectionMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is noted between a run and a memory: the parent it was given, what it was set against, or that it is new."""
 
     parent: str = ""
@@ -159,7 +159,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 record_of = json_decoder(ReflectionRecord).decode
-mark_of = json_decoder(Mark).decode
+mark_of = json_decoder(ReflectionMark).decode
 
 
 def new_run_id(now: int, chance: str) -> str:

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 import msgspec
 
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.validate import Fault, Faults, moment
 from kgserve.memory.api import USUAL_IMPORTANCE, Metadata, Similar, StoreMemoryRequest
-from kgserve.memory.deduplication import MemoryPut, Stored, Storing, united_attributes
+from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing, united_attributes
 from kgserve.memory.entities import put_relation, related_put
 from kgserve.memory.extraction.marks import EXTRACT
 from kgserve.memory.presentation import name_of, settings_of
@@ -36,9 +37,8 @@ from kgserve.memory.retain_api import (
     RetainOperation,
     RetainRequest,
 )
-from kgserve.memory.store_memory import TEASER, Checked, Done, checked_memory, store_checked
+from kgserve.memory.store_memory import TEASER, Checked, StoredTogether, checked_memory, store_checked
 from kgserve.memory.supersede import Fact, check_bounds, place
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.platform.text.similarity import text_hash
 from kgserve.projections.memory_index.relation_types import NEXT
 from kgserve.projections.recent_vectors import Recent
@@ -48,7 +48,7 @@ from kgserve.storage.model.names import IS_ABOUT, UNKNOWN, names_of
 from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 
 def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
@@ -64,7 +64,7 @@ def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
     Raises InvalidInput, TooLarge, NotFound for what is to be superseded, Conflict, StorageFull and Unavailable.
     """
 
-    def answer(done: Done, told: list[Retained]) -> RetainAnswer:
+    def answer(done: StoredTogether, told: list[Retained]) -> RetainAnswer:
         (one,) = told
         return RetainAnswer(
             operations=one.operations,
@@ -86,13 +86,13 @@ def retain_batch(graph: Graph, request: RetainBatchRequest) -> Future[RetainedBa
     Raises what retaining one does; `errors` or the message name the place of each fault, and nothing is kept then.
     """
 
-    def answer(done: Done, told: list[Retained]) -> RetainedBatch:
+    def answer(done: StoredTogether, told: list[Retained]) -> RetainedBatch:
         return RetainedBatch(results=told, sequence=done.sequence, near_checked=done.near_checked)
 
     return _retain(graph, request.items, answer, "items[{}].")
 
 
-def _extracting(graph: Graph, store: Store, request: RetainRequest) -> bool | msgspec.UnsetType:
+def _extracting(graph: Graph, store: OpenStore, request: RetainRequest) -> bool | msgspec.UnsetType:
     """Whether a language model is to be given what is new."""
     is_set = graph.graphs.extractor is not None
     if not is_set and request.extract is None:
@@ -104,11 +104,14 @@ A = TypeVar("A")
 
 
 def _retain(
-    graph: Graph, requests: Sequence[RetainRequest], answer: Callable[[Done, list[Retained]], A], place: str = ""
+    graph: Graph,
+    requests: Sequence[RetainRequest],
+    answer: Callable[[StoredTogether, list[Retained]], A],
+    place: str = "",
 ) -> Future[A]:
     """Retain in one commit; ``place`` names the place of a request among several."""
     faults = Faults()
-    asked = _Asked([_Wanted(each, faults, place.format(at)) for at, each in enumerate(requests)])
+    asked = _Asked([_RetainItem(each, faults, place.format(at)) for at, each in enumerate(requests)])
     faults.raise_any()
     checked = asked.checked(faults)
     faults.raise_any()
@@ -118,7 +121,7 @@ def _retain(
         made.append(Retaining(ahead, recent, asked))
         return made[0]
 
-    def told(done: Done) -> A:
+    def told(done: StoredTogether) -> A:
         similar = iter(done.similar)
         operations = _operations(done.store, made[0].steps, done.sequence)
         own = ([each for one in islice(similar, len(wanted.turns) or 1) for each in one] for wanted in asked.wanted)
@@ -130,7 +133,7 @@ def _retain(
     return store_checked(graph, checked, told, make, look=asked.look)
 
 
-class Step(msgspec.Struct):
+class RetainStep(msgspec.Struct):
     """Something that was done to a memory; ``is_new``: by this write.
 
     ``row`` is the memory as it was then; ``kept`` is the version that holds it, where something else of this write has
@@ -174,7 +177,7 @@ def _check(request: RetainRequest, fault: Fault) -> None:
 class _Asked:
     """What is to be retained together."""
 
-    def __init__(self, wanted: Sequence[_Wanted]) -> None:
+    def __init__(self, wanted: Sequence[_RetainItem]) -> None:
         self.wanted = wanted
         self._links: list[list[str]] = []
 
@@ -187,17 +190,17 @@ class _Asked:
             faults("items", f"hold {len(found):,} texts and messages, and at most {MAX_MESSAGES:,} are kept at once")
         return found
 
-    def look(self, store: Store, puts: Sequence[MemoryPut]) -> None:
+    def look(self, store: OpenStore, puts: Sequence[MemoryPut]) -> None:
         """Find the entities of the store that each text names."""
         self._links = entities_named_in(store, [put.content for put in puts])
 
-    def each(self) -> Iterator[tuple[_Wanted, list[str]]]:
+    def each(self) -> Iterator[tuple[_RetainItem, list[str]]]:
         """For each of what is to be stored the request that it is of, and the entities that it names."""
         of = (wanted for wanted in self.wanted for _ in wanted.turns or (None,))
         return zip(of, self._links, strict=True)
 
 
-class _Wanted:
+class _RetainItem:
     """A request, checked, with what only it knows."""
 
     def __init__(self, request: RetainRequest, faults: Faults, place: str) -> None:
@@ -316,7 +319,7 @@ def _turn_id(source: str, position: int) -> str:
     return f"episode-{digest.hexdigest()}"
 
 
-def entities_named_in(store: Store, texts: Sequence[str]) -> list[list[str]]:
+def entities_named_in(store: OpenStore, texts: Sequence[str]) -> list[list[str]]:
     """The entities that texts name: of a name the one whose type is known, and of several none."""
     possible = [*map(possible_names_of, texts)]
     known = store.memories.known_names({name for names in possible for name in names})
@@ -337,15 +340,15 @@ class Retaining(Storing):
 
     def __init__(self, ahead: Ahead, recent: Recent, asked: _Asked) -> None:
         super().__init__(ahead, recent)
-        self.steps: list[list[Step]] = []
+        self.steps: list[list[RetainStep]] = []
         self._coming = asked.each()
-        self._wanted: _Wanted
+        self._wanted: _RetainItem
         self._links: list[str]
         self._left = 0
         self._before = ""
-        self._said: dict[str, list[Step]] = {}
+        self._said: dict[str, list[RetainStep]] = {}
 
-    def _store(self, put: MemoryPut) -> Stored:
+    def _store(self, put: MemoryPut) -> StoredDraft:
         self._wanted, self._links = next(self._coming)
         if not self._left:
             self._left, self._before = len(self._wanted.turns) or 1, ""
@@ -358,11 +361,11 @@ class Retaining(Storing):
             self._relate()
         return stored
 
-    def _tell(self, step: Step) -> None:
+    def _tell(self, step: RetainStep) -> None:
         step.row = self.node(step.memory)
         self.steps[-1].append(step)
 
-    def _say(self, step: Step) -> None:
+    def _say(self, step: RetainStep) -> None:
         """Tell what a memory says now, which something else may take the place of."""
         self._tell(step)
         self._said.setdefault(step.memory, []).append(step)
@@ -373,19 +376,19 @@ class Retaining(Storing):
         super().associate(memory, about)
         for entity in new:
             row = self.node(entity)
-            self._tell(Step("link", memory, entity, f"is about {(name_of(row) if row else entity)!r}"))
+            self._tell(RetainStep("link", memory, entity, f"is about {(name_of(row) if row else entity)!r}"))
 
     def _about(self, put: MemoryPut) -> dict[str, float]:
         return {row.id: 1.0 for row in self.there(self._links)} | super()._about(put)
 
-    def _decided(self, put: MemoryPut) -> Stored:
+    def _decided(self, put: MemoryPut) -> StoredDraft:
         if self._wanted.turns:
             return self._turn(put)
         target = self._wanted.target
         row = None if target is None else self._target(target)
         return self._kept(put) if row is None else self._update(row, put)
 
-    def _kept(self, put: MemoryPut) -> Stored:
+    def _kept(self, put: MemoryPut) -> StoredDraft:
         at = len(self.steps[-1])
         stored = super()._store(put)
         steps: dict[str, tuple[Action, str]] = {
@@ -396,7 +399,7 @@ class Retaining(Storing):
         action, reason = steps[stored.outcome]
         row = self.node(stored.id)
         told = put.content if row is None else row.content
-        step = Step(action, stored.id, told, reason, is_new=action == "create", row=row)
+        step = RetainStep(action, stored.id, told, reason, is_new=action == "create", row=row)
         self.steps[-1].insert(at, step)
         self._said.setdefault(stored.id, []).append(step)
         return stored
@@ -417,7 +420,7 @@ class Retaining(Storing):
             raise Conflict(f"memory {target!r} was {extras.ended}: {how}retain the text without its id")
         return row
 
-    def _update(self, row: NodeRow, put: MemoryPut) -> Stored:
+    def _update(self, row: NodeRow, put: MemoryPut) -> StoredDraft:
         wanted, about = self._wanted, self._about(put)
         if wanted.request.update == "correct":
             return self._correct(row, put, about)
@@ -425,7 +428,7 @@ class Retaining(Storing):
         if wanted.request.update == "never" or is_known:
             if text_hash(row.content) != text_hash(put.content):
                 raise Conflict(f"memory {row.id!r} is there and says something else, and update is never")
-            self._say(Step("noop", row.id, row.content, "is known already", is_new=False))
+            self._say(RetainStep("noop", row.id, row.content, "is known already", is_new=False))
             self.associate(row.id, about)
             return self._merge(put, row, about, absorbs=False)
         start = self.ahead.now if wanted.start is None else wanted.start
@@ -438,13 +441,13 @@ class Retaining(Storing):
         if placed.kept:
             for step in self._said.pop(row.id, ()):
                 step.kept = placed.kept
-        self._say(Step(action, placed.id, put.content, placed.reason, is_new=placed.is_new))
+        self._say(RetainStep(action, placed.id, put.content, placed.reason, is_new=placed.is_new))
         self._about_anew(placed.id, row.content, put.content, before, about)
         if placed.id == row.id:
             self._stand(row.id)
-        return Stored(placed.id, "duplicate")
+        return StoredDraft(placed.id, "duplicate")
 
-    def _correct(self, row: NodeRow, put: MemoryPut, about: Mapping[str, float]) -> Stored:
+    def _correct(self, row: NodeRow, put: MemoryPut, about: Mapping[str, float]) -> StoredDraft:
         """Overwrite what a memory says; its bounds stay unless others are given."""
         request, change = self._wanted.request, self._wanted.change(put, row)
         extras = change.extras or NodeExtrasPut()
@@ -461,10 +464,10 @@ class Retaining(Storing):
             check_bounds(self, after)
         is_new = not same or (after.extras or NO_EXTRAS) != (row.extras or NO_EXTRAS)
         reason = "corrects what it said; no former version is kept" if is_new else "is known already"
-        self._say(Step("update" if is_new else "noop", row.id, put.content, reason, is_new=is_new))
+        self._say(RetainStep("update" if is_new else "noop", row.id, put.content, reason, is_new=is_new))
         self._about_anew(row.id, old_text, put.content, before, about)
         self._stand(row.id)
-        return Stored(row.id, "duplicate")
+        return StoredDraft(row.id, "duplicate")
 
     def _stand(self, memory: str) -> None:
         """Have a memory that has changed stand where it is to, and nowhere else."""
@@ -506,7 +509,7 @@ class Retaining(Storing):
         names = [row.id, *names_of(row)]
         return names_any(old, names) and not names_any(new, names)
 
-    def _turn(self, put: MemoryPut) -> Stored:
+    def _turn(self, put: MemoryPut) -> StoredDraft:
         """A turn of a conversation, which may be there already, or have been forgotten."""
         put = _stated_at(put, self.ahead.now)
         own = self.node(put.node.id)
@@ -515,8 +518,8 @@ class Retaining(Storing):
         if text_hash(own.content) == text_hash(put.content):
             ended = (own.extras or NO_EXTRAS).ended
             reason = f"was {ended}, and stays so" if ended else "is known already: the same place of the same source"
-            self._tell(Step("noop", own.id, own.content, reason, is_new=False))
-            return Stored(own.id, "duplicate")
+            self._tell(RetainStep("noop", own.id, own.content, reason, is_new=False))
+            return StoredDraft(own.id, "duplicate")
         if self._wanted.request.update == "correct":
             return self._correct(own, put, self._about(put))
         position = self._wanted.turns.index(put.node.id)
@@ -538,10 +541,10 @@ class Retaining(Storing):
             key = relation_key(self, each)
             _, made = put_relation(self, msgspec.structs.replace(put, key=key))
             told = f"{each.source} {each.relation_type} {each.target}"
-            self._tell(Step("link", key[0], told, f"relation {made}", is_new=made != "existing"))
+            self._tell(RetainStep("link", key[0], told, f"relation {made}", is_new=made != "existing"))
 
 
-def _operations(store: Store, steps: Sequence[Sequence[Step]], sequence: int) -> list[list[RetainOperation]]:
+def _operations(store: OpenStore, steps: Sequence[Sequence[RetainStep]], sequence: int) -> list[list[RetainOperation]]:
     """What is told; a version is named by the commit that wrote it."""
     older = {step.memory for some in steps for step in some if step.is_older}
     with store.reading() as rows:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.requests import NodeInput
 from kgserve.graph.validate import Fault, Faults, bound, called, check_label, moment, node_put
@@ -39,11 +40,10 @@ from kgserve.memory.api import (
     UpdatedMemory,
     UpdateMemoryRequest,
 )
-from kgserve.memory.deduplication import MemoryPut, Stored, Storing
+from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing
 from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest, is_text
 from kgserve.memory.presentation import now_in_microseconds, settings_of, shown, use
 from kgserve.memory.supersede import check_bounds, is_version_id
-from kgserve.platform.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
 from kgserve.platform.idempotency import ordered_id
 from kgserve.platform.text.similarity import differs
 from kgserve.platform.times import format_time
@@ -64,7 +64,7 @@ from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import survivor
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
     checked = checked_memory(request, faults, 0)
     faults.raise_any()
 
-    def answer(done: Done) -> StoredMemory:
+    def answer(done: StoredTogether) -> StoredMemory:
         (stored,), (told,) = done.stored, done.similar
         (memory,) = _memories(done.store, [stored.id])
         fields = {name: getattr(memory, name) for name in Memory.__struct_fields__}
@@ -123,7 +123,7 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
     ]
     faults.raise_any()
 
-    def answer(done: Done) -> StoredMemories:
+    def answer(done: StoredTogether) -> StoredMemories:
         outcomes = [each.outcome for each in done.stored]
         told = zip(done.stored, done.similar, strict=True)
         return StoredMemories(
@@ -150,11 +150,11 @@ class Checked(msgspec.Struct, frozen=True):
     is_chosen: bool = False
 
 
-class Done(msgspec.Struct):
+class StoredTogether(msgspec.Struct):
     """What became of memories that were stored together."""
 
-    store: Store
-    stored: list[Stored]
+    store: OpenStore
+    stored: list[StoredDraft]
     similar: list[list[Similar]]
     near_checked: bool
     sequence: int
@@ -217,19 +217,19 @@ def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
 def store_checked(
     graph: Graph,
     checked: Sequence[Checked],
-    answer: Callable[[Done], T],
+    answer: Callable[[StoredTogether], T],
     make: Callable[[Ahead, Recent], Storing] = Storing,
-    look: Callable[[Store, Sequence[MemoryPut]], None] | None = None,
+    look: Callable[[OpenStore, Sequence[MemoryPut]], None] | None = None,
 ) -> Future[T]:
     """Store memories in one commit, each decided in the writer's turn by what ``make`` makes; makes the store.
 
     ``look`` may look at the store before that.
     """
     decided: list[Storing] = []
-    stored: list[Stored] = []
-    beside: list[Compared] = []
+    stored: list[StoredDraft] = []
+    beside: list[ComparedMemories] = []
 
-    def begin(store: Store) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[Report]:
         beside.append(compared(graph.graphs.indexer, store, checked))
         puts = beside[0].puts
         if look is not None:
@@ -254,7 +254,7 @@ def store_checked(
         found = beside[0]
         _count(found.store, decided[0].used)
         similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
-        return answer(Done(found.store, stored, similar, found.near_checked, report.sequence))
+        return answer(StoredTogether(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
 
@@ -268,7 +268,7 @@ def _say_where(error: KgserveError, place: str) -> None:
         error.reword(f"{place[:-1]}: {error.message}")
 
 
-def _count(store: Store, used: Mapping[str, float]) -> None:
+def _count(store: OpenStore, used: Mapping[str, float]) -> None:
     """Count those that were met again as used."""
     if used:
         with store.reading() as rows:
@@ -279,16 +279,16 @@ def _count(store: Store, used: Mapping[str, float]) -> None:
 # What is near
 
 
-class Compared(msgspec.Struct):
+class ComparedMemories(msgspec.Struct):
     """Memories to store, beside those that are near them."""
 
-    store: Store
+    store: OpenStore
     puts: list[MemoryPut]
     recent: Recent
     near_checked: bool
 
 
-def compared(indexer: Indexer | None, store: Store, checked: Sequence[Checked]) -> Compared:
+def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checked]) -> ComparedMemories:
     """Look at what is near memories that are to be stored, where that can be had at once."""
     settings = settings_of(store)
     puts = [_with_policy(each, settings) for each in checked]
@@ -296,16 +296,16 @@ def compared(indexer: Indexer | None, store: Store, checked: Sequence[Checked]) 
     places = [at for at, each in enumerate(checked) if not each.is_chosen]
     by_meaning = len(places) <= COMPARED_AT_ONCE or any(puts[at].dedup == "similarity" for at in places)
     if indexes is None or not indexes.understands or not places or not by_meaning:
-        return Compared(store, puts, Recent(), near_checked=False)
+        return ComparedMemories(store, puts, Recent(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in places])
         near = [indexes.memories_near(vector, NEIGHBOURS) for vector in vectors]
     except KgserveError:
         # An index that is behind or of another model, a service that is down: storing waits for none of them.
-        return Compared(store, puts, indexes.recent, near_checked=False)
+        return ComparedMemories(store, puts, indexes.recent, near_checked=False)
     for at, each, vector in zip(places, near, vectors, strict=True):
         puts[at] = msgspec.structs.replace(puts[at], near=each, vector=vector)
-    return Compared(store, puts, indexes.recent, near_checked=True)
+    return ComparedMemories(store, puts, indexes.recent, near_checked=True)
 
 
 def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
@@ -314,7 +314,7 @@ def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
 
 
-def _similar(found_near: Compared, put: MemoryPut, stored: Stored) -> list[Similar]:
+def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) -> list[Similar]:
     """What is near a memory and was kept apart from it, nearest first; the index may not know the newest yet."""
     if put.vector is None:
         return []
@@ -373,9 +373,9 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedM
     changed since `based_on_version`, or where it would stand below itself, or not in the order of layers.
     """
     put = _change(request)
-    leased: list[Store] = []
+    leased: list[OpenStore] = []
 
-    def begin(store: Store) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[Report]:
         leased.append(store)
         cost = len(request.content or "") + 1_000
         return store.submit_decided(lambda ahead: _changed(ahead, request, put, graph.name), cost)
@@ -474,9 +474,9 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
     if all(each in (None, []) for each in given) or request.memory_ids == []:
         message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
         raise InvalidInput(message, (FieldError("", message),))
-    wanted = _Doomed(request, before)
+    wanted = _MemoriesToDelete(request, before)
 
-    def batch(store: Store, found: list[str]) -> WriteBatch:
+    def batch(store: OpenStore, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
             doomed = with_versions(rows, found[:DELETED_AT_ONCE])
         return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
@@ -484,19 +484,19 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
     return graph.prepared(wanted.find, batch, wanted.told, dry_run=request.dry_run)
 
 
-class _Doomed:
+class _MemoriesToDelete:
     """Which memories a deletion means."""
 
     def __init__(self, request: DeleteMemoriesRequest, before: int | None) -> None:
         self._request = request
         self._before = before
 
-    def find(self, store: Store) -> list[str]:
+    def find(self, store: OpenStore) -> list[str]:
         """Their ids, one more than go at once."""
         now = now_in_microseconds()
         return store.memories.ask(lambda memories, _: [*islice(self._among(memories, store, now), DELETED_AT_ONCE + 1)])
 
-    def _among(self, memories: Memories, store: Store, now: int) -> Iterator[str]:
+    def _among(self, memories: Memories, store: OpenStore, now: int) -> Iterator[str]:
         ids = self._request.memory_ids
         slices = self._slices(memories, now) if ids is None else iter([[*memories.live(ids).values()]])
         for some in slices:
@@ -546,7 +546,7 @@ class _Doomed:
         )
 
 
-def _memories(store: Store, ids: Sequence[str]) -> list[Memory]:
+def _memories(store: OpenStore, ids: Sequence[str]) -> list[Memory]:
     with store.reading() as rows:
         found = rows.nodes(ids)
         return shown(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from kgserve.errors import Conflict
 from kgserve.memory.deduplication import Draft
-from kgserve.platform.errors import Conflict
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, put_again
@@ -40,7 +40,7 @@ class Fact(NamedTuple):
     is_one_of_many: bool = False
 
 
-class Placed(NamedTuple):
+class FactPosition(NamedTuple):
     """Where a fact has come to: ``id`` is the head's, or that of a former version.
 
     ``is_new`` is false where all of it was known; ``kept`` is the version that the head's state has become, if it has.
@@ -102,7 +102,7 @@ def _span(row: NodeRow) -> str:
     return " ".join(f"{word} {format_time(at)}" for word, at in bounds if at is not None) or "at all times"
 
 
-def place(draft: Draft, head: NodeRow, fact: Fact) -> Placed:
+def place(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
     """Put a fact among the versions of a memory. Raises Conflict for an id with no room for that of a version."""
     former = former_versions(draft, head.id)
     same = next((row for row in (head, *former) if start_of(row) == fact.start), None)
@@ -118,39 +118,39 @@ def place(draft: Draft, head: NodeRow, fact: Fact) -> Placed:
     return _between(draft, head, former, fact)
 
 
-def _said_again(draft: Draft, row: NodeRow, fact: Fact, following: int | None) -> Placed:
+def _said_again(draft: Draft, row: NodeRow, fact: Fact, following: int | None) -> FactPosition:
     """Of two that begin at once the later told one counts; a version of no length would be true at no moment."""
     same_text, known_end = text_hash(row.content) == text_hash(fact.put.content or ""), end_of(row)
     end = known_end if fact.end is None else fact.end if following is None else min(fact.end, following)
     _put(draft, row.id, fact.put, valid_from=fact.start, valid_to=end)
     if same_text:
-        return Placed(row.id, "is known already", is_new=end != known_end)
-    return Placed(row.id, f"says otherwise what is true from {format_time(fact.start)} on")
+        return FactPosition(row.id, "is known already", is_new=end != known_end)
+    return FactPosition(row.id, f"says otherwise what is true from {format_time(fact.start)} on")
 
 
-def _begun(draft: Draft, head: NodeRow, fact: Fact) -> Placed:
+def _begun(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
     _put(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
-    return Placed(head.id, f"was known already, and now since when: {format_time(fact.start)}")
+    return FactPosition(head.id, f"was known already, and now since when: {format_time(fact.start)}")
 
 
-def _succeeded(draft: Draft, head: NodeRow, fact: Fact) -> Placed:
+def _succeeded(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
     """A fact that begins after the head: the head's state becomes a former version, and the head says the fact."""
     known_end = end_of(head)
     end = fact.start if known_end is None else min(known_end, fact.start)
     kept = _archive(draft, head, end)
     _put(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
-    return Placed(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}", kept=kept)
+    return FactPosition(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}", kept=kept)
 
 
-def _before(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> Placed:
+def _before(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
     """A fact that is over, beside a head of which nobody knows since when it is true: since then at the earliest."""
     _put(draft, head.id, NodePut(0, head.id), valid_from=fact.end, valid_to=end_of(head))
     _cut(draft, former, fact.start)
     node_id = _insert(draft, head, fact, fact.end, is_beside_head=True)
-    return Placed(node_id, f"was true until {format_time(fact.end or 0)}, before what {head.id!r} says now")
+    return FactPosition(node_id, f"was true until {format_time(fact.end or 0)}, before what {head.id!r} says now")
 
 
-def _between(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> Placed:
+def _between(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
     """A fact that begins before the head: a former version, from its start to that of the next."""
     following = _following((head, *former), fact.start)
     oldest = former[0] if former and start_of(former[0]) is None else None
@@ -163,7 +163,9 @@ def _between(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact)
         _cut(draft, former, fact.start)
     end = min(each for each in (fact.end, following) if each is not None)
     node_id = _insert(draft, head, fact, end)
-    return Placed(node_id, f"was true until {format_time(end)}: a former version of {head.id!r}, which stays as it is")
+    return FactPosition(
+        node_id, f"was true until {format_time(end)}: a former version of {head.id!r}, which stays as it is"
+    )
 
 
 def _following(versions: Sequence[NodeRow], at: int) -> int | None:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from kgserve.errors import NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.temporal import whole_history
 from kgserve.memory.api import Memory, MemoryRequest
 from kgserve.memory.entities import shown_relations
-from kgserve.memory.hierarchy import Then
+from kgserve.memory.hierarchy import PastHierarchy
 from kgserve.memory.hierarchy_api import WholeMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds, shown
 from kgserve.memory.relationships import FormerMemory, Relationship, WholeMemory
 from kgserve.memory.store_memory import get_memory
 from kgserve.memory.supersede import is_version_id, sequence_in
-from kgserve.platform.errors import NotFound
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import State
-from kgserve.projections.memory_index.closure import Placed
+from kgserve.projections.history.history import RowState
+from kgserve.projections.memory_index.closure import MemoryDepth
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.fields import NO_EXTRAS
@@ -29,7 +29,7 @@ from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import stands
 from kgserve.storage.rows.edge_page import not_of_kinds
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MAX_VERSIONS = 100
 MAX_RELATIONSHIPS = 100
@@ -52,7 +52,7 @@ def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
         return _whole(store, get_memory(graph, MemoryRequest(memory_id=request.memory_id, touch=request.touch)))
 
 
-def _whole(store: Store, memory: Memory) -> WholeMemory:
+def _whole(store: OpenStore, memory: Memory) -> WholeMemory:
     now, memory_id, parent_id = now_in_microseconds(), memory.id, memory.parent_id
 
     def look(memories: Memories, rows: Rows) -> WholeMemory:
@@ -77,7 +77,7 @@ def _former(row: NodeRow) -> FormerMemory:
     return FormerMemory(id=row.id, content=row.content, ended=ended, valid_from=since, valid_to=until)
 
 
-def _relationships(store: Store, rows: Rows, memory_id: str, now: int) -> list[Relationship]:
+def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> list[Relationship]:
     """Return the strongest relationships of a memory that hold now."""
     number = np.array([rows.number(memory_id)])
     edges: dict[tuple[str, str, str], EdgeRow] = {}
@@ -120,14 +120,14 @@ def _head(rows: Rows, memory_id: str) -> NodeRow | None:
     return row if stands(row) else None
 
 
-def _version(graph: Graph, store: Store, head: NodeRow, version_id: str) -> WholeMemory:
+def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> WholeMemory:
     """Answer with a version of a memory. Raises NotFound."""
     sequence = sequence_in(version_id, 0)
     if sequence == head.sequence and version_id == f"{head.id}@{sequence}":
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
         return replace(found, id=version_id, belongs_to=head.id)
     follower = whole_history(graph.graphs.historian, store)
-    states: Sequence[State[NodeRow]] = follower.look(
+    states: Sequence[RowState[NodeRow]] = follower.look(
         lambda history: history.node_states_after(head.id, sequence - 1, 1)
     )
     if not states or version_id != f"{head.id}@{states[0].first}" or not states[0].row.is_memory:
@@ -136,8 +136,8 @@ def _version(graph: Graph, store: Store, head: NodeRow, version_id: str) -> Whol
     if state.last is None:
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
         return replace(found, id=version_id, belongs_to=head.id)
-    then = Then(follower, state.last - 1)
-    [placed] = then.shown(store, [Placed(head.id, 0)], state.started)
+    then = PastHierarchy(follower, state.last - 1)
+    [placed] = then.shown(store, [MemoryDepth(head.id, 0)], state.started)
     fields = {name: value for name, value in asdict(placed).items() if name != "depth"}
     extras = state.row.extras or NO_EXTRAS
     if extras.valid_to is None and state.ended is not None:

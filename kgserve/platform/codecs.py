@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 from msgspec import inspect
 
-from kgserve.platform.errors import FieldError
+from kgserve.errors import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

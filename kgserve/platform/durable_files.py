@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from kgserve.platform.errors import KgserveError, StorageFull, Unavailable
+from kgserve.errors import KgserveError, StorageFull, Unavailable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -50,7 +50,7 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower() == STREAM
 
 
-class Connection:
+class ClientConnection:
     """A connection to a server: one request at a time, and its answer.
 
     ``on_silence`` is called before each wait: it says how many seconds that may take until it is asked again, and

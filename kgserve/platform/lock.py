@@ -10,10 +10,10 @@ from typing import Self
 
 import structlog
 
+from kgserve.errors import Conflict
 from kgserve.platform.durable_files import write_whole
-from kgserve.platform.errors import Conflict
 from kgserve.platform.permissions import Mended, close_data_folder, make_way, private_folder
-from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, Server, encode, named_in, read
+from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, DiscoveredServer, encode, named_in, read
 from kgserve.platform.version import __version__
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ class DataFolderLock:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._descriptor = -1
-        self._published: Server | None = None
+        self._published: DiscoveredServer | None = None
         self.mended = Mended(0, [])
 
     def acquire(self) -> None:
@@ -47,7 +47,7 @@ class DataFolderLock:
 
     def publish(self, url: str, token: str, certificate: str | None = None) -> None:
         """Write server.json, readable by this user alone."""
-        self._published = Server(url, token, certificate, os.getpid(), __version__)
+        self._published = DiscoveredServer(url, token, certificate, os.getpid(), __version__)
         self._write()
 
     def tend(self, *, in_use: bool) -> None:

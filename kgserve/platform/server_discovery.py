@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from kgserve.platform.http_client import Connection
+from kgserve.platform.http_client import ClientConnection
 from kgserve.platform.permissions import make_way, private_folder
 from kgserve.platform.platform_support import refusal
 from kgserve.platform.version import __version__
@@ -71,7 +71,7 @@ _FIRST_DELAY, _LAST_DELAY = 0.02, 0.25
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - addresses to listen on, not to connect to
 
 
-class Server(NamedTuple):
+class DiscoveredServer(NamedTuple):
     """Where a server is, and the token that local clients send it.
 
     ``certificate`` is the one that it shows, as PEM, when that is known; ``pid`` and ``version`` are those of one found
@@ -89,7 +89,7 @@ class Server(NamedTuple):
         """What each request carries."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
-    def with_key(self, key: str | None) -> Server:
+    def with_key(self, key: str | None) -> DiscoveredServer:
         """The same, with ``key`` sent instead of its token, if there is one."""
         return self._replace(token=key) if key else self
 
@@ -132,7 +132,7 @@ def seconds_of(text: float | str) -> float | None:
     return None
 
 
-def find(data_dir: Path) -> Server | None:
+def find(data_dir: Path) -> DiscoveredServer | None:
     """The server that has the data folder and has begun to accept connections, if there is one."""
     found = read(data_dir)
     if found is None or holder(data_dir) != found.pid:
@@ -140,20 +140,20 @@ def find(data_dir: Path) -> Server | None:
     return found._replace(url=reachable(found.url))
 
 
-def at(url: str, data_dir: Path) -> Server:
+def at(url: str, data_dir: Path) -> DiscoveredServer:
     """The server at ``url``; of the one that serves the data folder, token and certificate are known."""
     found = find(data_dir)
     if found is None or _host_and_port(found.url) != _host_and_port(url):
-        return Server(url.rstrip("/"))
+        return DiscoveredServer(url.rstrip("/"))
     return found._replace(url=url.rstrip("/"))
 
 
-def configured(host: str, port: int, *, tls: bool) -> Server:
+def configured(host: str, port: int, *, tls: bool) -> DiscoveredServer:
     """The server that listens on this address, if one does."""
-    return Server(reachable(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"))
+    return DiscoveredServer(reachable(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"))
 
 
-def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
+def ensure(data_dir: Path, patience: float = PATIENCE) -> DiscoveredServer:
     """A server of the data folder that answers, started if none runs. Raises LaunchFailed after ``patience`` seconds.
 
     A server that is starting or stopping is waited for.
@@ -166,7 +166,7 @@ def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
         return _Launch(data_dir, deadline).run()
 
 
-def answers(server: Server, patience: float = _ANSWER_TIMEOUT) -> bool:
+def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT) -> bool:
     """Whether the server accepts connections and is ready for work, or at least for reading, in at most 4 seconds."""
     try:
         return _is_ready(server, patience)
@@ -174,7 +174,7 @@ def answers(server: Server, patience: float = _ANSWER_TIMEOUT) -> bool:
         return False
 
 
-def is_alive(server: Server, patience: float) -> bool:
+def is_alive(server: DiscoveredServer, patience: float) -> bool:
     """Whether the server answers anything at all within so many seconds. One that is gone does not hang: True."""
     try:
         with closing(open_connection(server, patience)) as connection:
@@ -186,12 +186,12 @@ def is_alive(server: Server, patience: float) -> bool:
     return True
 
 
-def open_connection(server: Server, timeout: float) -> Connection:
+def open_connection(server: DiscoveredServer, timeout: float) -> ClientConnection:
     """A connection to it. ``timeout`` is in seconds. Raises OSError."""
-    return Connection(server.url, timeout, lambda: trust(server.certificate))
+    return ClientConnection(server.url, timeout, lambda: trust(server.certificate))
 
 
-def why_silent(server: Server) -> str:
+def why_silent(server: DiscoveredServer) -> str:
     """What to tell about a server that accepts connections and says nothing."""
     who = f"the server at {server.url}" + (f" (process {server.pid})" if server.pid else "")
     if server.pid is None:
@@ -208,7 +208,7 @@ def _state(process: int) -> str:
     return ""
 
 
-def _is_ready(server: Server, patience: float) -> bool:
+def _is_ready(server: DiscoveredServer, patience: float) -> bool:
     """As `answers`, but raises TimeoutError when it says nothing."""
     try:
         with closing(open_connection(server, min(patience, _ANSWER_TIMEOUT))) as connection:
@@ -219,7 +219,7 @@ def _is_ready(server: Server, patience: float) -> bool:
         return False
 
 
-def _answers_or_hangs(server: Server, patience: float) -> bool:
+def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
     """As `answers`. Raises LaunchFailed for one that hangs: nobody else can have the folder while it does."""
     try:
         return _is_ready(server, patience)
@@ -257,7 +257,7 @@ def _host_and_port(url: str) -> tuple[str | None, int]:
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def encode(server: Server) -> bytes:
+def encode(server: DiscoveredServer) -> bytes:
     """The content of server.json."""
     names = ("pid", "version", "url", "token", "certificate")
     given = {name: getattr(server, name) for name in names}
@@ -266,7 +266,7 @@ def encode(server: Server) -> bytes:
     ).encode()
 
 
-def read(data_dir: Path) -> Server | None:
+def read(data_dir: Path) -> DiscoveredServer | None:
     """What server.json says, whether or not the process that wrote it is still there; None when it cannot be read."""
     try:
         given: object = json.loads((data_dir / SERVER_FILE).read_bytes())
@@ -278,7 +278,7 @@ def read(data_dir: Path) -> Server | None:
             certificate, version = (
                 value if isinstance(value := fields.get(name), str) else None for name in ("certificate", "version")
             )
-            return Server(url, token, certificate, pid, version)
+            return DiscoveredServer(url, token, certificate, pid, version)
         case _:
             return None
 
@@ -314,7 +314,7 @@ class _Launch:
         self._any_port = _port_is_taken()
         self._killed = 0
 
-    def run(self) -> Server:
+    def run(self) -> DiscoveredServer:
         delay = _FIRST_DELAY
         while (left := self._deadline - time.monotonic()) > 0:
             found = find(self._data_dir)
@@ -407,7 +407,7 @@ class StopFailed(Exception):
     """A server did not end. ``str(error)`` is for the person who asked."""
 
 
-def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_PATIENCE) -> Server | None:
+def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_PATIENCE) -> DiscoveredServer | None:
     """End the server of a data folder and wait until it has; which one that was, None when there is none.
 
     ``force``: without letting it finish anything. What was acknowledged is in the journals either way. Raises
@@ -432,7 +432,7 @@ def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_PATIENCE
     return found
 
 
-def replace_older(data_dir: Path, found: Server) -> str | None:
+def replace_older(data_dir: Path, found: DiscoveredServer) -> str | None:
     """Have an older server end, so that one of this version is started; what was done, or why not, as a sentence.
 
     None when it is not older. Only one that was started here, and that nobody has used for a minute, is ended.

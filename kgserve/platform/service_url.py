@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 
 def address_of(url: str, option: str) -> httpx.URL:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.codecs import convert, place_of
-from kgserve.platform.errors import FieldError, InvalidInput
 
 PREFIX = "KGSERVE_"
 MEBIBYTE = 1 << 20

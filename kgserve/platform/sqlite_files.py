@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 import xxhash
 
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 
 log = structlog.get_logger()
 _Found = TypeVar("_Found")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.follower import FollowerThread, View
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.history.history import State
+from kgserve.projections.history.history import RowState
 from kgserve.projections.history_follower import HistoryFollower
 from kgserve.projections.keyword import Frequencies, KeywordIndex, Reading
 from kgserve.projections.text import Filter, Text
@@ -84,7 +84,7 @@ class Heads:
             self._texts, self._rows, self._vectors = {}, {}, {}
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _take(self, states: Sequence[State[NodeRow]], indexed: Sequence[str]) -> None:
+    def _take(self, states: Sequence[RowState[NodeRow]], indexed: Sequence[str]) -> None:
         found = [(Text.of(state.row, indexed, state.first, state.last), state.row) for state in states]
         texts = {text.key: text for text, _ in found}
         if self._index is None and texts:

@@ -59,7 +59,7 @@ class Columns:
         # Few entities say when they are true, or until when fresh: their labels, and beside them the times.
         self._with_validity, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
         self._with_freshness, self._freshness_at = Column(np.int32), Column(np.int64)
-        self._memories = _Memories()
+        self._memories = _MemoryLabels()
         self._tagged: dict[str, array[int]] = {}
         self._beginnings = _Beginnings()
 
@@ -151,7 +151,7 @@ class Columns:
             self._tagged.setdefault(tag, array("i")).append(label)
 
 
-class _Memories:
+class _MemoryLabels:
     """The labels of memories, and beside them what filters ask of these alone."""
 
     def __init__(self) -> None:

@@ -23,8 +23,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import msgspec
 import structlog
 
+from kgserve.errors import Conflict, KgserveError, Unavailable
 from kgserve.platform.allocator import give_back
-from kgserve.platform.errors import Conflict, KgserveError, Unavailable
 from kgserve.platform.settings import Indexed
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.text import Text
@@ -74,7 +74,7 @@ class IndexState(msgspec.Struct, frozen=True):
     error: str | None
 
 
-class Stopped(Exception):
+class FollowerStopped(Exception):
     """The view is closing: the step in progress was left where it was."""
 
 
@@ -221,7 +221,7 @@ class View(ABC):
     def _continue(self) -> None:
         """Raise Stopped when the view is closing."""
         if self._stopping.is_set():
-            raise Stopped
+            raise FollowerStopped
 
     def _has_memories(self) -> bool:
         with self.store.reading() as rows:
@@ -428,7 +428,7 @@ class Follower(View):
         log.info("index_refill_done", store=name, index=self.name, sequence=rows.at, seconds=seconds)
 
 
-class Step(msgspec.Struct, frozen=True):
+class FollowStep(msgspec.Struct, frozen=True):
     """The net effect of change sets up to ``sequence``. Entities without any words are to be removed."""
 
     put: list[Text]
@@ -472,7 +472,7 @@ class IndexFollower(Follower, IndexView[Index]):
         """Take in everything there is, after `_clear`."""
 
     @abstractmethod
-    def _follow(self, step: Step) -> None:
+    def _follow(self, step: FollowStep) -> None:
         """Take in some changes. Doing it twice must come to the same."""
 
     @property
@@ -504,12 +504,12 @@ class IndexFollower(Follower, IndexView[Index]):
         self._clear()
         self._fill(self._texts_of(rows), rows.at)
 
-    def _net_effect(self, changes: Iterable[ChangeSet]) -> Step:
+    def _net_effect(self, changes: Iterable[ChangeSet]) -> FollowStep:
         """What consecutive change sets come to."""
         rows, sequence = net_rows(changes)
         texts = (self._text(row) for row in rows.values() if row is not None)
         put = {text.id: text for text in texts if text.has_words}
-        return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+        return FollowStep(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
 
 
 def net_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
@@ -734,7 +734,7 @@ class FollowerThread:
     def _serve(self, view: View) -> None:
         try:
             more = view.serve()
-        except Stopped:
+        except FollowerStopped:
             return
         except Exception as error:  # noqa: BLE001  # an index may fail in any way; it must not end the thread
             self._put_off(view, error)

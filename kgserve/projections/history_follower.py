@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import structlog
 
+from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.durable_files import sync_folder
-from kgserve.platform.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.times import format_time
 from kgserve.projections.background import Reminding

@@ -11,10 +11,10 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from kgserve.platform.errors import NotFound, ServedElsewhere
+from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.platform.sqlite_files import asked, remove_files
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.links.links import Inbound, Seen, left
+from kgserve.projections.links.links import Inbound, LinksPosition, left
 from kgserve.storage.changefeed import Feeds
 from kgserve.storage.journal.tail import link_changes
 from kgserve.storage.layout import Layout
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 _Found = TypeVar("_Found")
 FILE = "links.sqlite"
-_NONE = Seen(0, 0)
+_NONE = LinksPosition(0, 0)
 
 
 class _Pool(Protocol):
@@ -52,7 +52,7 @@ class InboundView:
         self._path: Path = pool.data_dir / FILE
         self._lock = threading.Lock()
         self._file: Inbound | None = None
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, LinksPosition] = {}
         # Written by writers and by who makes stores; read by who asks.
         self._stale: set[str] = set()
         self._unlisten: Callable[[], None] | None = None
@@ -136,11 +136,11 @@ class InboundView:
                 del self._seen[name]
             return True
         born, mark = layout.created_at(), layout.close_mark()
-        is_known = mark is not None and before == Seen(born, mark.links_changed)
+        is_known = mark is not None and before == LinksPosition(born, mark.links_changed)
         if is_known or (mark is not None and mark.links_changed == 0 and before is None):
             return True
         if name not in self._pool.open_stores():
-            if mark is not None and self._read_closed(layout, Seen(born, mark.links_changed), mark.sequence):
+            if mark is not None and self._read_closed(layout, LinksPosition(born, mark.links_changed), mark.sequence):
                 return True
             if not may_open:
                 return False
@@ -148,7 +148,7 @@ class InboundView:
             self._read(store, born, before)
         return True
 
-    def _read_closed(self, layout: Layout, seen: Seen, sequence: int) -> bool:
+    def _read_closed(self, layout: Layout, seen: LinksPosition, sequence: int) -> bool:
         """Have the file know the links of a store that was closed at a commit, if what is left of it is as of that."""
         try:
             with left(layout.links) as (links, at):
@@ -160,15 +160,17 @@ class InboundView:
         self._seen[layout.name] = seen
         return True
 
-    def _read(self, store: FollowedStore, born: int, before: Seen | None) -> None:
+    def _read(self, store: FollowedStore, born: int, before: LinksPosition | None) -> None:
         """Have the file know the links of an open store."""
         with store.reading_links() as (rows, links):
-            seen = Seen(born, 0 if links is None else links.changed)
+            seen = LinksPosition(born, 0 if links is None else links.changed)
             if seen == before or (before is None and not seen.changed):
                 return
             if before is not None and before.born == born and before.changed >= store.journal.oldest - 1:
                 for change in link_changes(store.journal.frames(before.changed), before.changed, rows.at):
-                    self._made().follow(store.name, change.put, change.links_deleted, Seen(born, change.sequence))
+                    self._made().follow(
+                        store.name, change.put, change.links_deleted, LinksPosition(born, change.sequence)
+                    )
             else:
                 self._made().replace(store.name, links.all() if links else (), seen)
             self._seen[store.name] = seen

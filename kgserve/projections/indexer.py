@@ -8,7 +8,7 @@ import structlog
 
 from kgserve.embedding.cache import QueryVectors
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 from kgserve.platform.metrics.observation import Embedding
 from kgserve.projections.background import PerStore
 from kgserve.projections.base import FollowedStore

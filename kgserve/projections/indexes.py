@@ -20,16 +20,25 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
 from kgserve.embedding.embedder import Embedder
+from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.durable_files import write_whole
-from kgserve.platform.errors import Conflict, Unavailable
 from kgserve.platform.settings import Indexed
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.times import format_time
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.conflict_index import Heads
-from kgserve.projections.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View, not_kept
-from kgserve.projections.history.history import State
-from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.follower import (
+    Erasure,
+    FollowStep,
+    Index,
+    IndexFollower,
+    IndexState,
+    IndexView,
+    View,
+    not_kept,
+)
+from kgserve.projections.history.history import RowState
+from kgserve.projections.history.reading import HistoryPosition, read_ended
 from kgserve.projections.history_follower import HistoryFollower
 from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
 from kgserve.projections.read_your_writes import reached
@@ -149,7 +158,7 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._opened().write(self._counted(texts), (), sequence, bulk=True)
 
-    def _follow(self, step: Step) -> None:
+    def _follow(self, step: FollowStep) -> None:
         self.pending = len(step.put)
         self._opened().write(self._counted(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBED_AT_ONCE)
 
@@ -264,7 +273,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         self._embed(text for text in texts if text.meaning)
         self._save(sequence)
 
-    def _follow(self, step: Step) -> None:
+    def _follow(self, step: FollowStep) -> None:
         self.check_model()
         self._remember()
         put = [text for text in step.put if text.meaning]
@@ -316,7 +325,7 @@ class PastFollower(IndexView[Index]):
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)
         self._history = store.layout.history
-        self._place = Place(0)
+        self._place = HistoryPosition(0)
         self._forgotten = 0
         self._more = False
 
@@ -348,7 +357,7 @@ class PastFollower(IndexView[Index]):
         """Have the files shrink, if little of what they hold is left after pruning."""
 
     def _begin_at(self, sequence: int) -> None:
-        self._place, self._forgotten = Place(sequence + 1), 0
+        self._place, self._forgotten = HistoryPosition(sequence + 1), 0
         super()._begin_at(sequence)
 
     def _out_of_reach(self) -> bool:
@@ -382,7 +391,7 @@ class PastFollower(IndexView[Index]):
     def _is_behind(self) -> bool:
         return self._more
 
-    def _merged(self, states: Iterable[State[NodeRow]]) -> list[Text]:
+    def _merged(self, states: Iterable[RowState[NodeRow]]) -> list[Text]:
         """The texts of states that are over, in the order of their ends; states in a row that say the same are one."""
         found: dict[str, list[Text]] = {}
         for state in states:
@@ -418,7 +427,7 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
             self._write_anew()
 
     def _write_anew(self) -> None:
-        place = Place(0)
+        place = HistoryPosition(0)
         with self._written_anew() as anew:
             while found := read_ended(self._history, place, STATES_AT_ONCE) if self.is_wanted else None:
                 self._continue()
@@ -535,7 +544,7 @@ class PastVectorFollower(PastFollower[PastVectors]):
 SYNC_SECONDS = 1.0
 
 
-class Sync:
+class IndexSyncNotifier:
     """Tells listeners that the indexes of the present have all rows that were written, at most once a second."""
 
     def __init__(self, store: FollowedStore, views: Sequence[IndexView[Any]]) -> None:
@@ -568,7 +577,7 @@ class Indexes:
         self.heads = Heads(store, lambda texts: self.vector.embedded(texts, queries.embedder))
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
-        store.each_second.append(Sync(store, (self.keyword, self.vector)).look)
+        store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
         for view in self.views:
             store.after_change.append(view.reconsider)
 

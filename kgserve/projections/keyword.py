@@ -18,8 +18,8 @@ import msgspec
 import structlog
 import tantivy
 
+from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.gil import paced
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.words import content_words, with_forms, word_weights

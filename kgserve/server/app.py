@@ -33,23 +33,23 @@ from uvicorn.server import logger as uvicorn_log
 
 from kgserve import __version__
 from kgserve.admin.composition import open_all
+from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.graph.handle import Graphs, Threads
 from kgserve.platform import log
 from kgserve.platform.access.audit import Audit
 from kgserve.platform.access.authentication import Authenticator, Keyring, check_may_start, exposure
-from kgserve.platform.errors import Conflict, InvalidInput, KgserveError
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import reachable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import nursery
 from kgserve.server.http.connection import Connections, HttpConnection, Limits
-from kgserve.server.http.edge import Edge, Proxies, check_role
+from kgserve.server.http.edge import Gateway, Proxies, check_role
 from kgserve.server.http.problem import handle
 from kgserve.server.http.routes import HANDLERS, ROUTES
-from kgserve.server.http.service import Directory, Service, Shortcuts
+from kgserve.server.http.service import RouteTable, Service, Shortcuts
 from kgserve.server.http.tls import Certificate
 from kgserve.server.mcp.endpoint import McpEndpoint
-from kgserve.server.proxy import Forwarder
+from kgserve.server.proxy import NodeProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -88,7 +88,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     """
     pool = graphs.pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
-    threads, forwarder = Threads(pool.settings), Forwarder(pool.placement)
+    threads, forwarder = Threads(pool.settings), NodeProxy(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)
     for views in (graphs.indexer, graphs.historian):
         if views is not None:
@@ -122,13 +122,13 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         logging_config=None,
         request_max_body_size=None,
     )
-    shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
+    shortcuts = Shortcuts(RouteTable(HANDLERS), app.state["service"])
     handler = app.asgi_handler
     if pool.settings.cluster:
         from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
 
         handler = PassingOn(handler, forwarder)
-    edge = Edge(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
+    edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
@@ -207,7 +207,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         if settings.cluster:
             check_may_start(settings, settings.data_dir)
         app = create_app(opened.graphs(), token)
-        server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
+        server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_renew, certificate, publish)
         server.meanwhile = partial(_tend, server, lock, app.state["edge"], nursery(settings.engine), settings.idle_exit)
@@ -226,7 +226,7 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
     return lines
 
 
-async def _tend(server: Server, lock: DataFolderLock, edge: Edge, engines: Nursery, idle_exit: float) -> None:
+async def _tend(server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: Nursery, idle_exit: float) -> None:
     """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
     settled = asyncio.get_running_loop().time() + ENGINE_SECONDS
     while not server.should_exit:
@@ -301,7 +301,7 @@ def _warn_of_excess(settings: Settings) -> None:
         logger.warning("limits_exceed_machine", **to_builtins(each))
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn, told when it accepts connections, and with an end to its patience.
 
     uvicorn raises the signal again once it has stopped, which would end the process before the lock is released;

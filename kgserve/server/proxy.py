@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from kgserve.platform.errors import ServedElsewhere, Unavailable
+from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.stores.placement import Placement
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _CONNECT_SECONDS = 3.0
 _IDLE_SECONDS = 2.0
 
 
-class Forwarder:
+class NodeProxy:
     """Asks other nodes, over connections that are kept. For one event loop."""
 
     def __init__(self, placement: Placement) -> None:

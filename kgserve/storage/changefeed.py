@@ -18,11 +18,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from kgserve.platform.errors import NoStore
+from kgserve.errors import NoStore
 from kgserve.storage.journal.tail import Tail, oldest_sequence
 from kgserve.storage.layout import Layout, closed_state
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.events import Event, EventKind, Position, Selection, expand
+from kgserve.storage.model.events import EventKind, Position, Selection, StoreEvent, expand
 
 Wake = Callable[[], None]
 
@@ -53,14 +53,14 @@ def _gone_as_not_found(store: str) -> Generator[None]:
         raise NoStore(store) from None
 
 
-class Entry(msgspec.Struct, frozen=True):
+class FeedEntry(msgspec.Struct, frozen=True):
     """An event and its data as JSON."""
 
-    event: Event
+    event: StoreEvent
     data: bytes
 
 
-class Commit:
+class FeedCommit:
     """A change set as events. JSON is made once, for the first listener that wants it."""
 
     def __init__(self, store: str, change: ChangeSet) -> None:
@@ -74,12 +74,12 @@ class Commit:
         """Whether it is encoded, or small enough for that to be done where nothing may block."""
         return (len(self.events) <= _QUICK_EVENTS and self.bytes <= _QUICK_BYTES) or None not in self._data
 
-    def entry(self, index: int) -> Entry:
+    def entry(self, index: int) -> FeedEntry:
         """One event with its data."""
         data = self._data[index]
         if data is None:
             data = self._data[index] = self.events[index].json()
-        return Entry(self.events[index], data)
+        return FeedEntry(self.events[index], data)
 
 
 class Ring:
@@ -88,10 +88,10 @@ class Ring:
     def __init__(self, most: int = RING_EVENTS) -> None:
         """Keep at most so many commits, so many events, and 4 MiB."""
         self._most = most
-        self._commits: deque[Commit] = deque()
+        self._commits: deque[FeedCommit] = deque()
         self._events = self._bytes = 0
 
-    def append(self, commit: Commit) -> None:
+    def append(self, commit: FeedCommit) -> None:
         """Add the next commit; one that does not follow on makes all others be forgotten."""
         if self._commits and commit.sequence != self._commits[-1].sequence + 1:
             self.clear()
@@ -100,7 +100,7 @@ class Ring:
         while len(self._commits) > self._most or self._events > self._most or self._bytes > RING_BYTES:
             self._count(self._commits.popleft(), -1)
 
-    def since(self, position: Position, most: int) -> list[Commit] | None:
+    def since(self, position: Position, most: int) -> list[FeedCommit] | None:
         """At most so many commits from a position on; None when it does not reach back that far."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
@@ -113,7 +113,7 @@ class Ring:
         self._commits.clear()
         self._events = self._bytes = 0
 
-    def _count(self, commit: Commit, sign: int) -> None:
+    def _count(self, commit: FeedCommit, sign: int) -> None:
         self._events += sign * len(commit.events)
         self._bytes += sign * commit.bytes
 
@@ -132,7 +132,7 @@ class Feed:
         self._latest: int | None = None
         self._wakes: dict[int, Wake] = {}
         self._ring = Ring(kept)
-        self._markers: deque[tuple[int, Event]] = deque(maxlen=_KEPT_MARKERS)
+        self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_KEPT_MARKERS)
         self._numbers = count(1)
 
     @property
@@ -156,7 +156,7 @@ class Feed:
         with self._lock:
             if not self._wakes:
                 return
-            event = Event(kind, self.store, self.latest, -1, time.time_ns() // 1000, dict(fields))
+            event = StoreEvent(kind, self.store, self.latest, -1, time.time_ns() // 1000, dict(fields))
             self._markers.append((next(self._numbers), event))
         self.wake()
 
@@ -167,14 +167,14 @@ class Feed:
             self._wakes[number] = wake
         return lambda: self._unlisten(number)
 
-    def recent(self, position: Position, most: int = PAGE_COMMITS) -> list[Commit] | None:
+    def recent(self, position: Position, most: int = PAGE_COMMITS) -> list[FeedCommit] | None:
         """Commits from memory; none when there is no newer one, None when they are to be read from the files."""
         with self._lock:
             if position.sequence > self.latest:
                 return []
             return self._ring.since(position, most)
 
-    def markers(self, after: int) -> list[tuple[int, Event]]:
+    def markers(self, after: int) -> list[tuple[int, StoreEvent]]:
         """The markers with a number above ``after``."""
         return [each for each in tuple(self._markers) if each[0] > after]
 
@@ -192,7 +192,7 @@ class Feed:
 
     def record(self, changes: Iterable[ChangeSet], latest: int) -> None:
         """Take in what the journal has and readers see; `wake` is to follow once the callers have been answered."""
-        commits = [Commit(self.store, change) for change in changes] if self._wakes else []
+        commits = [FeedCommit(self.store, change) for change in changes] if self._wakes else []
         with self._lock:
             self._latest = latest
             for commit in commits:
@@ -248,7 +248,7 @@ class Reader:
         """Events that wait for it, once it has caught up for the first time; before that, 0."""
         return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
 
-    def take(self, selection: Selection, *, may_block: bool = True) -> list[Entry] | None:
+    def take(self, selection: Selection, *, may_block: bool = True) -> list[FeedEntry] | None:
         """The next page of events, with ``position`` moved behind it. An empty page moves on too, unless all is read.
 
         None when it would have to block and may not. Raises Gone when the journal begins later by now,
@@ -272,12 +272,12 @@ class Reader:
         """Listen no longer."""
         self._unlisten()
 
-    def _from_files(self) -> Iterator[Commit]:
+    def _from_files(self) -> Iterator[FeedCommit]:
         for change in self._tail.read(self.position.sequence, self.feed.latest):
-            yield Commit(self.feed.store, change)
+            yield FeedCommit(self.feed.store, change)
 
-    def _fill(self, commits: Iterable[Commit], selection: Selection) -> list[Entry]:
-        page: list[Entry] = []
+    def _fill(self, commits: Iterable[FeedCommit], selection: Selection) -> list[FeedEntry]:
+        page: list[FeedEntry] = []
         limits = self._limits
         size = scanned = 0
         for commit in commits:
@@ -296,11 +296,11 @@ class Reader:
                 break
         return page
 
-    def _take_markers(self, selection: Selection) -> list[Entry]:
+    def _take_markers(self, selection: Selection) -> list[FeedEntry]:
         found = self.feed.markers(self._marked)
         if found:
             self._marked = found[-1][0]
-        return [Entry(event, event.json()) for _, event in found if selection.takes(event)]
+        return [FeedEntry(event, event.json()) for _, event in found if selection.takes(event)]
 
 
 T = TypeVar("T")

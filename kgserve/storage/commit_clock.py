@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.platform.errors import Conflict
+from kgserve.errors import Conflict
 from kgserve.platform.times import format_time
 from kgserve.storage.journal.journal import list_segments
 from kgserve.storage.plan import FIRST_POSSIBLE_TIME, MAX_DRIFT

@@ -25,14 +25,14 @@ import msgspec
 import structlog
 import xxhash
 
+from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import named, sync_folder, write_whole
-from kgserve.platform.errors import Conflict, InvalidInput, JournalDamaged, StorageFull
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import SUFFIX as SEGMENT_SUFFIX
-from kgserve.storage.journal.journal import Journal, JournalEnd, Seen, list_segments, whole_part
+from kgserve.storage.journal.journal import Journal, JournalEnd, Witness, list_segments, whole_part
 from kgserve.storage.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated, from_text
@@ -429,14 +429,14 @@ _SEEN = "SELECT sequence FROM cursor"
 _PATIENCE = 1.0  # seconds to wait for a lock; nobody should hold one
 
 
-def witnesses(layout: Layout) -> Iterator[Seen]:
+def witnesses(layout: Layout) -> Iterator[Witness]:
     """What each view of a store that is not open says it has seen; none is changed, and it takes a millisecond."""
-    yield Seen("the history", seen_by_history(layout))
-    yield Seen("the catalog", _of_database(layout.catalog, _SEEN))
-    yield Seen("what is known of memories", _of_database(layout.memories, _SEEN))
-    yield Seen("the keyword index", _of_manifest(layout.views / "keyword"))
-    yield Seen("the vector index", _of_manifest(layout.views / "vector"))
-    yield Seen("the present rows", newest_base(layout.rows))
+    yield Witness("the history", seen_by_history(layout))
+    yield Witness("the catalog", _of_database(layout.catalog, _SEEN))
+    yield Witness("what is known of memories", _of_database(layout.memories, _SEEN))
+    yield Witness("the keyword index", _of_manifest(layout.views / "keyword"))
+    yield Witness("the vector index", _of_manifest(layout.views / "vector"))
+    yield Witness("the present rows", newest_base(layout.rows))
 
 
 def seen_by_history(layout: Layout) -> int:

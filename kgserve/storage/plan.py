@@ -12,7 +12,7 @@ from typing import Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
-from kgserve.platform.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
+from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import (
     ANY,

@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from kgserve.errors import JournalDamaged, Unavailable
 from kgserve.platform.allocator import give_back
 from kgserve.platform.durable_files import named
-from kgserve.platform.errors import JournalDamaged, Unavailable
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.fold import Folded, write_rows
 from kgserve.storage.journal.journal import Journal

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 import structlog
 
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import Access, ChangeSet
 from kgserve.storage.plan import Report

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from kgserve.platform.errors import TooLarge
+from kgserve.errors import TooLarge
 from kgserve.storage.model.change import ChangeSet, Former, StoreState
 from kgserve.storage.model.digest import shift
 from kgserve.storage.model.events import kind_of

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from kgserve.platform.errors import KgserveError, Unavailable
+from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.files import remove
 from kgserve.projections.cypher_engine.projection import EngineView

@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
 from kgserve.platform.access.audit import newest_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.durable_files import sync_folder
-from kgserve.platform.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
 from kgserve.platform.metrics.observation import NodeCounts
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
@@ -34,7 +34,7 @@ NO_CLUSTER = "this server is no node of a cluster; --cluster makes it one"
 _TRASH_PREFIX = ".dropped-"
 
 
-class Commits:
+class CommitLog:
     """How the commits of an open store become durable: here, once this machine's disk has them."""
 
     is_copy = False
@@ -55,7 +55,7 @@ class Commits:
         """
         return True
 
-    def catch_up(self, store: OpenStore) -> None:
+    def catch_up(self, store: CommittingStore) -> None:
         """Have a copy take in what its store has come to by now. May wait. Raises StorageFull and Unavailable."""
 
     def append(self, changes: list[ChangeSet]) -> None:
@@ -76,11 +76,11 @@ class Commits:
         """
 
 
-class OpenStore(Protocol):
+class CommittingStore(Protocol):
     """A store that is open."""
 
     @property
-    def commits(self) -> Commits:
+    def commits(self) -> CommitLog:
         """What makes its commits durable."""
         ...
 
@@ -89,10 +89,10 @@ class OpenStore(Protocol):
         ...
 
 
-class Held(Protocol):
+class HeldStores(Protocol):
     """The stores that are open here."""
 
-    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+    def held_open(self, name: str) -> AbstractContextManager[CommittingStore | None]:
         """The store of a name, if it is open."""
         ...
 
@@ -171,7 +171,7 @@ class Placement:
         """Have files of a store that another server serves in this folder, to be opened as a copy. Raises NoStore."""
         raise NoStore(name)
 
-    def begin(self, pool: Held) -> None:
+    def begin(self, pool: HeldStores) -> None:
         """Go on with the copies of stores that other servers serve, until `close`."""
 
     def close(self) -> None:
@@ -228,9 +228,9 @@ class Placement:
         """The other nodes of the cluster that are alive, and where each is reached."""
         return {}
 
-    def commits(self, name: str, journal: Journal) -> Commits:  # noqa: ARG002 - as above
+    def commits(self, name: str, journal: Journal) -> CommitLog:  # noqa: ARG002 - as above
         """How the journal of a store that was placed and is being opened is written from now on."""
-        return Commits(journal)
+        return CommitLog(journal)
 
     def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
         """Put down what an open store is; durable afterwards. Raises OSError and Unavailable."""

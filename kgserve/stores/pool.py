@@ -15,9 +15,9 @@ from typing import Protocol
 
 import structlog
 
+from kgserve.errors import Conflict, KgserveError, NoStore, Opening, OwnerQuiet, ServedElsewhere, Unavailable
 from kgserve.platform.closing import Closing
 from kgserve.platform.durable_files import storing, sync_folder
-from kgserve.platform.errors import Conflict, KgserveError, NoStore, Opening, OwnerQuiet, ServedElsewhere, Unavailable
 from kgserve.platform.metrics.observation import Observation
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import Settings
@@ -31,7 +31,7 @@ from kgserve.storage.model.store_settings import StoreSettings, usual
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
 from kgserve.stores.placement import Placement
 from kgserve.stores.scratch_database import WarmCopies
-from kgserve.stores.store import Store, Surroundings
+from kgserve.stores.store import OpenStore, StoreDependencies
 
 log = structlog.get_logger()
 
@@ -61,10 +61,10 @@ class Companion(Protocol):
         """Whether it follows copies of stores that other servers serve as well."""
         ...
 
-    def opened(self, store: Store) -> None:
+    def opened(self, store: OpenStore) -> None:
         """A store is open now."""
 
-    def closing(self, store: Store) -> None:
+    def closing(self, store: OpenStore) -> None:
         """A store is about to close; blocks until whatever follows it has let go."""
 
     def halt(self) -> None:
@@ -76,7 +76,7 @@ class _Entry:
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
-        self.store: Store | None = None
+        self.store: OpenStore | None = None
         self.leases = 0
         self.waiting = 0
         """Of the leases those that have no store yet."""
@@ -113,7 +113,9 @@ class StorePool(Closing):
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
-        self._around = Surroundings(settings, self._background.submit, self.observation, WarmCopies(), self.placement)
+        self._around = StoreDependencies(
+            settings, self._background.submit, self.observation, WarmCopies(), self.placement
+        )
         self._tender = Tender(self._all_open, self.held_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
@@ -122,7 +124,7 @@ class StorePool(Closing):
         self.placement.begin(self)
 
     @contextmanager
-    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[Store]:
+    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[OpenStore]:
         """The open store of a name, for as long as the block runs.
 
         Raises InvalidInput for a name that cannot be, NotFound, and Unavailable when the pool is full or closing.
@@ -133,7 +135,7 @@ class StorePool(Closing):
         finally:
             self.release(store)
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
         """Like `lease`; to be given back with `release`.
 
         With ``at_least`` it may be a copy of a store that another server serves, which has seen this commit: to be
@@ -152,7 +154,7 @@ class StorePool(Closing):
         self._close_surplus()
         return store
 
-    def acquire_open(self, name: str, *, at_least: int | None = None) -> Store:
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
         """Like `acquire`, at once: for threads that may not block. Raises NotOpen unless the store is open now."""
         with self._lock:
             entry = self._entries.get(name)
@@ -164,11 +166,11 @@ class StorePool(Closing):
             self._entries.move_to_end(name)
             return entry.store
 
-    def release(self, store: Store) -> None:
+    def release(self, store: OpenStore) -> None:
         """Give a store back."""
         self._leave(store.name)
 
-    def release_or_discard(self, store: Store) -> bool:
+    def release_or_discard(self, store: OpenStore) -> bool:
         """Give a store back, and remove it unless it has commits or is in use; return whether it is gone."""
         name = store.name
         with self._entered(name) as entry:
@@ -192,7 +194,7 @@ class StorePool(Closing):
             return wish.made
 
     @contextmanager
-    def held_open(self, name: str) -> Generator[Store | None]:
+    def held_open(self, name: str) -> Generator[OpenStore | None]:
         """The store of a name if it is open; it counts as no use of it."""
         with self._lock:
             entry = self._entries.get(name)
@@ -328,11 +330,11 @@ class StorePool(Closing):
                 pass
         return self.placement.layout(name)
 
-    def open_stores(self) -> dict[str, Store]:
+    def open_stores(self) -> dict[str, OpenStore]:
         """The stores that are open now; copies of stores that other servers serve are not among them."""
         return {name: store for name, store in self._all_open().items() if not store.commits.is_copy}
 
-    def _all_open(self) -> dict[str, Store]:
+    def _all_open(self) -> dict[str, OpenStore]:
         with self._lock:
             # Each is looked at once: it may be opened or closed meanwhile.
             found = ((name, entry.store) for name, entry in self._entries.items())
@@ -365,7 +367,9 @@ class StorePool(Closing):
         self._checker.join()
         self.observation.close()
 
-    def _open_at_gate(self, name: str, entry: _Entry, *, create: CreateIfMissing | bool, at_least: int | None) -> Store:
+    def _open_at_gate(
+        self, name: str, entry: _Entry, *, create: CreateIfMissing | bool, at_least: int | None
+    ) -> OpenStore:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         with self._waiting(entry):
             if entry.waiting > _MAX_WAITING:
@@ -381,7 +385,7 @@ class StorePool(Closing):
             finally:
                 entry.gate.release()
 
-    def _may_be_asked(self, store: Store, at_least: int | None) -> bool:
+    def _may_be_asked(self, store: OpenStore, at_least: int | None) -> bool:
         """Whether an open store may be asked as what it is; a copy for reading alone, by who bears one."""
         if not self.placement.is_shared:
             return True
@@ -464,7 +468,7 @@ class StorePool(Closing):
             if entry.leases == 0 and entry.store is None:
                 del self._entries[name]
 
-    def _open(self, name: str, *, create: CreateIfMissing | bool, or_copy: bool = False) -> Store:
+    def _open(self, name: str, *, create: CreateIfMissing | bool, or_copy: bool = False) -> OpenStore:
         layout = self.placement.layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
@@ -487,7 +491,7 @@ class StorePool(Closing):
                 companion.opened(store)
         return store
 
-    def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool, or_copy: bool) -> Store:
+    def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool, or_copy: bool) -> OpenStore:
         wish, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
         try:
             made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
@@ -495,7 +499,7 @@ class StorePool(Closing):
             if not or_copy:
                 raise
             self.placement.place_copy(layout.name)
-        store = Store(layout, self.feeds.of(layout.name), self._around)
+        store = OpenStore(layout, self.feeds.of(layout.name), self._around)
         wish.made = wish.made or made
         if self.placement.is_shared and not store.commits.is_copy:
             self.feeds.arrived(layout.name, store.state.sequence)
@@ -524,7 +528,7 @@ class StorePool(Closing):
                     return name, entry
             return None
 
-    def _take_out(self, entry: _Entry, *, waiting: bool = False) -> Store | None:
+    def _take_out(self, entry: _Entry, *, waiting: bool = False) -> OpenStore | None:
         """The store of an entry that nobody else has leased, taken out of it so that nobody can any more.
 
         Who is ``waiting`` for it may have it opened anew.
@@ -535,7 +539,7 @@ class StorePool(Closing):
             store, entry.store = entry.store, None
             return store
 
-    def _take_out_when_unused(self, name: str, entry: _Entry, *, waiting: bool = False) -> Store | None:
+    def _take_out_when_unused(self, name: str, entry: _Entry, *, waiting: bool = False) -> OpenStore | None:
         deadline = time.monotonic() + _UNUSED_SECONDS
         while (store := self._take_out(entry, waiting=waiting)) is None and entry.store is not None:
             if time.monotonic() > deadline:
@@ -544,7 +548,7 @@ class StorePool(Closing):
             time.sleep(0.01)
         return store
 
-    def _close_store(self, store: Store) -> None:
+    def _close_store(self, store: OpenStore) -> None:
         try:
             store.accesses.settle()
             for companion in reversed(self.companions):
@@ -574,13 +578,13 @@ class StorePool(Closing):
 class Tender:
     """Keeps what follows the journals of open stores in step: one thread, woken by commits and once a second.
 
-    It calls `Store.tend` of each, at once for those in which Cypher is asked.
+    It calls `OpenStore.tend` of each, at once for those in which Cypher is asked.
     """
 
     def __init__(
         self,
         names: Callable[[], Iterable[str]],
-        held: Callable[[str], AbstractContextManager[Store | None]],
+        held: Callable[[str], AbstractContextManager[OpenStore | None]],
         first: Callable[[], None],
     ) -> None:
         """``names`` are the open stores, ``held`` gives one of them, if it still is; ``first`` is called before."""
@@ -592,7 +596,7 @@ class Tender:
         self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
         self._thread.start()
 
-    def committed(self, store: Store) -> None:
+    def committed(self, store: OpenStore) -> None:
         """A store has a new commit."""
         if store.engine.is_asked or store.copy.is_behind:
             self._awake.set()

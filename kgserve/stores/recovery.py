@@ -19,9 +19,9 @@ import msgspec
 from kgserve.platform.durable_files import storing
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.history.reading import Present
+from kgserve.projections.history.reading import CurrentRows
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import Journal, Seen
+from kgserve.storage.journal.journal import Journal, Witness
 from kgserve.storage.journal.journal import salvage as salvage_journal
 from kgserve.storage.journal.replay import all_links, fold_journal
 from kgserve.storage.layout import Layout, witnesses
@@ -67,7 +67,7 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
             yield from _continue(layout, journal, seen)
 
 
-def _continue(layout: Layout, journal: Journal, seen: Seen) -> Iterator[str]:
+def _continue(layout: Layout, journal: Journal, seen: Witness) -> Iterator[str]:
     """Write what comes behind a journal that has lost its end."""
     rows = fresh_folder(layout.scratch / "salvage")
     try:
@@ -98,7 +98,7 @@ def _from_history(
 ) -> Generator[str, None, dict[int, ChangeSet]]:
     """The commit that makes the history's rows of the journal's, by its number; what it brings is told."""
     try:
-        with closing(Present(layout.history)) as present:
+        with closing(CurrentRows(layout.history)) as present:
             if present.sequence <= state.sequence:
                 return {}
             change = _difference(present, rows, state, linked)
@@ -134,7 +134,7 @@ class _Compared(msgspec.Struct, Generic[Row]):
         return [*self.before, *self.deleted]
 
 
-def _difference(present: Present, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]) -> ChangeSet:
+def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]) -> ChangeSet:
     nodes, edges = _Compared[NodeRow](), _Compared[EdgeRow]()
     for node in snapshot.read_nodes(rows):
         nodes.add(node, present.node(node))
@@ -170,7 +170,7 @@ def _difference(present: Present, rows: Path, state: StoreState, linked: Iterabl
 
 
 def _with_links(
-    change: ChangeSet, present: Present, linked: Iterable[list[LinkRow]], last: int, nowhere: set[str]
+    change: ChangeSet, present: CurrentRows, linked: Iterable[list[LinkRow]], last: int, nowhere: set[str]
 ) -> ChangeSet:
     """The same with what makes the history's links of those of the journal, but for those of lost nodes."""
     compared, before = _Compared[LinkRow](), LinksState()
@@ -201,7 +201,7 @@ def _change_set(state: StoreState) -> ChangeSet:
     return ChangeSet(sequence=state.sequence, time=state.time, digest=digest, nodes=state.nodes, edges=state.edges)
 
 
-def _told(change: ChangeSet, present: Present, last: int) -> Iterator[str]:
+def _told(change: ChangeSet, present: CurrentRows, last: int) -> Iterator[str]:
     nodes = len(change.nodes_created) + len(change.nodes_updated)
     edges = len(change.edges_created) + len(change.edges_updated) + len([*change.links_put()])
     edges_gone = len(change.edges_deleted) + len(change.links_deleted)

@@ -26,9 +26,9 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve.cypher.writes import Reach
+from kgserve.cypher.writes import WriteScope
+from kgserve.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.platform.durable_files import storing
-from kgserve.platform.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Session, build, kept_versions
 from kgserve.projections.cypher_engine.engine.files import remove
@@ -70,7 +70,7 @@ _Row = TypeVar("_Row", NodeRow, EdgeRow)
 # With a full disk the engine hangs while it closes a file, or ends the process: it must not come to that. What a
 # statement has changed is in the page cache until it is committed, so that bounds what it may add.
 COPY_FACTOR = 4
-EVERYTHING = Reach()
+EVERYTHING = WriteScope()
 _OF_EDGES = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
 
 
@@ -115,7 +115,7 @@ class Trial:
         self._copy = copy
         self._rows = rows
 
-    def difference(self, reach: Reach = EVERYTHING) -> Difference:
+    def difference(self, reach: WriteScope = EVERYTHING) -> Difference:
         """What is not as it was when the trial began; only what a statement can ``reach`` is looked at.
 
         Raises Doubtful when the copy cannot be relied on, a new one never.
@@ -136,7 +136,7 @@ class Trial:
                 yield key
 
 
-def deletes_or_changes_edges(reach: Reach) -> bool:
+def deletes_or_changes_edges(reach: WriteScope) -> bool:
     """Whether a statement may take rows away, or change edges.
 
     In a file whose edges have changed since it was built this engine has been seen to miss some that it was to delete
@@ -240,7 +240,7 @@ class WarmCopy:
         finally:
             self._lock.release()
 
-    def run(self, work: Callable[[Trial], _Found], reach: Reach = EVERYTHING) -> _Found:
+    def run(self, work: Callable[[Trial], _Found], reach: WriteScope = EVERYTHING) -> _Found:
         """What ``work`` makes of a copy of the present rows; it is called again where the first try leads nowhere.
 
         ``reach`` is what it may change. For who has the `turn`. Raises what ``work`` does, and StorageFull when there
@@ -280,7 +280,7 @@ class WarmCopy:
         with self._lock:
             self._give_back()
 
-    def _run(self, work: Callable[[Trial], _Found], reach: Reach, rows: Rows) -> _Found:
+    def _run(self, work: Callable[[Trial], _Found], reach: WriteScope, rows: Rows) -> _Found:
         if self._is_in_step(rows) and self._suits(reach):
             # What has been written to for long may be worn out where a new one is not: its cache may be full.
             with contextlib.suppress(Doubtful, StorageFull, EngineFailed, Unavailable):
@@ -293,7 +293,7 @@ class WarmCopy:
         self.made += 1
         return self._tried(work, rows)
 
-    def _suits(self, reach: Reach) -> bool:
+    def _suits(self, reach: WriteScope) -> bool:
         copy = self._copy
         return copy is not None and (copy.has_its_edges or not deletes_or_changes_edges(reach))
 

@@ -15,16 +15,16 @@ from typing import Protocol, TypeVar
 import msgspec
 import structlog
 
+from kgserve.errors import Unavailable
 from kgserve.platform.durable_files import storing
-from kgserve.platform.errors import Unavailable
 from kgserve.platform.metrics.observation import Laps, Observation, StoreCount
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.catalog.attributes import Ended, PastPlace
+from kgserve.projections.catalog.attributes import EndedState, PastPlace
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.cypher_engine.projection import EngineView
-from kgserve.projections.history.history import State
-from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.history.history import RowState
+from kgserve.projections.history.reading import HistoryPosition, read_ended
 from kgserve.projections.links.links import LinkReader
 from kgserve.projections.links.view import LinksView
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
@@ -138,7 +138,7 @@ class CatalogView:
         with self._lock:
             catalog = self._opened()
             place = catalog.past_place()
-            found = read_ended(self._layout.history, Place(place.last, place.id), STATES_AT_ONCE)
+            found = read_ended(self._layout.history, HistoryPosition(place.last, place.id), STATES_AT_ONCE)
             if found is None:
                 return False
             reached = PastPlace(found.place.last, found.place.id, found.oldest)
@@ -183,8 +183,8 @@ class CatalogView:
         return catalog
 
 
-def _ended(state: State[NodeRow]) -> Ended:
-    return Ended(state.row.id, state.first, state.last or 0, state.row.attributes)
+def _ended(state: RowState[NodeRow]) -> EndedState:
+    return EndedState(state.row.id, state.first, state.last or 0, state.row.attributes)
 
 
 IDLE_SECONDS = 2.0
@@ -210,7 +210,7 @@ class Eraser(Protocol):
         ...
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class StoreDependencies(msgspec.Struct, frozen=True):
     """What the stores of a pool have in common. ``background`` runs work of low urgency later."""
 
     settings: Settings
@@ -220,10 +220,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     placement: Placement
 
 
-class Store:
+class OpenStore:
     """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
 
-    def __init__(self, layout: Layout, feed: Feed, around: Surroundings) -> None:
+    def __init__(self, layout: Layout, feed: Feed, around: StoreDependencies) -> None:
         """Open a store whose files are here, repairing what a crash left."""
         settings, background = around.settings, around.background
         self.observation = around.observation

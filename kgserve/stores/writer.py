@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import structlog
 
-from kgserve.platform.errors import KgserveError, Unavailable
+from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.metrics.observation import Origin, StoreCount, current_origin, speaking_of
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState

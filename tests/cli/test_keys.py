@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from kgserve.client import AsyncClient, Client
+from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from kgserve.platform.access.authentication import check_may_start, revoke_key
-from kgserve.platform.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from kgserve.platform.settings import Settings
 from tests.cli.running import Running, kgserve, kgserve_process, serving
 from tests.platform.access.keys import audited, bearer, given, now

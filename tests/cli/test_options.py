@@ -11,7 +11,7 @@ import pytest
 from kgserve import __version__
 from kgserve.cli.options import NOT_OF_SERVE, VARIABLES_ALONE, option_names
 from kgserve.cli.root import kgserve as group
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings, load
 from tests.cli.running import kgserve
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.cli.top import Reading, StoreLine, ordered, overview
+from kgserve.cli.top import Reading, StoreRow, ordered, overview
 from kgserve.platform.metrics.exposition import Scrape
 from tests.cli.running import Running, kgserve, serving
 from tests.cli.screen import Screen
@@ -163,8 +163,8 @@ def test_a_server_that_began_anew_has_no_negative_rates() -> None:
 
 
 def test_orders() -> None:
-    def line(name: str, nodes: int) -> StoreLine:
-        return StoreLine(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
+    def line(name: str, nodes: int) -> StoreRow:
+        return StoreRow(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
 
     stores = [line("b", 1), line("c", 5), line("a", 1)]
     assert [each.name for each in ordered(stores, "nodes")] == ["c", "a", "b"]

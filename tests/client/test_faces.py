@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve import errors
 from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, streams
 from kgserve.client.failures import PLAIN, refusal
 from kgserve.client.following import Following
 from kgserve.client.streams import Paged
-from kgserve.client.wire import Call, Route, Streamed
+from kgserve.client.wire import ClientRequest, Route, Streamed
 from kgserve.graph.requests import (
     BatchSearchRequest,
     ContextRequest,
@@ -24,7 +25,6 @@ from kgserve.graph.requests import (
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.platform import errors
 from kgserve.server.http.problem import KINDS
 from tests.client.scripted import problem
 
@@ -102,7 +102,7 @@ def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
     first = () if kind is Client and name not in {"create", "drop"} else ("s",)
     more = {"confirm": "s"} if name == "drop" else {}
     match build(*first, *SAMPLES.get(name, ()), **more):
-        case Call() as call:
+        case ClientRequest() as call:
             yield call.route.method, call.route.path
         case Streamed() as streamed:
             yield streamed.call.route.method, streamed.call.route.path

@@ -11,9 +11,9 @@ import networkx as nx
 import pytest
 
 from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
 from kgserve.graph.requests import EdgeInput, EdgeLine, NodeInput, SearchVariant
-from kgserve.platform.errors import InvalidInput, NotFound
 from tests.server.http.serving import Served
 
 ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]

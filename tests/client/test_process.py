@@ -15,9 +15,9 @@ import pytest
 
 from kgserve.client import AsyncClient, Client, Event, Unreachable
 from kgserve.client.lines import Line
+from kgserve.errors import Gone, NotFound
 from kgserve.graph.requests import EdgeLine, NodeLine
 from kgserve.platform import settings
-from kgserve.platform.errors import Gone, NotFound
 from tests.cli.nursery import TOP
 from tests.cli.running import Running, environment, serving
 

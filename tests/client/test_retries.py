@@ -11,12 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
+from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
 from kgserve.client.failures import Attempts, Unreachable
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
 from kgserve.client.streams import STORE_EVENTS, store_events
-from kgserve.platform import errors
 from tests.cli.running import PATIENCE
 from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 

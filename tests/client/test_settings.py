@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from kgserve.client import AsyncClient, Client
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.requests import NodeInput
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from tests.server.http.serving import Served
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kgserve.client import Client
+from kgserve.errors import ConflictManual, KindNotAllowed
 from kgserve.graph.compat.versioned_api import PutNodeRequest
-from kgserve.platform.errors import ConflictManual, KindNotAllowed
 
 
 def test_putting_by_version_and_settling_a_conflict(client: Client, store: str) -> None:

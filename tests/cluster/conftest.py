@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from kgserve.cluster.jetstream import connection
-from kgserve.cluster.jetstream.connection import Connection
+from kgserve.cluster.jetstream.connection import NatsConnection
 from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.proxy import Proxy
@@ -29,12 +29,12 @@ class JetStreamRig:
         return self._connected(f"nats://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}", patience), proxy
 
     def lose_record(self, store: str, position: int) -> None:
-        with closing(Connection(self._servers.urls)) as made:
+        with closing(NatsConnection(self._servers.urls)) as made:
             stream, _ = JetStreamLog(made)._place(store)
             stream._asked("STREAM.MSG.DELETE", {"seq": position})
 
     def _connected(self, urls: str, patience: float) -> Node:
-        made = self._closing.enter_context(closing(Connection(urls, patience)))
+        made = self._closing.enter_context(closing(NatsConnection(urls, patience)))
         return Node(JetStreamLog(made), JetStreamRegistry(made), JetStreamBlobs(made))
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.protocols import Beat, Claim, Entry, Heard, Owner
+from kgserve.cluster.protocols import Beat, Claim, Heard, Owner, RegistryEntry
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
-from kgserve.platform.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node
 
 
@@ -141,11 +141,11 @@ class MemoryRegistry:
     def claim(self, store: str, owner: Owner, revision: int) -> int | None:
         return self._replaced(f"owner {store}", msgspec.json.encode(owner), revision)
 
-    def entries(self, after: int = 0) -> dict[str, Entry]:
+    def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
         with self._wire.shared.lock:
             found = {key: dict(each) for key, each in self._wire.shared.messages.items() if key.startswith("entry ")}
         return {
-            key.removeprefix("entry "): Entry(data, number)
+            key.removeprefix("entry "): RegistryEntry(data, number)
             for key, each in found.items()
             for number, data in each.items()
             if number > after

@@ -16,7 +16,7 @@ import kgserve
 from kgserve.client import Client
 from kgserve.cluster.protocols import Owner
 from kgserve.cluster.records import FORMAT
-from kgserve.platform.errors import Conflict, LogTorn, Unavailable
+from kgserve.errors import Conflict, LogTorn, Unavailable
 from tests.cluster.conftest import JetStreamRig
 from tests.cluster.nodes import ServingNode, serving_nodes, settle
 from tests.cluster.rig import Node, Rig

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import Beat, Entry, Heard, Log, Owner, append_whole
+from kgserve.cluster.protocols import Beat, Heard, Log, Owner, RegistryEntry, append_whole
 from kgserve.cluster.records import LARGEST, Logged, Record, joined
-from kgserve.platform.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node, Rig
 
 NODES = 10
@@ -297,11 +297,11 @@ def test_an_entry_is_known_to_all_and_replaced_by_who_saw_it(rig: Rig, store: st
     name = f"key.{store}"
     first = mine.put_entry(name, b"one", 0)
     assert first is not None
-    assert others.entries()[name] == Entry(b"one", first)
+    assert others.entries()[name] == RegistryEntry(b"one", first)
     assert others.put_entry(name, b"two", 0) is None
     second = others.put_entry(name, b"two", first)
     assert second is not None
-    assert mine.entries(first)[name] == Entry(b"two", second)
+    assert mine.entries(first)[name] == RegistryEntry(b"two", second)
     assert name not in mine.entries(second)
 
 

@@ -11,7 +11,7 @@ from kgserve.cluster import membership
 from kgserve.cluster.membership import LEASE_SECONDS, QUIET_SECONDS, ROUNDS, SILENT_SECONDS, Formats, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Heard, Owner
-from kgserve.platform.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
+from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 
 NODES = ("n1", "n2", "n3")

@@ -19,7 +19,7 @@ import pytest
 
 import kgserve
 from kgserve.client import AsyncClient, Client
-from kgserve.platform.errors import Conflict, NotFound
+from kgserve.errors import Conflict, NotFound
 from kgserve.platform.metrics.exposition import Scrape
 from kgserve.server.mcp.resources import RESOURCE_NOT_FOUND
 from tests.cli.running import kgserve_process

@@ -11,10 +11,10 @@ import nats
 import pytest
 from nats.js.api import ObjectInfo, StreamConfig
 
-from kgserve.cluster.jetstream.connection import Connection, Server, check_servers
+from kgserve.cluster.jetstream.connection import NatsConnection, NatsServer, check_servers
 from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog
-from kgserve.cluster.jetstream.stream import Stream
-from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
+from kgserve.cluster.jetstream.stream import JetStream
+from kgserve.errors import Conflict, InvalidInput, Unavailable
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
 
 
@@ -32,7 +32,7 @@ def test_a_server_that_syncs_every_two_minutes_is_refused(tmp_path: Path) -> Non
         nats_servers(tmp_path, 1, configuration) as one,
         pytest.raises(Conflict, match=r"'n0' would lose acknowledged writes .*`sync_interval: always`"),
     ):
-        Connection(one.urls)
+        NatsConnection(one.urls)
 
 
 def test_a_server_that_does_not_say_how_it_syncs_is_refused(tmp_path: Path) -> None:
@@ -41,12 +41,12 @@ def test_a_server_that_does_not_say_how_it_syncs_is_refused(tmp_path: Path) -> N
         nats_servers(tmp_path, 1, changed(tmp_path, line, "")) as one,
         pytest.raises(Conflict, match=r"do not say how they sync: .*import \$SYS.REQ.SERVER.PING.VARZ"),
     ):
-        Connection(one.urls)
+        NatsConnection(one.urls)
 
 
 @pytest.mark.parametrize(("version", "taken"), [("2.14.9", False), ("2.15.0", True), ("3.0.0-rc", True), ("?", False)])
 def test_servers_have_to_be_new_enough(version: str, *, taken: bool) -> None:
-    server = Server("n0", version)
+    server = NatsServer("n0", version)
     with pytest.raises(Conflict, match="sync_interval" if taken else f"'n0' is {version.replace('?', '.')}; 2.15 or"):
         check_servers([server])
 
@@ -58,7 +58,7 @@ def test_one_server_alone_is_refused(tmp_path: Path) -> None:
     alone.write_text(text[:start] + text[text.index("system_account") :])
     with (
         nats_servers(tmp_path, 1, alone) as one,
-        closing(Connection(one.urls, patience=3)) as connection,
+        closing(NatsConnection(one.urls, patience=3)) as connection,
         pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be made: replicas > 1"),
     ):
         JetStreamLog(connection)
@@ -81,19 +81,19 @@ def test_a_stream_that_would_forget_is_refused(
         await client.jetstream().add_stream(limits, name=name, subjects=[f"made.{store}"])
         await client.close()
 
-    with closing(Connection(servers.urls)) as connection:
+    with closing(NatsConnection(servers.urls)) as connection:
         # The servers choose who leads before anybody can make a stream.
         JetStreamLog(connection)
         asyncio.run(make())
         with pytest.raises(Conflict, match=f"{name}.* {complaint}"):
-            Stream(connection, name, [f"made.{store}"])
+            JetStream(connection, name, [f"made.{store}"])
 
 
 def test_a_wrong_password_is_told(servers: NatsServers) -> None:
     # A server closes the connection once it has said why, and that may be met first.
     reason = "[Aa]uthorization|reset by peer|closed"
     with pytest.raises(Unavailable, match=f"no server .* can be used at 127.0.0.1:.*({reason})") as refused:
-        Connection(servers.urls.replace(PASSWORD, "wrong"), patience=1)
+        NatsConnection(servers.urls.replace(PASSWORD, "wrong"), patience=1)
     assert "wrong" not in str(refused.value)
 
 
@@ -102,17 +102,17 @@ def test_nobody_there_is_told() -> None:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     with pytest.raises(Unavailable, match=f"127.0.0.1:{port}: .*refused|{port}"):
-        Connection(f"nats://127.0.0.1:{port}", patience=0.5)
+        NatsConnection(f"nats://127.0.0.1:{port}", patience=0.5)
 
 
 @pytest.mark.parametrize("addresses", ["", " , ", "http://host:4222", "host:4222", "nats://"])
 def test_addresses_that_are_none_are_told(addresses: str) -> None:
     with pytest.raises(InvalidInput, match="no address of a NATS server"):
-        Connection(addresses)
+        NatsConnection(addresses)
 
 
 def test_what_is_asked_of_a_closed_connection_is_told(servers: NatsServers) -> None:
-    connection = Connection(servers.urls)
+    connection = NatsConnection(servers.urls)
     log = JetStreamLog(connection)
     connection.close()
     connection.close()
@@ -130,7 +130,7 @@ def test_files_are_those_of_the_object_store(servers: NatsServers, store: str, t
         await client.close()
         return found.data, found.info
 
-    with closing(Connection(servers.urls)) as connection:
+    with closing(NatsConnection(servers.urls)) as connection:
         JetStreamBlobs(connection).put(f"snap/{store}", tmp_path / "file")
     data, info = asyncio.run(get())
     assert data == b"abcde" * 200_000

@@ -7,8 +7,8 @@ import pytest
 
 from kgserve.cluster import shared
 from kgserve.cluster.shared import SharedAudit, shared_records
+from kgserve.errors import LogTorn, Unconfirmed
 from kgserve.platform.access.audit import Audit
-from kgserve.platform.errors import LogTorn, Unconfirmed
 from tests.cluster.rig import Rig
 
 

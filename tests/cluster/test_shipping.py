@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.cluster.protocols import Log, Owner
 from kgserve.cluster.records import LARGEST, Record, parted
-from kgserve.cluster.shipping import REACHED_FILE, Reached, Shipping, copied, fence, take_over
-from kgserve.platform.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
+from kgserve.cluster.shipping import REACHED_FILE, ShippedPosition, Shipping, copied, fence, take_over
+from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_frame
 from kgserve.storage.layout import Layout
@@ -238,7 +238,7 @@ def test_a_frame_of_which_parts_were_read_is_read_as_a_whole(memory: MemoryRig, 
     end = 0
     for part in parts:
         end = log.append(store, end, part)
-    reached = copied(journal, log.read(store, 0, end), store, 2, Reached())
+    reached = copied(journal, log.read(store, 0, end), store, 2, ShippedPosition())
     end = log.append(store, end, final)
     copied(journal, log.read(store, reached.position, end), store, 2, reached)
     assert machines.kept("a") == large

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.cypher.guard import Statement, examine
-from kgserve.platform.errors import Forbidden, InvalidInput
+from kgserve.errors import Forbidden, InvalidInput
 
 
 def read(text: str, **parameters: Any) -> Statement:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.cypher.lexer import Unterminated, place, scan, tokens
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 PIECES = [
     "MATCH",

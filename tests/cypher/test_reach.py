@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.cypher.guard import examine
-from kgserve.cypher.writes import Reach, reach
+from kgserve.cypher.writes import WriteScope, reach
 
 SAID = {
     "MATCH (n {id: 'a'}) SET n.content = 'x'": "sets",
@@ -29,6 +29,6 @@ def test_properties_are_set_by_name_alone() -> None:
     found = reach(examine(query, {"t": "2020-01-01"}, writable=True))
     names = ("type", "content", "tags", "summary", "valid_to", "version")
     assert [name for name in names if found.may_set(name)] == ["type", "content", "tags"]
-    assert Reach().may_set("version")
+    assert WriteScope().may_set("version")
     assert not reach(examine("CREATE (:Entity {id: 'a', version: 1})", {}, writable=True)).may_set("version")
     assert reach(examine("CREATE (:Entity {id: 'a', version: 1})", {}, writable=True)).may_name("version")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kgserve.cypher.guard import examine
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 PARAMETERS = {"text": "a", "number": 1, "rows": [{"a": 1}, {"a": None}], "list": ["a"], "map": {"a": 1}}
 REFUSED = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kgserve.cypher.guard import values
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.embedding.model_files import PREPARED_MODEL, checked_manifest, model_folder
+from kgserve.errors import Unavailable
 from kgserve.platform import settings
-from kgserve.platform.errors import Unavailable
 from kgserve.platform.settings import Settings
 
 

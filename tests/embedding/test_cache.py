@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 
 MODEL = "a model"
 

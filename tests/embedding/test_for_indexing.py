@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kgserve.embedding.embedder import FEW, HashingEmbedder, LocalEmbedder, PatientEmbedder, for_indexing, load_embedder
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from tests.embedding.prepared import model_settings
 from tests.stores.writing import until
 

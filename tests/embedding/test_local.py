@@ -14,7 +14,7 @@ import pytest
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
 from kgserve.embedding.model_files import MANIFEST, PREPARED_MODEL, model_folder
 from kgserve.embedding.prepare import check_vectors
-from kgserve.platform.errors import InvalidInput, Unavailable
+from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.settings import Settings
 from tests.captured_log import capture_log
 from tests.embedding.prepared import model_settings

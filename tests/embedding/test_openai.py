@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import OpenAIEmbedder, load_embedder
-from kgserve.platform.errors import InvalidInput, KgserveError, Unavailable
+from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
 from tests.embedding.embedding_service import DIMENSIONS, KEY, LONGEST_TEXT, MODEL, Service, running, vector_of
 

@@ -19,7 +19,7 @@ from kgserve.embedding.model_files import (
     LOCK_FILE,
     PREPARED_MODEL,
     FileSum,
-    Manifest,
+    ModelManifest,
     checked_manifest,
     list_models,
     model_folder,
@@ -27,7 +27,7 @@ from kgserve.embedding.model_files import (
     write_manifest,
 )
 from kgserve.embedding.onnx_graph import BertShape, Weights, write_bert
-from kgserve.platform.errors import Internal, Unavailable
+from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
 from tests.embedding.prepared import model_settings
 
@@ -218,7 +218,7 @@ with replacing(Path(sys.argv[1])) as new:
 
 
 def test_a_manifest_of_another_model_is_not_believed(tmp_path: Path) -> None:
-    manifest = Manifest(name="a/b", dimensions=3, max_tokens=4, weights_sha256="0" * 64, source="here", files={})
+    manifest = ModelManifest(name="a/b", dimensions=3, max_tokens=4, weights_sha256="0" * 64, source="here", files={})
     write_manifest(tmp_path, manifest)
     assert checked_manifest(tmp_path, "A/B").model_id == "a/b@000000000000"
     with pytest.raises(Unavailable, match="holds another model"):

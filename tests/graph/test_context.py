@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.answers import Edge, Node
-from kgserve.graph.context import Entry, as_json, count_tokens, entries, markdown
+from kgserve.graph.context import ContextEntry, as_json, count_tokens, entries, markdown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 IDS = st.lists(TEXTS.filter(bool), min_size=1, max_size=8, unique=True)
@@ -80,7 +80,7 @@ def test_edges_between_nodes_of_the_text_come_with_them() -> None:
 
 
 def test_what_is_of_several_stores_says_which() -> None:
-    mixed = [Entry(node("a", "first"), (), "mine"), *entries([node("a"), node("b")], [edge("a", "b")], "ours")]
+    mixed = [ContextEntry(node("a", "first"), (), "mine"), *entries([node("a"), node("b")], [edge("a", "b")], "ours")]
     assert markdown(mixed, 1000).text.splitlines() == [
         "- [a] (t, in mine) first",
         "- [a] (t, in ours)",
@@ -100,8 +100,8 @@ def test_a_long_text_is_cut_at_a_word() -> None:
 
 
 def test_nothing_fits() -> None:
-    assert markdown([Entry(node("a", "text"))], 1) == as_json([Entry(node("a", "text"))], 1)
-    assert markdown([Entry(node("a", "text"))], 1).truncated
+    assert markdown([ContextEntry(node("a", "text"))], 1) == as_json([ContextEntry(node("a", "text"))], 1)
+    assert markdown([ContextEntry(node("a", "text"))], 1).truncated
     assert not markdown([], 100).truncated
 
 

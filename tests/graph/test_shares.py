@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kgserve.errors import Limited
 from kgserve.graph import handle
-from kgserve.graph.handle import LATELY_SECONDS, WRITES_AT_ONCE, Callers, Places, Shares, Turns
-from kgserve.platform.errors import Limited
+from kgserve.graph.handle import LATELY_SECONDS, WRITES_AT_ONCE, Callers, Quota, Shares, WriteThrottle
 from kgserve.projections.cypher_engine.engine.turns import asker
 from tests.stores.writing import PATIENCE
 
 THREADS, EACH, OPEN = 4, 2, 5
 
 
-def shares() -> tuple[Shares, Places]:
-    queue = Places("requests", OPEN, "of yours wait")
+def shares() -> tuple[Shares, Quota]:
+    queue = Quota("requests", OPEN, "of yours wait")
     return Shares(THREADS, EACH, queue), queue
 
 
@@ -105,8 +105,8 @@ class Writers:
     """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
 
     def __init__(self) -> None:
-        self.callers, self.queue = Callers(), Places("requests", OPEN, "of yours wait")
-        self.turns = Turns(self.callers, self.queue)
+        self.callers, self.queue = Callers(), Quota("requests", OPEN, "of yours wait")
+        self.turns = WriteThrottle(self.callers, self.queue)
         self.begun: list[int] = []
         self._ends: list[asyncio.Event] = []
         self._news = asyncio.Event()

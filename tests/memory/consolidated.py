@@ -17,7 +17,7 @@ from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.embedding.prepared import model_settings
 from tests.stores.writing import PATIENCE, settings
 
@@ -65,12 +65,12 @@ def memory(node_id: str, content: str, memory_type: str = "observation", **field
     return NodePut(0, node_id, memory_type, content, own, created_at=created, extras=extras)
 
 
-def put(store: Store, nodes: Iterable[NodePut], edges: Iterable[EdgePut] = ()) -> None:
+def put(store: OpenStore, nodes: Iterable[NodePut], edges: Iterable[EdgePut] = ()) -> None:
     """Write them at once."""
     store.submit(WriteBatch(nodes=[*nodes], edges=[*edges])).result(PATIENCE)
 
 
-def row_of(store: Store, node_id: str) -> NodeRow:
+def row_of(store: OpenStore, node_id: str) -> NodeRow:
     """A node that is there."""
     with store.reading() as rows:
         row = rows.node(node_id)

@@ -14,7 +14,7 @@ from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graph.transfer.test_importing import imported
 from tests.graphs import graph_of
 from tests.stores.test_access_commits import kept
@@ -36,7 +36,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 @pytest.fixture
-def store(pool: StorePool) -> Iterator[Store]:
+def store(pool: StorePool) -> Iterator[OpenStore]:
     with pool.lease("s", create=True) as store:
         write(store, MEMORIES, batch("plain", edges=[("a", "plain", "is_about")]))
         journaled(store)
@@ -53,7 +53,7 @@ def lines(text: bytes) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in rows if row["kind"] == "node"}
 
 
-def test_lines_of_memories_say_how_they_were_read(pool: StorePool, store: Store) -> None:
+def test_lines_of_memories_say_how_they_were_read(pool: StorePool, store: OpenStore) -> None:
     before = exported(pool)
     assert not any(READ & row.keys() for row in lines(before).values())
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_lines_of_memories_say_how_they_were_read(pool: StorePool, store: Store)
     assert len(store.accesses) == 0, "an export writes what waits"
 
 
-def test_an_export_makes_a_store_whose_memories_were_read_as_often(pool: StorePool, store: Store) -> None:
+def test_an_export_makes_a_store_whose_memories_were_read_as_often(pool: StorePool, store: OpenStore) -> None:
     store.accesses.update(["a", "b"], once_more)
     store.accesses.update(["b"], once_more)
     text = exported(pool)
@@ -83,7 +83,7 @@ def test_an_export_makes_a_store_whose_memories_were_read_as_often(pool: StorePo
         assert imported(pool, text, store="copy").sequence == sequence, "nothing is written twice"
 
 
-def test_the_later_reading_counts_whichever_comes_first(pool: StorePool, store: Store) -> None:
+def test_the_later_reading_counts_whichever_comes_first(pool: StorePool, store: OpenStore) -> None:
     store.accesses.update(["a"], once_more)
     old = exported(pool)
     store.accesses.update(["a", "b"], once_more)
@@ -107,14 +107,14 @@ def test_the_later_reading_counts_whichever_comes_first(pool: StorePool, store: 
         '"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1',
     ],
 )
-def test_a_line_that_says_it_wrong_is_left_out(pool: StorePool, store: Store, said: str) -> None:
+def test_a_line_that_says_it_wrong_is_left_out(pool: StorePool, store: OpenStore, said: str) -> None:
     answer = imported(pool, b'{"kind":"node","id":"c","type":"fact","confidence":1,%s}\n' % said.encode())
     assert (answer.error_count, answer.nodes_created) == (1, 0)
     assert "access" in answer.errors[0].message
     assert kept(store) == {}
 
 
-def test_what_is_not_there_has_not_been_read(pool: StorePool, store: Store) -> None:
+def test_what_is_not_there_has_not_been_read(pool: StorePool, store: OpenStore) -> None:
     """A node that is refused, for it has no type, takes what its line says of reading it along."""
     line = '{"kind":"node","id":"x","access_count":1,"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1}\n'
     assert imported(pool, line.encode()).error_count == 1

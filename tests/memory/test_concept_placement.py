@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgserve.memory.concept_placement import Place, Vectors, groups, places
+from kgserve.memory.concept_placement import ConceptScores, Vectors, groups, places
 
 DIMENSIONS = 64
 EACH = 12
@@ -23,7 +23,7 @@ def drawn(topics: int, seed: int = 0) -> tuple[Vectors, Vectors]:
     return names, of_length_one((0.4 * np.repeat(names, EACH, axis=0) + 0.9 * noise).astype(np.float32))
 
 
-def found(memories: Vectors, concepts: Vectors, below: list[Vectors] | None = None) -> list[Place]:
+def found(memories: Vectors, concepts: Vectors, below: list[Vectors] | None = None) -> list[ConceptScores]:
     shared = np.zeros((len(memories), len(concepts)), np.float32)
     return places(memories, concepts, below or [memories[:0]] * len(concepts), shared)
 

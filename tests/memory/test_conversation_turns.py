@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kgserve.graph.search.fusion import HUB
-from kgserve.memory.recall_scoring import ASKS, Recalled, Standing, carried, in_conversation
+from kgserve.memory.recall_scoring import ASKS, MemoryScoreInputs, Recalled, carried, in_conversation
 
-FULL = Standing(1.0, 0.5)
+FULL = MemoryScoreInputs(1.0, 0.5)
 CHAIN = {"a": [("b", 1.0)], "b": [("a", 1.0), ("c", 1.0)], "c": [("b", 1.0), ("d", 1.0)]}
 
 
@@ -46,7 +46,7 @@ def test_a_turn_gains_from_a_better_one_and_stays_below_it() -> None:
 
 def test_what_a_turn_gains_fades_with_it() -> None:
     found = [Recalled("a", 0.8, 0.8), Recalled("b", 0.1, 0.4)]
-    made = in_conversation(found, CHAIN, {"a": FULL, "b": Standing(0.25, 0.5)})
+    made = in_conversation(found, CHAIN, {"a": FULL, "b": MemoryScoreInputs(0.25, 0.5)})
     assert made[1].score == pytest.approx(0.1 + 0.25 * 0.5 * 0.7)
     assert made[1].match == pytest.approx(0.4 + 0.5 * 0.7)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.merge import merge
 from kgserve.graph.merge_api import MergeNode
@@ -26,7 +27,6 @@ from kgserve.memory.entities_api import (
     RelationsQuery,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index.decay import DAY
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
@@ -34,7 +34,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings, write
 
@@ -47,7 +47,7 @@ SLACK = 2e-3
 
 class World(NamedTuple):
     graph: Graph
-    open: Store
+    open: OpenStore
     accesses: dict[str, Access]
 
 
@@ -63,7 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(graph_of(pool, NAME), opened, fill(opened))
 
 
-def fill(store: Store) -> dict[str, Access]:
+def fill(store: OpenStore) -> dict[str, Access]:
     """Memories of all kinds, entities, and relations between them; how some were used."""
     choice = random.Random(3)
     names = {"e0": "Alice", "e1": "alice ", "e2": "Bob", "e3": "Zoë", "e4": "Alicia"}

@@ -16,14 +16,14 @@ from kgserve.projections.memory_index.decay import DAY
 from kgserve.storage.model.batch import RUN, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.memory.consolidated import HOOKS, Place, memory, placed, put, row_of
 from tests.stores.writing import NAME, PATIENCE
 
 TICK = 0.05
 
 
-def choose(store: Store, **memory_settings: Any) -> None:
+def choose(store: OpenStore, **memory_settings: Any) -> None:
     def change(settings: Any) -> Any:
         return msgspec.structs.replace(settings, memory=msgspec.structs.replace(settings.memory, **memory_settings))
 
@@ -43,7 +43,7 @@ def runs(place: Place) -> list[ConsolidationRun]:
     return consolidations(place.graph(NAME), ConsolidationsQuery()).runs
 
 
-def ended(store: Store, node_id: str) -> str:
+def ended(store: OpenStore, node_id: str) -> str:
     return (row_of(store, node_id).extras or NO_EXTRAS).ended
 
 

@@ -14,13 +14,13 @@ import pytest
 import kgserve
 from kgserve.admin.composition import open_all
 from kgserve.client.embedded import Library
-from kgserve.graph.events import EventReader, Wanted
+from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
+from kgserve.graph.events import EventReader, EventSubscription
 from kgserve.graph.handle import Graphs
 from kgserve.memory.forget import forget
 from kgserve.memory.retain import retain
 from kgserve.memory.retain_api import ForgetRequest, RetainRequest
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.errors import Conflict, Forbidden, Gone, InvalidInput
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.events import Position
 from kgserve.stores.purge_record import Intention, intend, intended
@@ -129,7 +129,7 @@ def test_no_listener_is_told_of_it_any_more(data: Path) -> None:
         graphs = Graphs(everything.pool, everything.indexer, everything.historian)
         graph = graphs.graph(STORE)
         retain(graph, RetainRequest(content="Something else altogether.")).result(PATIENCE)
-        listener = EventReader(graphs, Wanted((STORE,), {STORE: Position(1)}), lambda: None)
+        listener = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(1)}), lambda: None)
         listener.open()
         retain(graph, RetainRequest(content="A quetzalcoatl stands in the hall.", entity_id="m")).result(PATIENCE)
         assert "quetzalcoatl" in told(listener)
@@ -140,10 +140,10 @@ def test_no_listener_is_told_of_it_any_more(data: Path) -> None:
         # Who has listened is told that it is gone, and nobody what it was.
         assert told(listener).count("memory_deleted") == 1
         listener.close()
-        late = EventReader(graphs, Wanted((STORE,), {STORE: Position(0)}), lambda: None)
+        late = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(0)}), lambda: None)
         with pytest.raises(Gone):
             late.open()
-        again = EventReader(graphs, Wanted((STORE,), {STORE: Position(done.sequence + 1)}), lambda: None)
+        again = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(done.sequence + 1)}), lambda: None)
         again.open()
         assert told(again) == ""
         again.close()

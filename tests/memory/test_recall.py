@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.memory import recall as recaller
 from kgserve.memory import store_memory
@@ -21,7 +22,6 @@ from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_scoring import WORDS_AT_LEAST
 from kgserve.memory.recall_stores import recall
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.platform.times import format_time
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
@@ -29,7 +29,7 @@ from kgserve.projections.memory_index.decay import DAY
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings, write
 
 WORDS = ("fox", "hen", "owl", "cat", "elk", "bat", "cow", "dog", "yak", "emu", "ant", "bee")
@@ -49,7 +49,7 @@ class World:
         self.historian = stack.enter_context(closing(Historian()))
         self.pool = stack.enter_context(StorePool(settings(data)))
         self.pool.companions += [self.indexer, self.historian]
-        self.store: Store = stack.enter_context(self.pool.lease(NAME, create=True))
+        self.store: OpenStore = stack.enter_context(self.pool.lease(NAME, create=True))
 
     def graph(self, role: Any = "admin") -> Graph:
         return Graphs(self.pool, self.indexer, self.historian, Caller("tester", role)).graph(NAME)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kgserve.graph.search.fusion import weighted
 from kgserve.memory.recall_scoring import (
     MOST_ENTITIES,
+    MemoryScoreInputs,
     Recalled,
-    Standing,
     Way,
     in_order,
     joined,
@@ -24,12 +24,12 @@ from kgserve.memory.recall_scoring import (
 )
 from tests.fuzzing import examples
 
-FULL = Standing(1.0, 0.5)
+FULL = MemoryScoreInputs(1.0, 0.5)
 
 
 def test_confidence_is_the_last_factor_of_both_together() -> None:
     words, meaning = {"a": 8.0, "b": 4.0}, {"a": 0.5, "b": 0.75, "c": 1.0}
-    standing = {"a": Standing(0.5, 0.5), "b": FULL, "c": FULL}
+    standing = {"a": MemoryScoreInputs(0.5, 0.5), "b": FULL, "c": FULL}
     found = joined(weighted(words, meaning, 0.4), words, meaning, standing)
     scores = [(each.id, each.score) for each in found]
     assert scores == [("b", pytest.approx(0.65)), ("c", pytest.approx(0.6)), ("a", pytest.approx(0.35))]
@@ -48,7 +48,7 @@ def test_one_index_alone_keeps_its_order_and_scores() -> None:
 
 def test_importance_tells_equals_apart() -> None:
     found = [Recalled(key, 0.5, 0.5) for key in "abc"]
-    order = in_order(found, {"a": FULL, "b": Standing(1.0, 1.0), "c": FULL})
+    order = in_order(found, {"a": FULL, "b": MemoryScoreInputs(1.0, 1.0), "c": FULL})
     assert [each.id for each in order] == ["b", "a", "c"]
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from bench.topics import topics
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.reflect import reflect
 from kgserve.memory.reflect_api import CONTRADICTS, Reflection, ReflectRequest
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.model.events import BULK_ROWS, Event, Selection, expand
+from kgserve.storage.model.events import BULK_ROWS, Selection, StoreEvent, expand
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.plan import Workspace, plan
 
@@ -22,7 +22,7 @@ class Listener:
     def __init__(self, *batches: WriteBatch) -> None:
         self.workspace = Workspace()
         self.state = StoreState()
-        self.told: list[Event] = []
+        self.told: list[StoreEvent] = []
         for batch in batches:
             self.hears(batch)
 
@@ -41,7 +41,7 @@ class Listener:
         return [(event.kind, data(event)) for event in self.told[rows:]]
 
 
-def data(event: Event) -> dict[str, Any]:
+def data(event: StoreEvent) -> dict[str, Any]:
     return {key: value for key, value in msgspec.json.decode(event.json()).items() if key not in OURS}
 
 

@@ -11,8 +11,8 @@ import pytest
 import kgserve
 from kgserve.client import Store
 from kgserve.client.embedded import Library
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.retain_api import RetainAnswer
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from tests.embedding.prepared import model_settings
 
 ANN = [{"name": "Ann", "entity_type": "person"}]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import UNSET
 
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.merge_api import MergeNode
 from kgserve.memory import entities as named
@@ -37,11 +38,10 @@ from kgserve.memory.entities_api import (
     UpdateEntityRequest,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.platform.times import format_time
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, held, settings
 
@@ -50,7 +50,7 @@ DARK = "User prefers dark mode"
 
 class World(NamedTuple):
     graph: Graph
-    open: Store
+    open: OpenStore
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import history, mutations, reading
 from kgserve.graph.answers import EntityVersion
 from kgserve.graph.cypher import write_transaction
@@ -33,7 +34,6 @@ from kgserve.memory.retain_api import (
     RetainOperation,
     RetainRequest,
 )
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.soft_delete import VERSION_OF

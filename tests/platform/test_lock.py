@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import Conflict
+from kgserve.errors import Conflict
 from kgserve.platform.lock import DataFolderLock
-from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, Server, find
+from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, DiscoveredServer, find
 from kgserve.platform.version import __version__
 
 HOLD = """
@@ -33,7 +33,7 @@ def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None
         with pytest.raises(Conflict) as refused:
             DataFolderLock(tmp_path).acquire()
         assert f"process {holder.pid} at http://127.0.0.1:1" in refused.value.message
-        assert find(tmp_path) == Server("http://127.0.0.1:1", "secret", pid=holder.pid, version=__version__)
+        assert find(tmp_path) == DiscoveredServer("http://127.0.0.1:1", "secret", pid=holder.pid, version=__version__)
         holder.kill()
     assert (tmp_path / SERVER_FILE).exists()
     assert find(tmp_path) is None

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings
 
 
@@ -82,13 +82,13 @@ def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Gen
 
 
 @contextmanager
-def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[Store, Indexes]]:
+def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[OpenStore, Indexes]]:
     """One store and its indexes."""
     with indexed(data, embedder, **options) as (pool, indexer), pool.lease(NAME, create=True) as store:
         yield store, indexer.of(store)
 
 
-def caught_up(store: Store, indexes: Indexes) -> None:
+def caught_up(store: OpenStore, indexes: Indexes) -> None:
     """Wait until both indexes have seen the newest commit."""
     assert indexes.wait(store.state.sequence, PATIENCE), (indexes.keyword.state(), indexes.vector.state())
 

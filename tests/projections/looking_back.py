@@ -24,7 +24,7 @@ from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, settings, write
 
@@ -88,7 +88,7 @@ class Watched:
         self.historian: Historian | None = historian
         self.pool = self._stack.enter_context(StorePool(settings(self.data, **self.options)))
         self.pool.companions += [self.indexer, historian]
-        self.store: Store = self._stack.enter_context(self.pool.lease(NAME, create=True))
+        self.store: OpenStore = self._stack.enter_context(self.pool.lease(NAME, create=True))
 
     def close(self) -> None:
         self._stack.close()

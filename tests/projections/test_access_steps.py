@@ -14,10 +14,10 @@ from kgserve.graph.history import changes
 from kgserve.graph.queries import ChangesQuery
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexes import Indexes
-from kgserve.server.mcp.notifications import Touched
+from kgserve.server.mcp.notifications import StoreListener
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.events import Position, Selection
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.projections.history.following import SMALL_JOURNAL
 from tests.projections.indexing import caught_up, contents, followed, indexed
@@ -29,7 +29,7 @@ def nothing() -> None:
     """A wake that nobody needs."""
 
 
-def sealed(store: Store) -> dict[str, int]:
+def sealed(store: OpenStore) -> dict[str, int]:
     """When each file of the indexes was last written."""
     files = [path for name in ("keyword", "vector") for path in (store.layout.views / name).rglob("*")]
     return {str(path): path.stat().st_mtime_ns for path in files if path.suffix != ".lock"}
@@ -96,7 +96,7 @@ def test_the_history_has_no_state_and_no_moment_for_accesses(tmp_path: Path) -> 
             assert _told(page) == ([1, 4], None)
 
 
-def _rows_of(store: Store) -> list[int]:
+def _rows_of(store: OpenStore) -> list[int]:
     with closing(sqlite3.connect(store.layout.root / "history.sqlite")) as connection:
         return [*connection.execute("SELECT (SELECT count(*) FROM node), (SELECT count(*) FROM moment)").fetchone()]
 
@@ -122,7 +122,7 @@ def test_listeners_hear_nothing_of_accesses_and_places_stay(tmp_path: Path) -> N
     with followed(tmp_path) as (store, _):
         write(store, batch("a"))
         live = Reader(store.feed, None, nothing)
-        touched = Touched(store.feed, nothing)
+        touched = StoreListener(store.feed, nothing)
         write(store, accessed("a"), batch("b", "c"), accessed("b"))
         replayed = Reader(store.feed, Position.after(0), nothing)
         for reader, expected in ((live, ["3-0", "3-1"]), (replayed, ["1-0", "3-0", "3-1"])):

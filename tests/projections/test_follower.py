@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.platform.errors import Conflict, Unavailable
-from kgserve.projections.indexes import KeywordFollower, Sync, VectorFollower
+from kgserve.errors import Conflict, Unavailable
+from kgserve.projections.indexes import IndexSyncNotifier, KeywordFollower, VectorFollower
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
@@ -303,7 +303,7 @@ def test_a_closed_store_is_not_indexed(tmp_path: Path) -> None:
 def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with followed(tmp_path) as (store, indexes):
         store.each_second.clear()
-        sync = Sync(store, (indexes.keyword, indexes.vector))
+        sync = IndexSyncNotifier(store, (indexes.keyword, indexes.vector))
         reader = Reader(store.feed, None, lambda: None)
 
         def told(batch: WriteBatch | None = None) -> list[int]:

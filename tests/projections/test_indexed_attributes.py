@@ -13,7 +13,7 @@ from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.projections.indexing import FailingEmbedder
 from tests.projections.looking_back import Known, Watched, watched
 from tests.stores.writing import until, write
@@ -34,7 +34,7 @@ def test_the_words_of_attributes(attributes: str, indexed: list[str], words: str
     assert words_of(attributes, indexed) == words
 
 
-def choose(store: Store, *names: str) -> None:
+def choose(store: OpenStore, *names: str) -> None:
     def change(settings: StoreSettings) -> StoreSettings:
         return msgspec.structs.replace(settings, indexed_attributes=names)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.manifest import MANIFEST
 from kgserve.projections.text import Filter, Text

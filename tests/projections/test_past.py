@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search.search import context, search_batch
-from kgserve.platform.errors import Conflict, Gone, InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.projections.text import Text, past_key
 from tests.graphs import graph_of

@@ -14,23 +14,23 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
+from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.graph import render
 from kgserve.graph.queries import NodesQuery
-from kgserve.platform.errors import InvalidInput, NotFound, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments, read_frame
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.filters import NodeFilter, Place
+from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.walk import Walk
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.walk import reached, walk
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of
 from tests.projections.cypher_engine.driver.reading import Contents, contents
@@ -261,7 +261,12 @@ class Driver:
 
     def _compare_catalog(self) -> None:
         ids, types, relations, tags = self.store.listing(
-            lambda c, _: (c.listed(NodeFilter(), Place(), 1 << 40), c.types(99), c.relation_types(99), c.tags("", 99))
+            lambda c, _: (
+                c.listed(NodeFilter(), PagePosition(), 1 << 40),
+                c.types(99),
+                c.relation_types(99),
+                c.tags("", 99),
+            )
         )
         assert ids.items == sorted(self.graph.nodes)[: len(ids.items)]
         assert types == _tally(row.type for row in self.graph.nodes.values())
@@ -292,7 +297,7 @@ class Driver:
 
     def _open(self) -> None:
         self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
-        self.store: Store = self.pool.acquire(NAME, create=True)
+        self.store: OpenStore = self.pool.acquire(NAME, create=True)
         self._rebuilds = 0
 
     def _close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 import pytest
 
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import history as history_ops
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, NodePage
@@ -21,7 +22,6 @@ from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNode, Revert
 from kgserve.graph.requests import RevertRequest, TraverseRequest
 from kgserve.graph.temporal import Past
 from kgserve.graph.transfer.transfer import export, export_as_of
-from kgserve.platform.errors import InvalidInput, NotFound
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.history_follower import Historian
@@ -31,7 +31,7 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.walk import Walk
 from kgserve.storage.plan import Report
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.property.batches import Batches
@@ -184,7 +184,7 @@ class PastDriver(Driver):
         self.historian = Historian()
         self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
         self.pool.companions.append(self.historian)
-        self.store: Store = self.pool.acquire(NAME, create=True)
+        self.store: OpenStore = self.pool.acquire(NAME, create=True)
         self._rebuilds = self.store.engine.rebuilds
 
     def _close(self) -> None:

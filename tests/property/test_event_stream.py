@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.events import BULK_ROWS, Position, Selection
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.fuzzing import examples
 from tests.stores.writing import batch, opened, write
 
@@ -27,7 +27,7 @@ STEPS = st.lists(
 
 
 @contextmanager
-def fresh() -> Generator[Store]:
+def fresh() -> Generator[OpenStore]:
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder) / "data", journal_segment_mb=1) as store:
         yield store
 
@@ -35,7 +35,7 @@ def fresh() -> Generator[Store]:
 class Visitor:
     """A listener that keeps nothing but what it saw."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: OpenStore) -> None:
         self._store = store
         self._reader = self._enter(Position(1))
         self.seen: list[str] = []

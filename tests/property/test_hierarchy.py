@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.memory import store_memory
 from kgserve.memory.api import MemoryId, StoreMemoryRequest, UpdateMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.errors import Conflict, NotFound
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.soft_delete import brought_back, withdrawn
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
@@ -101,7 +101,7 @@ class Treated:
         self.refused = self.taken = 0
 
     @contextmanager
-    def opened(self) -> Generator[tuple[Graph, Store]]:
+    def opened(self) -> Generator[tuple[Graph, OpenStore]]:
         with StorePool(settings(self.folder)) as pool, pool.lease(NAME, create=True) as store:
             yield graph_of(pool, NAME), store
 
@@ -121,7 +121,7 @@ class Treated:
             shutil.rmtree(self.folder)
             self.folder.with_name("killed").rename(self.folder)
 
-    def step(self, graph: Graph, store: Store) -> None:
+    def step(self, graph: Graph, store: OpenStore) -> None:
         memory, parent = self.choice.sample(IDS, 2)
         there, now = self.model.there, self.taken + self.refused + 1
         match self.choice.choice(["create", "move", "move", "move", "layer", "free", "withdraw", "back", "delete"]):
@@ -157,7 +157,7 @@ class Treated:
         if self._done(lambda: store_memory.store_memory(graph, asked).result(), fine=fine):
             there[memory] = Said(layer, below, now)
 
-    def _withdraw(self, store: Store, memory: str, *, back: bool) -> None:
+    def _withdraw(self, store: OpenStore, memory: str, *, back: bool) -> None:
         with store.reading() as rows:
             row = rows.node(memory)
         assert row is not None
@@ -182,7 +182,7 @@ class Treated:
             self.refused += 1
         return fine
 
-    def compare(self, store: Store) -> None:
+    def compare(self, store: OpenStore) -> None:
         now = now_in_microseconds()
         for memory in IDS:
             above = store.memories.ask(lambda view, _, memory=memory: [each.id for each in view.above(memory, now)])

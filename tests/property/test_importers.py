@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from kgserve.graph.answers import ImportAnswer
 from kgserve.graph.transfer.formats.files import open_parts, stream_part
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
-from kgserve.graph.transfer.formats.lines import Conversion, Part
+from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 from kgserve.graph.transfer.transfer import Importer, export
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
@@ -54,7 +54,7 @@ node_records = st.builds(NodeRecord, ids, words, st.sampled_from((False, False, 
 edge_records = st.builds(EdgeRecord, ids, st.sampled_from((*IDS, "missing")), words)
 record_lists = st.lists(node_records | edge_records, max_size=12)
 Records = list[NodeRecord | EdgeRecord]
-Written = Callable[[Records, Path, ExitStack], Iterator[bytes] | list[Part]]
+Written = Callable[[Records, Path, ExitStack], Iterator[bytes] | list[InputPart]]
 
 
 def ndjson(records: Records, _folder: Path, _stack: ExitStack) -> Iterator[bytes]:
@@ -75,7 +75,7 @@ def memory_server(records: Records, _folder: Path, _stack: ExitStack) -> Iterato
             yield line({"type": "entity", "name": each.id, "entityType": "t", "observations": observations})
 
 
-def as_memories(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+def as_memories(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
     body = b"".join(memory_server(records, folder, stack))
     return [stream_part("memories", io.BytesIO(body), "memory.jsonl")]
 
@@ -89,7 +89,7 @@ def separated(records: Records) -> tuple[list[NodeRecord], list[EdgeRecord]]:
     return nodes, [each for each in records if isinstance(each, EdgeRecord)]
 
 
-def csv_pair(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+def csv_pair(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
     nodes, edges = separated(records)
     rows = [[each.id, "t", each.text, "{" if each.is_broken else ""] for each in nodes]
     table(folder / "nodes.csv", ["id", "type", "content", "attributes"], rows)
@@ -102,7 +102,7 @@ def table(path: Path, names: list[str], rows: Iterable[Iterable[str]]) -> None:
         csv.writer(file).writerows([names, *rows])
 
 
-def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
     nodes, edges = separated(records)
     table(folder / "people.csv", ["nr", "text", "age"], [[n.id, n.text, "?" if n.is_broken else "1"] for n in nodes])
     table(folder / "knows.csv", ["who", "whom", "how"], edges)
@@ -113,7 +113,7 @@ def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
     return open_parts("csv", [], stack, folder / "map.toml")
 
 
-def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
     nodes, edges = separated(records)
     rows = [{"id": n.id, "type": "t", "content": n.text, "attributes": "{" if n.is_broken else "{}"} for n in nodes]
     links = [{"from": e.source, "to": e.target, "relation_type": e.kind} for e in edges]
@@ -124,7 +124,7 @@ def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[Part]
     return open_parts("parquet", [folder / "nodes.parquet", folder / "edges.parquet"], stack)
 
 
-def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[Part]:
+def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[InputPart]:
     parts = ['<graphml><key id="n" for="node" attr.name="n" attr.type="int"/><graph edgedefault="directed">']
     for each in records:
         if isinstance(each, EdgeRecord):
@@ -137,7 +137,7 @@ def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[Part]:
     return [stream_part("graphml", io.BytesIO(text.encode()), "x.graphml")]
 
 
-def kb(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
+def kb(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
     nodes, edges = separated(records)
     path = folder / "kb.db"
     with closing(sqlite3.connect(path)) as connection:
@@ -149,7 +149,7 @@ def kb(records: Records, folder: Path, stack: ExitStack) -> list[Part]:
     return open_parts("kb", [path], stack)
 
 
-def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[Part]:
+def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[InputPart]:
     nodes, edges = separated(records)
     entities = [
         {"uuid": n.id, "name": n.text, "labels": ["t"], "attributes": "{" if n.is_broken else "{}"} for n in nodes
@@ -194,7 +194,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
         yield opened
 
 
-def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[Part]) -> ImportAnswer:
+def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[InputPart]) -> ImportAnswer:
     """The answer of an import in terms of its file; ``lines`` are the nodes, edges and faults that were read."""
     conversion = Conversion(written) if isinstance(written, list) else None
     blocks = conversion.blocks() if conversion else cast("Iterator[bytes]", written)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import kgserve
-from kgserve.platform.errors import Conflict, NotFound
+from kgserve.errors import Conflict, NotFound
 from kgserve.storage.model.redirects import MERGED_INTO
 from tests.fuzzing import examples
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import JournalDamaged
+from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.replay import all_accesses
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.backup.holding import back_up, faults, restored
 from tests.stores.writing import (
     NAME,
@@ -33,7 +33,7 @@ def accessed(*ids: str, count: int = 1) -> WriteBatch:
     return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
 
 
-def kept(store: Store) -> dict[str, int]:
+def kept(store: OpenStore) -> dict[str, int]:
     """How often each node was read, by snapshot and journal."""
     found = [access for some in all_accesses(store.layout, store.journal, store.state.sequence) for access in some]
     counts = {access.id: access.count for access in found}
@@ -41,7 +41,7 @@ def kept(store: Store) -> dict[str, int]:
     return counts
 
 
-def in_snapshot(store: Store) -> dict[str, int]:
+def in_snapshot(store: OpenStore) -> dict[str, int]:
     newest = snapshot.list_snapshots(store.layout.journal)[0]
     return {access.id: access.count for some in snapshot.read_accesses(newest) for access in some}
 

@@ -18,7 +18,7 @@ from kgserve.storage.model.change import Access
 from kgserve.stores import access_buffer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.backup.holding import restored
 from tests.stores.test_access_commits import accessed, kept
 from tests.stores.writing import NAME, PATIENCE, batch, held, ids, opened, settings, until, write
@@ -32,12 +32,12 @@ def once_more(node_id: str, before: Access | None) -> Access:
     return Access(node_id, count, count, 1 / count)
 
 
-def read(store: Store, *names: str) -> dict[str, int]:
+def read(store: OpenStore, *names: str) -> dict[str, int]:
     """Read nodes once each; how often that was by then."""
     return {node_id: access.count for node_id, access in store.accesses.update(names, once_more).items()}
 
 
-def journaled(store: Store) -> None:
+def journaled(store: OpenStore) -> None:
     """Have what was written looked up in the journal, as nothing else has it here."""
 
     def known(wanted: Collection[str]) -> dict[str, Access]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Conflict
 from kgserve.storage.commit_clock import LONG_IDLE, SETTLED, RetentionClock
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.plan import FIRST_POSSIBLE_TIME, MAX_DRIFT, commit_time
@@ -50,7 +50,7 @@ PRUNER = """
 import json, struct, sys, time
 from pathlib import Path
 import msgspec
-from kgserve.platform.errors import Conflict
+from kgserve.errors import Conflict
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from tests.projections.history.following import kept

@@ -12,7 +12,7 @@ import pytest
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.projection import NEVER
 from kgserve.storage.journal import snapshot
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.captured_log import capture_log
 from tests.stores.writing import (
     SYNC_SECONDS,
@@ -52,7 +52,7 @@ def test_a_compaction_keeps_everything(tmp_path: Path) -> None:
         assert ids(store) == list("abcd")
 
 
-def outgrow(store: Store) -> None:
+def outgrow(store: OpenStore) -> None:
     """Have the engine's file be due for another."""
     ask(store)
     engine = store.engine._engine
@@ -177,7 +177,7 @@ def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def keep_writing(store: Store, prefix: str, stop: threading.Event) -> None:
+def keep_writing(store: OpenStore, prefix: str, stop: threading.Event) -> None:
     number = 0
     while not stop.wait(SYNC_SECONDS):
         write(store, batch(f"{prefix}{number}", edges=[(f"{prefix}{number}", "n1", "r")]))

@@ -8,12 +8,12 @@ from typing import LiteralString
 import msgspec
 import pytest
 
-from kgserve.cypher.writes import Reach
-from kgserve.platform.errors import KgserveError, StorageFull, Unavailable
+from kgserve.cypher.writes import WriteScope
+from kgserve.errors import KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver.trial import EDGES, NODES
 from kgserve.projections.cypher_engine.engine.protocol import Difference
 from kgserve.stores.scratch_database import Trial, copied
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")
@@ -22,14 +22,14 @@ KEPT = ("version", "sequence", "created_at", "updated_at")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[OpenStore]:
     with opened(tmp_path / "data", read_connections=1) as store:
         write(store, batch(*"abc", content="x", edges=[("a", "b", "r"), ("b", "c", "r")]))
         yield store
 
 
 @contextmanager
-def copy_of(store: Store) -> Generator[Trial]:
+def copy_of(store: OpenStore) -> Generator[Trial]:
     size = sum(store.engine.bytes())
     folder = store.layout.scratch / "statement"
     copy = copied(store.engine.reading(timeout=0), folder, store.engine.options, size)
@@ -40,13 +40,13 @@ def copy_of(store: Store) -> Generator[Trial]:
         copy.close()
 
 
-def after(store: Store, *statements: LiteralString) -> Difference:
+def after(store: OpenStore, *statements: LiteralString) -> Difference:
     with copy_of(store) as trial:
         for text in statements:
             trial.session.run(text)
         found = trial.difference()
         # By prints alone: the same, but for what is refused in any case.
-        looked = trial.difference(Reach(names=NAMES))
+        looked = trial.difference(WriteScope(names=NAMES))
         assert looked.doubled == found.doubled
         assert found.doubled or shown(looked) == shown(found)
         return found
@@ -56,11 +56,11 @@ def shown(found: Difference) -> list[list[str]]:
     return [sorted(map(repr, part)) for part in msgspec.structs.astuple(found)]
 
 
-def test_an_untouched_copy_has_no_difference(store: Store) -> None:
+def test_an_untouched_copy_has_no_difference(store: OpenStore) -> None:
     assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
-def test_rows_that_were_made_changed_and_removed(store: Store) -> None:
+def test_rows_that_were_made_changed_and_removed(store: OpenStore) -> None:
     found = after(
         store,
         "CREATE (:Entity {id: 'n', type: 'u'})",
@@ -81,7 +81,7 @@ def test_rows_that_were_made_changed_and_removed(store: Store) -> None:
     assert found.doubled == []
 
 
-def test_the_store_hears_nothing_of_it(store: Store) -> None:
+def test_the_store_hears_nothing_of_it(store: OpenStore) -> None:
     state = store.state
     after(store, "MATCH (e:Entity) DETACH DELETE e")
     assert store.state == state
@@ -89,7 +89,7 @@ def test_the_store_hears_nothing_of_it(store: Store) -> None:
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
 
 
-def test_edges_twice_and_without_a_type(store: Store) -> None:
+def test_edges_twice_and_without_a_type(store: OpenStore) -> None:
     make = "MATCH (a:Entity {id: 'a'}), (b:Entity {id: 'b'}) CREATE (a)-[:RELATES_TO {relation_type: 'r'}]->(b)"
     assert after(store, make).doubled == [("a", "b", "r")]
     make = "MATCH (a:Entity {id: 'a'}), (b:Entity {id: 'b'}) CREATE (a)-[:RELATES_TO {weight: 1}]->(b)"
@@ -100,14 +100,14 @@ def test_edges_twice_and_without_a_type(store: Store) -> None:
     assert [row.now["relation_type"] for row in found.edges] == [None]
 
 
-def test_times_that_python_cannot_hold(store: Store) -> None:
+def test_times_that_python_cannot_hold(store: OpenStore) -> None:
     [row] = after(store, "MATCH (e:Entity {id: 'a'}) SET e.created_at = timestamp('20000-01-01')").nodes
     assert row.now["created_at"] == 568_971_820_800_000_000
     assert row.before is not None
     assert isinstance(row.before["created_at"], int)
 
 
-def test_numbers_that_are_none(store: Store) -> None:
+def test_numbers_that_are_none(store: OpenStore) -> None:
     [row] = after(store, "MATCH (:Entity {id: 'a'})-[k:RELATES_TO]->() SET k.weight = cast('nan' AS DOUBLE)").edges
     assert row.now["weight"] != row.now["weight"]
 
@@ -133,12 +133,12 @@ def test_odd_texts_survive(tmp_path: Path) -> None:
         assert sorted(after(store, "MATCH (e:Entity) DELETE e").nodes_gone) == sorted(name or "empty" for name in odd)
 
 
-def test_a_copy_holds_no_reading_session(store: Store) -> None:
+def test_a_copy_holds_no_reading_session(store: OpenStore) -> None:
     with copy_of(store), store.engine.reading() as session:
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
 
 
-def test_nothing_is_left_behind(store: Store) -> None:
+def test_nothing_is_left_behind(store: OpenStore) -> None:
     with copy_of(store):
         assert [path.name for path in store.layout.scratch.iterdir()] == ["statement"]
     assert list(store.layout.scratch.iterdir()) == []
@@ -151,7 +151,7 @@ def test_nothing_is_left_behind(store: Store) -> None:
     assert list(store.layout.scratch.iterdir()) == []
 
 
-def test_no_room_for_a_copy(store: Store) -> None:
+def test_no_room_for_a_copy(store: OpenStore) -> None:
     options = store.engine.options
     with pytest.raises(StorageFull, match="MiB are left"):
         copied(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kgserve.errors import Unavailable
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.requests import CypherRequest
-from kgserve.platform.errors import Unavailable
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
 from tests.graphs import graph_of

@@ -13,7 +13,7 @@ from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.requests import CypherRequest
 from kgserve.platform.settings import EngineName
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.backup.holding import back_up, restored
 from tests.stores.writing import NAME, assert_whole, batch, layout, settings, until, write
@@ -47,7 +47,7 @@ def magic(data: Path) -> bytes:
     return layout(data).engine.read_bytes()[:4]
 
 
-def rebuilt(store: Store) -> tuple[int, str | None]:
+def rebuilt(store: OpenStore) -> tuple[int, str | None]:
     return store.engine.rebuilds, store.engine.found_damaged
 
 

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.graph.events import EventReader, Wanted
+from kgserve.errors import Gone, JournalDamaged, NotFound
+from kgserve.graph.events import EventReader, EventSubscription
 from kgserve.graph.handle import Graphs
-from kgserve.platform.errors import Gone, JournalDamaged, NotFound
 from kgserve.storage.changefeed import Feed, PageLimits, Reader
 from kgserve.storage.journal.tail import Tail, oldest_sequence
 from kgserve.storage.model.events import Position, Selection
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, batch, flip, layout, newest_segment, opened, settings, write
 
 EVERYTHING = Selection()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[OpenStore]:
     with opened(tmp_path / "data") as store:
         yield store
 
@@ -29,7 +29,7 @@ def nothing() -> None:
     """A wake that nobody needs."""
 
 
-def reader(store: Store, after: int | None = None, limits: PageLimits | None = None) -> Reader:
+def reader(store: OpenStore, after: int | None = None, limits: PageLimits | None = None) -> Reader:
     position = None if after is None else Position.after(after)
     return Reader(store.feed, position, nothing, limits or PageLimits())
 
@@ -42,7 +42,7 @@ def take_all(reader: Reader, *, may_block: bool = True) -> list[str]:
     return found
 
 
-def test_a_reader_begins_now_and_sees_each_write_once(store: Store) -> None:
+def test_a_reader_begins_now_and_sees_each_write_once(store: OpenStore) -> None:
     write(store, batch("before"))
     listener = reader(store)
     assert take_all(listener) == []
@@ -51,7 +51,7 @@ def test_a_reader_begins_now_and_sees_each_write_once(store: Store) -> None:
     assert take_all(listener) == []
 
 
-def test_a_reader_may_begin_anywhere(store: Store) -> None:
+def test_a_reader_may_begin_anywhere(store: OpenStore) -> None:
     write(store, batch("a", "b"), batch("c"), batch("d", "e"))
     assert take_all(reader(store, 0)) == ["1-0", "1-1", "2-0", "3-0", "3-1"]
     assert take_all(reader(store, 2)) == ["3-0", "3-1"]
@@ -59,7 +59,7 @@ def test_a_reader_may_begin_anywhere(store: Store) -> None:
     assert take_all(middle) == ["3-1"]
 
 
-def test_what_memory_has_forgotten_comes_from_the_files(store: Store) -> None:
+def test_what_memory_has_forgotten_comes_from_the_files(store: OpenStore) -> None:
     forgetful = Feed(store.layout, kept=3)
     forgetful.opened(store.state.sequence)
     listener = Reader(forgetful, None, nothing)
@@ -69,7 +69,7 @@ def test_what_memory_has_forgotten_comes_from_the_files(store: Store) -> None:
     assert take_all(listener) == [f"{sequence}-{index}" for sequence in range(1, 21) for index in (0, 1)]
 
 
-def test_without_listeners_nothing_is_kept(store: Store) -> None:
+def test_without_listeners_nothing_is_kept(store: OpenStore) -> None:
     write(store, batch("a"))
     assert store.feed.recent(Position(1)) is None
     listener = reader(store)
@@ -79,7 +79,7 @@ def test_without_listeners_nothing_is_kept(store: Store) -> None:
     assert store.feed.recent(Position(2)) is None
 
 
-def test_pages_are_bounded(store: Store) -> None:
+def test_pages_are_bounded(store: OpenStore) -> None:
     write(store, batch(*(f"n{n}" for n in range(7))))
     listener = reader(store, 0, PageLimits(events=3))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(4)] == [3, 3, 1, 0]
@@ -87,7 +87,7 @@ def test_pages_are_bounded(store: Store) -> None:
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(8)] == [1] * 7 + [0]
 
 
-def test_a_selection_that_takes_little_still_moves_on(store: Store) -> None:
+def test_a_selection_that_takes_little_still_moves_on(store: OpenStore) -> None:
     write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
     listener = reader(store, 0, PageLimits(scanned=4))
     pages = 0
@@ -97,7 +97,7 @@ def test_a_selection_that_takes_little_still_moves_on(store: Store) -> None:
     assert pages == 5  # of two commits each, which have two events and count as one more
 
 
-def test_how_far_behind(store: Store) -> None:
+def test_how_far_behind(store: OpenStore) -> None:
     write(store, batch("a"))
     listener = reader(store, 0)
     assert listener.behind == 0  # it has not caught up yet: it is not slow, it comes from afar
@@ -108,7 +108,7 @@ def test_how_far_behind(store: Store) -> None:
     assert listener.behind == 0
 
 
-def test_markers_reach_those_who_listen(store: Store) -> None:
+def test_markers_reach_those_who_listen(store: OpenStore) -> None:
     store.feed.publish_marker("index_ready", {"index": "vector"})
     listener = reader(store)
     write(store, batch("a"))
@@ -189,7 +189,7 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
 def test_all_stores_with_those_that_come_and_go(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
-        listener = EventReader(Graphs(pool), Wanted(None), nothing)
+        listener = EventReader(Graphs(pool), EventSubscription(None), nothing)
         listener.open()
         assert listener.place == "a:0,*:0"
         with pool.lease("b", create=True) as store:
@@ -209,7 +209,7 @@ def test_coming_back_to_all_stores(tmp_path: Path) -> None:
             with pool.lease(name, create=True) as store:
                 write(store, batch("x"), batch("y"))
         listener = EventReader(
-            Graphs(pool), Wanted(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing
+            Graphs(pool), EventSubscription(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing
         )
         listener.open()
         assert sorted(kind for kind, _ in told(listener)) == [
@@ -223,7 +223,7 @@ def test_named_stores_end_when_all_are_dropped(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         pool.create("b")
-        listener = EventReader(Graphs(pool), Wanted(("a", "b")), nothing)
+        listener = EventReader(Graphs(pool), EventSubscription(("a", "b")), nothing)
         listener.open()
         pool.drop("a")
         assert told(listener) == [("store_dropped", "b:0")]
@@ -239,7 +239,7 @@ def test_a_position_ahead_of_the_store_is_gone(tmp_path: Path, position: Positio
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
-        listener = EventReader(Graphs(pool), Wanted(("a",), {"a": position}), nothing)
+        listener = EventReader(Graphs(pool), EventSubscription(("a",), {"a": position}), nothing)
         with pytest.raises(Gone, match="sequence 1 only") as caught:
             listener.open()
         listener.close()

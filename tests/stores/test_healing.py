@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import (
     PATIENCE,
     ask,
@@ -92,7 +92,7 @@ def test_reads_go_on_while_the_engine_is_healed(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def damaged(store: Store) -> None:
+def damaged(store: OpenStore) -> None:
     """Flip a byte in the middle of the texts of the present rows."""
     with store.reading() as rows:
         path = rows.base.path.with_name(rows.base.texts)

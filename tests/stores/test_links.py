@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.links.links import Inbound, LinkReader, Outbound, Seen
+from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, Outbound
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.batch import EdgePut, LinkPut, WriteBatch
 from kgserve.storage.model.digest import link_hash
 from kgserve.storage.model.rows import LinkKey, LinkRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import (
     assert_whole,
     batch,
@@ -39,7 +39,7 @@ def links(*puts: LinkPut) -> WriteBatch:
     return WriteBatch(links=[*puts])
 
 
-def everything(store: Store) -> dict[LinkKey, LinkRow]:
+def everything(store: OpenStore) -> dict[LinkKey, LinkRow]:
     with store.links.reading() as (reader, _):
         if reader is None:
             return {}
@@ -49,7 +49,7 @@ def everything(store: Store) -> dict[LinkKey, LinkRow]:
     return {row.key: row for row in found}
 
 
-def weights(store: Store) -> dict[tuple[str, str, str], float]:
+def weights(store: OpenStore) -> dict[tuple[str, str, str], float]:
     return {(key.edge[0], key.store, key.edge[1]): row.edge.weight for key, row in everything(store).items()}
 
 
@@ -106,27 +106,27 @@ class _Model:
         self.links: dict[tuple[str, str, str], float] = {}
         self.nodes = set[str]()
 
-    def step(self, store: Store) -> None:
+    def step(self, store: OpenStore) -> None:
         node = self.choose.choice("abcdef")
         self.choose.choice((self.put_node, self.delete_node, self.delete_link, self.put_link, self.put_link))(
             store, node
         )
 
-    def put_node(self, store: Store, node: str) -> None:
+    def put_node(self, store: OpenStore, node: str) -> None:
         write(store, batch(node))
         self.nodes.add(node)
 
-    def delete_node(self, store: Store, node: str) -> None:
+    def delete_node(self, store: OpenStore, node: str) -> None:
         write(store, WriteBatch(delete_nodes=[node]))
         self.nodes.discard(node)
         self.links = {key: weight for key, weight in self.links.items() if key[0] != node}
 
-    def delete_link(self, store: Store, node: str) -> None:
+    def delete_link(self, store: OpenStore, node: str) -> None:
         for source, into, target in [key for key in self.links if key[0] == node][:1]:
             write(store, WriteBatch(delete_links=[LinkKey(into, (source, target, "knows"))]))
             del self.links[source, into, target]
 
-    def put_link(self, store: Store, node: str) -> None:
+    def put_link(self, store: OpenStore, node: str) -> None:
         into, target, weight = self.choose.choice(STORES), self.choose.choice("uvwxyz"), self.choose.random()
         write(store, links(link(node, into, target, weight)))
         if node in self.nodes:
@@ -198,7 +198,7 @@ def test_ids_may_hold_a_nul(tmp_path: Path) -> None:
         assert weights(store) == {("a", "other", "x"): 1.0}
         assert_whole(store)
     inbound = Inbound(tmp_path / "inbound.sqlite")
-    inbound.follow("s", rows.values(), (), Seen(1, 1))
+    inbound.follow("s", rows.values(), (), LinksPosition(1, 1))
     for targets, count in (({"x"}, 2), ({odd}, 1), ({odd, "x"}, 3), ({"x\0"}, 0)):
         assert len([*inbound.to("other", targets)]) == count
     inbound.close()

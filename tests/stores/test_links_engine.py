@@ -14,7 +14,7 @@ from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import Width
 from kgserve.storage.model.rows import LinkKey
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.test_links import link, links, weights
 from tests.stores.writing import assert_whole, batch, flip, forget_close, layout, opened, tamper, write
 
@@ -22,13 +22,13 @@ ASKED = "MATCH (a)-[k:LINKS_TO]->(e:Elsewhere) RETURN a.id, e.store, e.id, k.wei
 ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
 
 
-def rows(store: Store, query: str) -> list[list[Any]]:
+def rows(store: OpenStore, query: str) -> list[list[Any]]:
     statement = examine(query, {}, writable=False)
     with store.engine.reading(width=Width.LINKS) as session, session.reading(statement) as cursor:
         return [msgspec.json.decode(line) for line in cursor.lines()]
 
 
-def assert_same(store: Store) -> None:
+def assert_same(store: OpenStore) -> None:
     """The engine's links are the store's, each there once, and nothing else is elsewhere."""
     expected = weights(store)
     found = rows(store, ASKED)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.admin.stores import list_stores
+from kgserve.errors import InvalidInput
 from kgserve.graph.handle import Graphs
 from kgserve.graph.queries import NodesQuery
-from kgserve.platform.errors import InvalidInput
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, nodes_of

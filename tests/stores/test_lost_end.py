@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import JournalDamaged
+from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal.journal import list_segments
 from kgserve.storage.journal.tail import Tail

@@ -15,7 +15,7 @@ from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.names import folded, names_of
 from kgserve.storage.model.soft_delete import is_active
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import opened, write
 
 IDS = [f"n{number}" for number in range(12)]
@@ -48,7 +48,7 @@ def some(chance: random.Random) -> WriteBatch:
     return WriteBatch(nodes=puts, accesses=used, delete_nodes=chance.sample(others, chance.choice((0, 0, 1))))
 
 
-def agrees(store: Store, used: dict[str, Access]) -> None:
+def agrees(store: OpenStore, used: dict[str, Access]) -> None:
     """What it says of every text, name and node, against a look at all rows."""
     with store.reading() as rows:
         ahead, found = Ahead(rows, store.memories, NOW), [*rows.all_nodes()]

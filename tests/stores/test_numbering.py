@@ -12,11 +12,11 @@ import pytest
 
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import assert_whole, batch, hurt, layout, opened, write, write_together
 
 
-def version(store: Store, node: str) -> int:
+def version(store: OpenStore, node: str) -> int:
     with store.reading() as rows:
         row = rows.node(node)
     assert row is not None
@@ -35,7 +35,7 @@ class _Model:
         self.there = dict[str, int]()
         self.last = dict[str, int]()
 
-    def step(self, store: Store) -> None:
+    def step(self, store: OpenStore) -> None:
         node = self.choose.choice("abcdef")
         if node in self.there and self.choose.random() < 0.5:
             write(store, delete(node))
@@ -44,7 +44,7 @@ class _Model:
             write(store, batch(node, content=str(self.choose.random())))
             self.there[node] = self.there.get(node, self.last.get(node, 0)) + 1
 
-    def agrees(self, store: Store) -> bool:
+    def agrees(self, store: OpenStore) -> bool:
         return {node: version(store, node) for node in self.there} == self.there
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
+from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import PATIENCE, assert_whole, batch, ids, settings, until
 

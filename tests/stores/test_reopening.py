@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import JournalDamaged
+from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal import snapshot
 from kgserve.storage.layout import Layout, wal_path

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import StorageFull
+from kgserve.errors import StorageFull
 from kgserve.storage.layout import LEAST_BYTES, require_room
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut, Width
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import ask, assert_whole, batch, ids, opened, write
 
 TAGGED = WriteBatch(nodes=[NodePut(0, "tagged", "t", extras=NodeExtrasPut(tags=("x",)))])
 
 
 @contextmanager
-def too_large(store: Store) -> Generator[None]:
+def too_large(store: OpenStore) -> Generator[None]:
     """The engine's file seems larger than what the disk has left, and takes no room for it: the rest is a hole."""
     [path] = store.layout.root.glob("graph*.kuzu")
     size = path.stat().st_size

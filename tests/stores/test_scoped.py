@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.errors import NotFound
 from kgserve.graph.handle import ScopedFeeds, ScopedPool, seen_by
 from kgserve.platform.access.authentication import LOCAL, Caller
-from kgserve.platform.errors import NotFound
 from kgserve.storage.changefeed import Feeds
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import settings

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.admin.doctor import Repairs, StoreReport, doctor
-from kgserve.platform.errors import Conflict, Unavailable
+from kgserve.errors import Conflict, Unavailable
 from kgserve.storage.layout import FORMAT, PLAIN, Layout, StoreFile, read_records
 from kgserve.storage.model.store_settings import StoreSettings
 from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened, settings, write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import InvalidInput, StorageFull, Unavailable
+from kgserve.errors import InvalidInput, StorageFull, Unavailable
 from kgserve.platform.metrics.observation import StoreCount
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.plan import Report

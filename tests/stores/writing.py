@@ -13,27 +13,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kgserve.cypher.writes import Reach
+from kgserve.cypher.writes import WriteScope
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.protocol import NOTHING
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Frame, list_segments, read_segment
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.filters import NodeFilter, Place
+from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.plan import Report
 from kgserve.storage.rebuild import fresh_folder
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import Trial
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 
 PATIENCE = 30
 SYNC_SECONDS = 0.003
 """What a disk takes. Who writes all the time beside what is tested waits as long: in memory they would outrun it."""
 NAME = "s"
-UNTOUCHED = Reach(creates=False, deletes=False, sets=False)
+UNTOUCHED = WriteScope(creates=False, deletes=False, sets=False)
 
 
 def settings(data: Path, **options: Any) -> Settings:
@@ -43,7 +43,7 @@ def settings(data: Path, **options: Any) -> Settings:
 
 
 @contextmanager
-def opened(data: Path, name: str = NAME, **options: Any) -> Generator[Store]:
+def opened(data: Path, name: str = NAME, **options: Any) -> Generator[OpenStore]:
     """A store in a pool of its own; both are closed at the end."""
     with StorePool(settings(data, **options)) as pool, pool.lease(name, create=True) as store:
         yield store
@@ -55,13 +55,13 @@ def batch(*ids: str, edges: Iterable[EdgeKey] = (), content: str | None = None, 
     return WriteBatch(nodes=nodes, edges=[EdgePut(i, key) for i, key in enumerate(edges)], **fields)
 
 
-def write(store: Store, *batches: WriteBatch) -> list[Report]:
+def write(store: OpenStore, *batches: WriteBatch) -> list[Report]:
     """Write batches one after the other."""
     return [store.submit(each).result(PATIENCE) for each in batches]
 
 
 @contextmanager
-def held(store: Store) -> Generator[None]:
+def held(store: OpenStore) -> Generator[None]:
     """The writer carries nothing out while the block runs; what is written then makes one group."""
     begun, free = threading.Event(), threading.Event()
 
@@ -79,19 +79,19 @@ def held(store: Store) -> Generator[None]:
         future.result(PATIENCE)
 
 
-def write_together(store: Store, *batches: WriteBatch) -> list[Future[Report]]:
+def write_together(store: OpenStore, *batches: WriteBatch) -> list[Future[Report]]:
     """Write batches as one group: the writer is held back until all of them wait."""
     with held(store):
         return [store.submit(each) for each in batches]
 
 
-def ask(store: Store) -> None:
+def ask(store: OpenStore) -> None:
     """Have the engine opened, and follow up to now."""
     with store.engine.reading():
         pass
 
 
-def tamper(store: Store, statement: str) -> None:
+def tamper(store: OpenStore, statement: str) -> None:
     """Change the engine's file behind the store's back."""
     ask(store)
     engine = store.engine._engine
@@ -159,15 +159,18 @@ def hurt(data: Path, file: Path, choose: random.Random) -> None:
             pass
 
 
-def ids(store: Store) -> list[str]:
+def ids(store: OpenStore) -> list[str]:
     """The ids of all nodes, in order, which the catalog must have as well."""
     with store.reading() as rows:
         found = list(rows.ids_behind(""))
-    assert store.listing(lambda catalog, _: catalog.listed(NodeFilter(), Place(), 1_000_000)).items == found[:20_000]
+    assert (
+        store.listing(lambda catalog, _: catalog.listed(NodeFilter(), PagePosition(), 1_000_000)).items
+        == found[:20_000]
+    )
     return found
 
 
-def assert_whole(store: Store) -> None:
+def assert_whole(store: OpenStore) -> None:
     """The engine, the rows, the journal's digest and the catalog agree."""
     ask(store)
     rebuilds = store.engine.rebuilds
@@ -178,7 +181,7 @@ def assert_whole(store: Store) -> None:
     assert len(ids(store)) == store.state.nodes
 
 
-def assert_copy_right(store: Store) -> None:
+def assert_copy_right(store: OpenStore) -> None:
     """The copy that is kept for statements, if there is one, holds the store's rows, and nothing else is left."""
     folder = store.layout.scratch / "rows"
     made = store.copy.made

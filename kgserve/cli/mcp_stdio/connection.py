@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from kgserve.cli.mcp_stdio.message import INITIALIZE, answered, negotiated_version, parse
 from kgserve.platform import server_discovery
-from kgserve.platform.http_client import Answer, Connection
+from kgserve.platform.http_client import Answer, ClientConnection
 from kgserve.platform.version import __version__
 
 SILENCE = 2.0
@@ -43,9 +43,9 @@ class Pulse:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._felt: tuple[server_discovery.Server, float] | None = None
+        self._felt: tuple[server_discovery.DiscoveredServer, float] | None = None
 
-    def check(self, server: server_discovery.Server) -> None:
+    def check(self, server: server_discovery.DiscoveredServer) -> None:
         """Raises Unresponsive when it hangs. One that is gone is left to the connection to it to tell of."""
         with self._lock:
             if self._felt is not None and self._felt[0] == server and time.monotonic() - self._felt[1] < SILENCE / 2:
@@ -73,7 +73,7 @@ class Patience:
         """Seconds that are left of the limit."""
         return max(self._moved + self._limit - time.monotonic(), 0.0)
 
-    def wait(self, server: server_discovery.Server) -> float:
+    def wait(self, server: server_discovery.DiscoveredServer) -> float:
         """Seconds that may be waited now. To be called before each wait. Raises Unresponsive."""
         left = self.left
         if not left:
@@ -115,14 +115,17 @@ class Exchange:
     """One request to the server, and its answer. ``sent``: the server may have got some of it."""
 
     def __init__(
-        self, connections: Connections, server: server_discovery.Server, patience: Patience | None = None
+        self,
+        connections: ServerConnections,
+        server: server_discovery.DiscoveredServer,
+        patience: Patience | None = None,
     ) -> None:
         """Without ``patience`` the answer is waited for until the connection ends."""
         self.sent = False
         self._connections = connections
         self._server = server
         self._patience = patience
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._aborted = False
         self._answer: Answer | None = None
 
@@ -180,13 +183,13 @@ class Exchange:
             connection.abort()
 
     @property
-    def _open(self) -> Connection:
+    def _open(self) -> ClientConnection:
         if self._connection is None:
             raise ConnectionAbortedError
         return self._connection
 
 
-class Connections:
+class ServerConnections:
     """The connections to the server; those that wait for work are kept, for one server at a time."""
 
     def __init__(self, wishes: Mapping[str, str]) -> None:
@@ -196,9 +199,9 @@ class Connections:
         self.pulse = Pulse()
         self.tools = self.headers.get("Kgserve-Tools", "")
         self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store", "Kgserve-Tools"}
-        self._idle: deque[tuple[server_discovery.Server, Connection]] = deque(maxlen=_MAX_IDLE)
+        self._idle: deque[tuple[server_discovery.DiscoveredServer, ClientConnection]] = deque(maxlen=_MAX_IDLE)
 
-    def get(self, server: server_discovery.Server) -> Connection:
+    def get(self, server: server_discovery.DiscoveredServer) -> ClientConnection:
         """An open connection. Raises OSError, and Unresponsive when none is accepted."""
         while self._idle:
             with suppress(IndexError):
@@ -211,7 +214,9 @@ class Connections:
         except TimeoutError:
             raise Unresponsive(server_discovery.why_silent(server)) from None
 
-    def give_back(self, server: server_discovery.Server, connection: Connection, *, whole: bool) -> None:
+    def give_back(
+        self, server: server_discovery.DiscoveredServer, connection: ClientConnection, *, whole: bool
+    ) -> None:
         """Keep a connection whose answer was read to the end; close any other."""
         if whole and len(self._idle) < _MAX_IDLE and connection.ends():
             self._idle.append((server, connection))
@@ -231,7 +236,7 @@ class Servers:
         self._url = url.rstrip("/") if url else None
         self._say = say
         self._lock = threading.Lock()
-        self._known: server_discovery.Server | None = None
+        self._known: server_discovery.DiscoveredServer | None = None
         self._doubtful = False
         self._reached = False
 
@@ -246,7 +251,7 @@ class Servers:
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
-    def current(self, patience: float = server_discovery.PATIENCE) -> server_discovery.Server:
+    def current(self, patience: float = server_discovery.PATIENCE) -> server_discovery.DiscoveredServer:
         """A server to send a request to. Raises LaunchFailed when there is none within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
@@ -262,7 +267,7 @@ class Servers:
         finally:
             self._lock.release()
 
-    def present(self) -> server_discovery.Server | None:
+    def present(self) -> server_discovery.DiscoveredServer | None:
         """The server if it is there. Listening alone is no reason to start one: somebody may have stopped it."""
         with self._lock:
             if self._known is None:
@@ -277,13 +282,13 @@ class Servers:
                 self._doubtful = self._known is None
             return self._known
 
-    def lost(self, server: server_discovery.Server) -> None:
+    def lost(self, server: server_discovery.DiscoveredServer) -> None:
         """Its connection broke, or it knows us no longer: look again before the next request."""
         with self._lock:
             if self._known == server:
                 self._known, self._doubtful = None, True
 
-    def _ensured(self, patience: float) -> server_discovery.Server:
+    def _ensured(self, patience: float) -> server_discovery.DiscoveredServer:
         found = None if self._doubtful else server_discovery.find(self._data_dir)
         if found is not None and (told := server_discovery.replace_older(self._data_dir, found)):
             if self._say is not None:
@@ -291,7 +296,7 @@ class Servers:
             found = server_discovery.find(self._data_dir)
         return (found or server_discovery.ensure(self._data_dir, patience)).with_key(self._key)
 
-    def _awaited(self, url: str) -> server_discovery.Server:
+    def _awaited(self, url: str) -> server_discovery.DiscoveredServer:
         server = self._named(url)
         deadline = time.monotonic() + (RETURN_PATIENCE if self._reached else 0)
         while not server_discovery.answers(server):
@@ -304,14 +309,14 @@ class Servers:
         self._reached = True
         return server
 
-    def _named(self, url: str) -> server_discovery.Server:
+    def _named(self, url: str) -> server_discovery.DiscoveredServer:
         return server_discovery.at(url, self._data_dir).with_key(self._key)
 
 
-class Session(NamedTuple):
+class McpSession(NamedTuple):
     """What one server answered to the handshake; a server without sessions gives no id."""
 
-    server: server_discovery.Server
+    server: server_discovery.DiscoveredServer
     id: str | None
     version: str
 
@@ -322,19 +327,19 @@ class Session(NamedTuple):
         return version | {SESSION_HEADER: self.id} if self.id is not None else version
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The server does not take the handshake again."""
 
 
 class Handshake:
     """The editor's handshake, and the session that stands for it."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ServerConnections) -> None:
         self._connections = connections
         self._lock = threading.Lock()
         self._initialize: bytes | None = None
         self._initialized: bytes | None = None
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self.version: str | None = None
         """The one that was agreed upon."""
 
@@ -348,21 +353,21 @@ class Handshake:
         with self._lock:
             self._initialize, self._initialized, self.version = line, None, version
 
-    def adopt(self, server: server_discovery.Server, line: bytes, exchange: Exchange, answer: bytes) -> None:
+    def adopt(self, server: server_discovery.DiscoveredServer, line: bytes, exchange: Exchange, answer: bytes) -> None:
         """The server has answered the editor's ``initialize``."""
         version = negotiated_version(answer)
         if version is None:
             return
         with self._lock:
             self._initialize, self._initialized, self.version = line, None, version
-            self._session = Session(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
+            self._session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
 
     def completed(self, line: bytes) -> None:
         """The editor has sent ``notifications/initialized``."""
         with self._lock:
             self._initialized = line
 
-    def session(self, server: server_discovery.Server) -> Session | None:
+    def session(self, server: server_discovery.DiscoveredServer) -> McpSession | None:
         """The session on this server, made anew if need be; None before the handshake.
 
         Raises Refused, OSError and Unresponsive.
@@ -374,7 +379,7 @@ class Handshake:
                 self._session = self._replay(server, self._initialize)
             return self._session
 
-    def lost(self, session: Session) -> None:
+    def lost(self, session: McpSession) -> None:
         """The server does not know this session."""
         with self._lock:
             if self._session == session:
@@ -392,26 +397,28 @@ class Handshake:
             exchange.send("DELETE", session.headers)
             exchange.body()
 
-    def _replay(self, server: server_discovery.Server, line: bytes) -> Session:
+    def _replay(self, server: server_discovery.DiscoveredServer, line: bytes) -> McpSession:
         with self._exchange(server) as exchange:
             exchange.send("POST", {}, line)
             text = exchange.first()
             answer = answered(text, parse(line).id)
             version = negotiated_version(answer) if answer is not None else None
             if version is None:
-                raise Refused(f"{explanation(server, exchange.answer, text)} to {INITIALIZE}")
-            session = Session(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
+                raise HandshakeRefused(f"{explanation(server, exchange.answer, text)} to {INITIALIZE}")
+            session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
         if self._initialized is not None:
             with self._exchange(server) as exchange:
                 exchange.send("POST", session.headers, self._initialized)
                 exchange.body()
         return session
 
-    def _exchange(self, server: server_discovery.Server, limit: float = server_discovery.CALL_TIMEOUT) -> Exchange:
+    def _exchange(
+        self, server: server_discovery.DiscoveredServer, limit: float = server_discovery.CALL_TIMEOUT
+    ) -> Exchange:
         return Exchange(self._connections, server, Patience(self._connections.pulse, limit))
 
 
-def explanation(server: server_discovery.Server, answer: Answer, body: bytes) -> str:
+def explanation(server: server_discovery.DiscoveredServer, answer: Answer, body: bytes) -> str:
     """What an answer that is no MCP message says, for a person."""
     reason = f"the server at {server.url} answered {answer.status} {answer.reason}".rstrip()
     with suppress(ValueError, RecursionError):

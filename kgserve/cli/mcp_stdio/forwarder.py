@@ -20,13 +20,13 @@ from kgserve.api.idempotent import WHERE_TO_LOOK
 from kgserve.cli.mcp_stdio.connection import (
     BROKEN,
     NOT_FOUND,
-    Connections,
     Exchange,
     Handshake,
+    HandshakeRefused,
+    McpSession,
     Patience,
-    Refused,
+    ServerConnections,
     Servers,
-    Session,
     Unresponsive,
     explanation,
     limit_of,
@@ -39,9 +39,9 @@ from kgserve.cli.mcp_stdio.message import (
     INITIALIZED,
     LISTEN,
     NO_SERVER,
-    Kind,
+    EditorMessage,
     Malformed,
-    Message,
+    MessageKind,
     answered,
     failure,
     is_result,
@@ -49,7 +49,7 @@ from kgserve.cli.mcp_stdio.message import (
     parse,
 )
 from kgserve.platform.http_client import NoAnswer
-from kgserve.platform.server_discovery import CALL_TIMEOUT, PATIENCE, LaunchFailed, Server
+from kgserve.platform.server_discovery import CALL_TIMEOUT, PATIENCE, DiscoveredServer, LaunchFailed
 
 ATTEMPTS = 4
 """Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
@@ -89,7 +89,7 @@ class Forwarder:
         self._limit = limit
         self._servers = servers
         self._output = output
-        self._connections = Connections(wishes or {})
+        self._connections = ServerConnections(wishes or {})
         self._handshake = Handshake(self._connections)
         self._threads = ThreadPool()
         self._pending = PendingRequests()
@@ -105,11 +105,11 @@ class Forwarder:
             self._output.write(failure(None, error.code, str(error)))
             return
         match message.kind:
-            case Kind.REQUEST:
+            case MessageKind.REQUEST:
                 self._forward_request(message)
-            case Kind.NOTIFICATION if message.method == CANCELLED:
+            case MessageKind.NOTIFICATION if message.method == CANCELLED:
                 self._cancel(message)
-            case Kind.NOTIFICATION if message.method == INITIALIZED:
+            case MessageKind.NOTIFICATION if message.method == INITIALIZED:
                 self._handshake.completed(message.line)
                 if not self._early:  # the server that comes is told with the handshake
                     self._pass_on(message)
@@ -123,7 +123,7 @@ class Forwarder:
         self._closing.set()
         self._handshake.end()
 
-    def _forward_request(self, message: Message) -> None:
+    def _forward_request(self, message: EditorMessage) -> None:
         if (known := self._known(message)) is not None:
             self._output.write(known)
             return
@@ -134,7 +134,7 @@ class Forwarder:
             self._report(request, "too many requests are waiting for an answer")
             self._pending.remove(request)
 
-    def _known(self, message: Message) -> bytes | None:
+    def _known(self, message: EditorMessage) -> bytes | None:
         """The answer to one of the first questions, which all servers of this version give alike.
 
         Where there is no server yet one is started meanwhile.
@@ -164,7 +164,7 @@ class Forwarder:
         """Have a request answered, by the server or with the reason why it cannot be."""
         try:
             self._try_to_answer(request)
-        except (LaunchFailed, Refused) as error:
+        except (LaunchFailed, HandshakeRefused) as error:
             self._report(request, str(error))
         except Exception as error:  # noqa: BLE001 - the outermost place of a thread: the editor must get an answer
             self._report(request, f"a defect in the bridge: {type(error).__name__}: {error}")
@@ -197,13 +197,13 @@ class Forwarder:
                 self._report(request, f"{failed}{request.unsettled}")
                 return
 
-    def _patience(self, message: Message) -> Patience | None:
+    def _patience(self, message: EditorMessage) -> Patience | None:
         """Whoever listens has no end of it."""
         if message.method == LISTEN:
             return None
         return Patience(self._connections.pulse, limit_of(message.tool, self._limit))
 
-    def _exchange(self, request: PendingRequest, server: Server, patience: Patience | None) -> None:
+    def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: Patience | None) -> None:
         """Send a request and write its answer, and what comes before it.
 
         Raises NotDone, Refused, OSError and Unresponsive.
@@ -215,7 +215,9 @@ class Forwarder:
             request.attach(exchange)
             self._ask(request, exchange, server, session)
 
-    def _ask(self, request: PendingRequest, exchange: Exchange, server: Server, session: Session | None) -> None:
+    def _ask(
+        self, request: PendingRequest, exchange: Exchange, server: DiscoveredServer, session: McpSession | None
+    ) -> None:
         message = request.message
         headers = (session.headers if session else {}) | message.routing | request.identity()
         exchange.send("POST", headers, message.line)
@@ -248,14 +250,16 @@ class Forwarder:
             request.acknowledged = True
         self._output.write(text)
 
-    def _document(self, exchange: Exchange, message: Message, server: Server, session: Session | None) -> bytes:
+    def _document(
+        self, exchange: Exchange, message: EditorMessage, server: DiscoveredServer, session: McpSession | None
+    ) -> bytes:
         """The answer that is a document."""
         text = exchange.body()
         answer = answered(text, message.id)
         self._check_done(exchange.answer.status, session, is_answer=answer is not None)
         return answer or failure(message.id, NO_SERVER, explanation(server, exchange.answer, text))
 
-    def _check_done(self, status: int, session: Session | None, *, is_answer: bool) -> None:
+    def _check_done(self, status: int, session: McpSession | None, *, is_answer: bool) -> None:
         match status:
             case 401:
                 raise NotDone("it needs a valid key: give one as KGSERVE_KEY or with --key")
@@ -267,7 +271,7 @@ class Forwarder:
             case _:
                 pass
 
-    def _pass_on(self, message: Message) -> None:
+    def _pass_on(self, message: EditorMessage) -> None:
         """Send what is not answered: notifications, and answers to the server's own requests.
 
         Without a handshake there is nobody who would take them, and a server that is not there has nothing to learn.
@@ -280,10 +284,10 @@ class Forwarder:
             with Exchange(self._connections, server, self._patience(message)) as exchange:
                 exchange.send("POST", session.headers if session else {}, message.line)
                 exchange.body()
-        except (BROKEN, Refused, Unresponsive) as error:
+        except (BROKEN, HandshakeRefused, Unresponsive) as error:
             say(f"{message.method or 'an answer'} was not delivered: {error}")
 
-    def _cancel(self, message: Message) -> None:
+    def _cancel(self, message: EditorMessage) -> None:
         """The editor no longer waits for a request; what has been answered already is left alone."""
         request = self._pending.find(message.params.get("requestId"))
         if request is None:
@@ -306,12 +310,12 @@ class Forwarder:
             server = self._servers.present()
             try:
                 offered = server is None or self._pass_events_on(server)
-            except (BROKEN, Refused, Unresponsive):
+            except (BROKEN, HandshakeRefused, Unresponsive):
                 if server is not None:
                     self._servers.lost(server)
             self._closing.wait(LISTEN_DELAY)
 
-    def _pass_events_on(self, server: Server) -> bool:
+    def _pass_events_on(self, server: DiscoveredServer) -> bool:
         """Pass on the server's stream until it ends; whether there may be another."""
         session = self._handshake.session(server)
         if session is None or session.id is None:
@@ -325,7 +329,7 @@ class Forwarder:
                 self._handshake.lost(session)
             return exchange.answer.status != METHOD_NOT_ALLOWED
 
-    def _awaited(self, request: PendingRequest) -> Server | None:
+    def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
         """The server once it is back; None when nobody waits for it any more."""
         while not self._closing.wait(LISTEN_DELAY) and not request.cancelled:
             if (server := self._servers.present()) is not None:
@@ -349,7 +353,7 @@ class PendingRequest:
     ``cancelled``: the editor no longer waits for it. ``acknowledged``: the editor has heard that it listens.
     """
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: EditorMessage) -> None:
         self.message = message
         self.cancelled = False
         self.acknowledged = False
@@ -395,7 +399,7 @@ class PendingRequests:
         self._changed = threading.Condition()
         self._requests: dict[str, PendingRequest] = {}
 
-    def add(self, message: Message) -> PendingRequest:
+    def add(self, message: EditorMessage) -> PendingRequest:
         """Remember a request before anything is done about it, so that it can be cancelled from then on."""
         request = PendingRequest(message)
         with self._changed:
@@ -503,7 +507,7 @@ TOOLSETS = ("", "memory")
 BEGINNINGS = frozenset({INITIALIZE, "server/discover"})
 
 
-def answer_to(message: Message, version: str | None, tools: str = "") -> bytes | None:
+def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
     """The answer to a request, if it is known. ``version`` is the protocol's, as the editor speaks it.
 
     ``tools`` is what it wishes to see listed.
@@ -525,7 +529,7 @@ def named(method: str, tools: str) -> str:
     return f"{method} {tools}" if method == TOOLS and tools else method
 
 
-def version_of(message: Message) -> str | None:
+def version_of(message: EditorMessage) -> str | None:
     """The protocol's version that a first message names."""
     if message.method != INITIALIZE:
         return message.version

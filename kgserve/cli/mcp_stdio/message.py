@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     """The three kinds of message."""
 
     REQUEST = auto()
@@ -41,11 +41,11 @@ class Malformed(Exception):
         self.code = code
 
 
-class Message(NamedTuple):
+class EditorMessage(NamedTuple):
     """One line from the editor. ``version`` is set in the stateless era only, where every request names it."""
 
     line: bytes
-    kind: Kind
+    kind: MessageKind
     id: str | float | None
     method: str
     params: dict[str, Any]
@@ -67,7 +67,7 @@ class Message(NamedTuple):
         return headers | {"Mcp-Name": header_value(name)} if isinstance(name, str) else headers
 
 
-def parse(line: bytes) -> Message:
+def parse(line: bytes) -> EditorMessage:
     """The message of a line. Raises Malformed."""
     try:
         given: object = json.loads(line)
@@ -78,13 +78,13 @@ def parse(line: bytes) -> Message:
     fields = cast("dict[str, Any]", given)
     method, params = fields.get("method"), _object(fields.get("params"))
     if isinstance(method, str):
-        kind = Kind.REQUEST if "id" in fields else Kind.NOTIFICATION
+        kind = MessageKind.REQUEST if "id" in fields else MessageKind.NOTIFICATION
     elif "result" in fields or "error" in fields:
-        kind, method = Kind.ANSWER, ""
+        kind, method = MessageKind.ANSWER, ""
     else:
         raise Malformed(INVALID_REQUEST, "a JSON-RPC object needs a method, a result or an error")
     version = _object(params.get("_meta")).get(_VERSION_KEY)
-    return Message(line, kind, fields.get("id"), method, params, version if isinstance(version, str) else None)
+    return EditorMessage(line, kind, fields.get("id"), method, params, version if isinstance(version, str) else None)
 
 
 def failure(request: str | float | None, code: int, message: str) -> bytes:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.shell.script import Entry, entries
-from kgserve.cli.shell.session import NoServer, Session
+from kgserve.cli.shell.script import ScriptEntry, entries
+from kgserve.cli.shell.session import NoServer, ShellSession
 from kgserve.cypher.offers import LABELS
+from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import InvalidInput, KgserveError
 
 FAILED = 1
 NO_SERVER = 3
@@ -31,7 +31,7 @@ class Command(msgspec.Struct, frozen=True):
     arguments: str
     summary: str
     details: str
-    run: Callable[[Session, str], None]
+    run: Callable[[ShellSession, str], None]
 
     @property
     def usage(self) -> str:
@@ -43,7 +43,7 @@ class Left(Exception):
     """Somebody asked to leave the shell."""
 
 
-class Stopped(Exception):
+class CommandStopped(Exception):
     """Something failed and has been reported; ``code`` is the exit code for a script."""
 
     def __init__(self, code: int) -> None:
@@ -54,17 +54,17 @@ class Stopped(Exception):
 COMMANDS: dict[str, Command] = {}
 
 
-def run(session: Session, text: str, source: str | None = None) -> None:
+def run(session: ShellSession, text: str, source: str | None = None) -> None:
     """Carry out everything in a text. Raises Stopped at the first failure, once that is reported, and Left."""
     for entry in entries(text):
         try:
             carry_out(session, entry)
         except KgserveError as error:
             session.screen.fail(error, entry, source)
-            raise Stopped(NO_SERVER if isinstance(error, NoServer) else FAILED) from error
+            raise CommandStopped(NO_SERVER if isinstance(error, NoServer) else FAILED) from error
 
 
-def carry_out(session: Session, entry: Entry) -> None:
+def carry_out(session: ShellSession, entry: ScriptEntry) -> None:
     """Carry out one statement or command. Raises errors of kgserve, Left, and Stopped from within a file."""
     if not entry.text.startswith(":"):
         session.statement(entry.text)
@@ -76,8 +76,10 @@ def carry_out(session: Session, entry: Entry) -> None:
     command.run(session, rest)
 
 
-def _command(arguments: str = "") -> Callable[[Callable[[Session, str], None]], Callable[[Session, str], None]]:
-    def add(function: Callable[[Session, str], None]) -> Callable[[Session, str], None]:
+def _command(
+    arguments: str = "",
+) -> Callable[[Callable[[ShellSession, str], None]], Callable[[ShellSession, str], None]]:
+    def add(function: Callable[[ShellSession, str], None]) -> Callable[[ShellSession, str], None]:
         name = function.__name__.strip("_")
         summary, _, details = (function.__doc__ or "").partition("\n\n")
         COMMANDS[name] = Command(name, arguments, summary, re.sub(r"\s+", " ", details).strip(), function)
@@ -87,7 +89,7 @@ def _command(arguments: str = "") -> Callable[[Callable[[Session, str], None]], 
 
 
 @_command("[COMMAND]")
-def _help(session: Session, rest: str) -> None:
+def _help(session: ShellSession, rest: str) -> None:
     """List the commands, or explain one."""
     if rest:
         command = _known(rest.lstrip(":"))
@@ -99,7 +101,7 @@ def _help(session: Session, rest: str) -> None:
 
 
 @_command("[STORE]")
-def _use(session: Session, rest: str) -> None:
+def _use(session: ShellSession, rest: str) -> None:
     """Choose the store that statements go to, or say which it is."""
     say = session.screen.note if rest else session.screen.tell
     session.store = rest or session.store
@@ -107,7 +109,7 @@ def _use(session: Session, rest: str) -> None:
 
 
 @_command()
-def _stores(session: Session, _: str) -> None:
+def _stores(session: ShellSession, _: str) -> None:
     """List the stores of the server."""
     found = session.server.stores()
     rows = [[each.name, each.state, each.nodes, each.edges, each.sequence] for each in found]
@@ -115,7 +117,7 @@ def _stores(session: Session, _: str) -> None:
 
 
 @_command()
-def _schema(session: Session, _: str) -> None:
+def _schema(session: ShellSession, _: str) -> None:
     """Show labels, properties, and the types of nodes and relations in the store, with counts."""
     stats = session.server.stats(session.chosen_store())
     rows, counts = list[list[Any]](), {"Entity": stats.nodes, "RELATES_TO": stats.edges}
@@ -128,7 +130,7 @@ def _schema(session: Session, _: str) -> None:
 
 
 @_command()
-def _params(session: Session, _: str) -> None:
+def _params(session: ShellSession, _: str) -> None:
     """List the parameters that statements may use as $name."""
     _show(
         session,
@@ -138,7 +140,7 @@ def _params(session: Session, _: str) -> None:
 
 
 @_command("[NAME [VALUE]]")
-def _set(session: Session, rest: str) -> None:
+def _set(session: ShellSession, rest: str) -> None:
     """Set a parameter to a JSON value, or list settings and parameters.
 
     Without a value the parameter is forgotten.
@@ -158,13 +160,13 @@ def _set(session: Session, rest: str) -> None:
 
 
 @_command("[on|off]")
-def _timing(session: Session, rest: str) -> None:
+def _timing(session: ShellSession, rest: str) -> None:
     """Say after each statement how long it took, or not."""
     session.timing = _switch(session, "timing", rest, now=session.timing)
 
 
 @_command("[table|json|csv|jsonl]")
-def _mode(session: Session, rest: str) -> None:
+def _mode(session: ShellSession, rest: str) -> None:
     """Choose how rows are shown, or say how they are.
 
     A table is drawn on a terminal and is tab-separated lines in a pipe; json is one array for each statement, jsonl one
@@ -176,13 +178,13 @@ def _mode(session: Session, rest: str) -> None:
 
 
 @_command("[on|off]")
-def _write(session: Session, rest: str) -> None:
+def _write(session: ShellSession, rest: str) -> None:
     """Let statements change the store, or only read."""
     session.write = _switch(session, "write", rest, now=session.write)
 
 
 @_command("FILE")
-def _source(session: Session, rest: str) -> None:
+def _source(session: ShellSession, rest: str) -> None:
     """Run a file of statements and commands, up to the first that fails."""
     if not rest:
         raise InvalidInput("`:source FILE` needs the file")
@@ -197,7 +199,7 @@ def _source(session: Session, rest: str) -> None:
 
 
 @_command("FILE QUERY;")
-def _export(session: Session, rest: str) -> None:
+def _export(session: ShellSession, rest: str) -> None:
     """Write the rows of a statement to a file, as the end of its name says: .csv, .json or .jsonl.
 
     A name with blanks stands in double quotes. A file of that name is replaced once the rows are there; 100,000 are
@@ -213,7 +215,7 @@ def _export(session: Session, rest: str) -> None:
 
 
 @_command()
-def _quit(_: Session, __: str) -> None:
+def _quit(_: ShellSession, __: str) -> None:
     """Leave the shell; so does Ctrl-D."""
     raise Left
 
@@ -247,13 +249,13 @@ def _indented(command: Command) -> str:
     return f"  {command.details}" if command.details else ""
 
 
-def _show(session: Session, columns: list[str], rows: Iterable[list[Any]]) -> None:
+def _show(session: ShellSession, columns: list[str], rows: Iterable[list[Any]]) -> None:
     listed = list(rows)
     answer = CypherAnswer(columns=columns, types=[], rows=listed, row_count=len(listed), truncated=False, took_ms=0.0)
     session.screen.show(answer, session.mode)
 
 
-def _settings(session: Session) -> list[list[Any]]:
+def _settings(session: ShellSession) -> list[list[Any]]:
     settings = {
         "server": session.server.url,
         "store": session.store,
@@ -265,7 +267,7 @@ def _settings(session: Session) -> list[list[Any]]:
     return [[name, value] for name, value in (settings | parameters).items()]
 
 
-def _parameter_text(session: Session, value: Any) -> Any:
+def _parameter_text(session: ShellSession, value: Any) -> Any:
     """A parameter's value as it was set, so that a table tells "1" from 1."""
     return msgspec.json.encode(value).decode() if session.mode == "table" else value
 
@@ -277,7 +279,7 @@ def _json(text: str) -> Any:
         raise InvalidInput(f"{text} is no JSON value ({error}); text stands in double quotes") from error
 
 
-def _switch(session: Session, name: str, rest: str, *, now: bool) -> bool:
+def _switch(session: ShellSession, name: str, rest: str, *, now: bool) -> bool:
     if rest not in {"", "on", "off"}:
         raise InvalidInput(f"`:{name}` can be on or off, not {rest!r}")
     chosen = rest == "on" if rest else now

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.answers import CypherAnswer
-from kgserve.platform.errors import InvalidInput
 
 Mode = Literal["table", "json", "csv", "jsonl"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kgserve.cli.shell.formats import WRITERS, Mode, cell, is_node, is_path, is_relation
-from kgserve.cli.shell.script import Entry
+from kgserve.cli.shell.script import ScriptEntry
+from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
-from kgserve.platform.errors import InvalidInput, KgserveError
 
 NARROWEST = 8
 """Characters that a column needs to say anything; with less, each row is drawn as a list of its own."""
@@ -56,7 +56,7 @@ class Screen:
         sys.stdout.flush()
         self._coloured(sys.stderr, "yellow", message)
 
-    def fail(self, error: KgserveError, entry: Entry | None = None, source: str | None = None) -> None:
+    def fail(self, error: KgserveError, entry: ScriptEntry | None = None, source: str | None = None) -> None:
         """Say what went wrong, and where: in which line of ``source``, and under the place in the statement."""
         sys.stdout.flush()
         first, *rest = (printable(line) for sentence in sentences(error) for line in sentence.split("\n"))

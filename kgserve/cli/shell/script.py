@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from kgserve.cypher.lexer import Unterminated, scan
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 GAP = re.compile(r"[\s;\u180e\ufeff]+|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
 EXPORT = re.compile(r':export\b[ \t]*(?:"[^"\n]*"|[^\s;]+)?')
@@ -20,7 +20,7 @@ NEAR = 1 << 16
 """Characters in which a statement's end is looked for first: copying the rest of a long script for each adds up."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ScriptEntry(msgspec.Struct, frozen=True):
     """A statement without its semicolon, or a command with its colon.
 
     ``line`` is where it begins, from 1; ``ended`` is false when the text ran out before its end.
@@ -31,11 +31,11 @@ class Entry(msgspec.Struct, frozen=True):
     ended: bool
 
 
-def entries(text: str) -> Iterator[Entry]:
+def entries(text: str) -> Iterator[ScriptEntry]:
     """What a text holds, in order. A statement ends at a semicolon, a command with its line."""
     newlines = [found.start() for found in re.finditer("\n", text)]
     for start, end, ended in _spans(text):
-        yield Entry(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
+        yield ScriptEntry(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
 
 
 def unfinished(text: str) -> bool:

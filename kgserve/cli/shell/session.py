@@ -15,10 +15,10 @@ from kgserve.cli.shell.formats import Mode, by_suffix
 from kgserve.cli.shell.screen import Screen
 from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.client.lines import complete
+from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer, CypherChanges
 from kgserve.graph.requests import MAX_CYPHER_ROWS
 from kgserve.platform import server_discovery
-from kgserve.platform.errors import InvalidInput, KgserveError
 
 Answer = TypeVar("Answer")
 
@@ -32,7 +32,7 @@ class NoServer(KgserveError):
     code = "unreachable"
 
 
-class Connection:
+class ServerConnection:
     """The way to one server: the one at ``url``, else that of the data folder, which is started when none runs.
 
     A shell outlives its server: one that is gone is looked for, or started, again.
@@ -117,10 +117,10 @@ class Connection:
             raise NoServer(str(error)) from error
 
 
-class Session:
+class ShellSession:
     """Store, mode, parameters and settings of one shell, the server that it asks and the screen that it writes to."""
 
-    def __init__(self, server: Connection, screen: Screen, store: str | None, mode: Mode, *, write: bool) -> None:
+    def __init__(self, server: ServerConnection, screen: Screen, store: str | None, mode: Mode, *, write: bool) -> None:
         self.server = server
         self.screen = screen
         self.store = store

@@ -23,12 +23,12 @@ from pygments.lexers.graph import CypherLexer
 
 from kgserve import __version__
 from kgserve.admin.api import StoreStats
-from kgserve.cli.shell.commands import COMMANDS, Left, Stopped, run
+from kgserve.cli.shell.commands import COMMANDS, CommandStopped, Left, run
 from kgserve.cli.shell.formats import MODES
 from kgserve.cli.shell.script import unfinished
-from kgserve.cli.shell.session import Session
+from kgserve.cli.shell.session import ShellSession
 from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, NODE_LABELS, PROCEDURES, RELATION_LABELS
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 
 LEAVING = {"exit", "quit"}
 """Words that people type to leave, though commands begin with a colon."""
@@ -67,7 +67,7 @@ QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\
 COMPARED = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
 
 
-def converse(session: Session, history: Path) -> None:
+def converse(session: ShellSession, history: Path) -> None:
     """Read and carry out what is typed until somebody leaves. Ctrl-C ends a statement, or clears the line."""
     session.screen.note(f"kgserve {__version__} at {session.server.url}; `:help` lists the commands")
     prompt = _prompt(session, history)
@@ -76,13 +76,13 @@ def converse(session: Session, history: Path) -> None:
             run(session, text)
         except KeyboardInterrupt:
             session.screen.warn("\n" + _interrupted(session))  # the terminal has shown ^C
-        except Stopped:  # it has been reported
+        except CommandStopped:  # it has been reported
             continue
         except Left:
             return
 
 
-def _typed(prompt: PromptSession[str], session: Session) -> str | None:
+def _typed(prompt: PromptSession[str], session: ShellSession) -> str | None:
     """The next input, None when there will be none."""
     while True:
         try:
@@ -93,11 +93,11 @@ def _typed(prompt: PromptSession[str], session: Session) -> str | None:
             return None
 
 
-def _prompt(session: Session, history: Path) -> PromptSession[str]:
+def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
     return PromptSession(
         history=_kept(history),
         lexer=PygmentsLexer(CypherLexer),
-        completer=CypherCompleter(Vocabulary(session)),
+        completer=CypherCompleter(CompletionWords(session)),
         complete_in_thread=True,
         complete_while_typing=False,
         multiline=Condition(_more_must_follow),
@@ -114,7 +114,7 @@ def _word(text: str) -> str:
     return text.strip().removesuffix(";").strip().lower()
 
 
-def _marker(session: Session) -> StyleAndTextTuples:
+def _marker(session: ShellSession) -> StyleAndTextTuples:
     writing: StyleAndTextTuples = [("ansired", " write")] if session.write else []
     return [("bold", session.store or "kgserve"), *writing, ("", "> ")]
 
@@ -135,7 +135,7 @@ def _kept(file: Path) -> History:
     return FileHistory(str(file))
 
 
-def _interrupted(session: Session) -> str:
+def _interrupted(session: ShellSession) -> str:
     return "interrupted; it may have been carried out all the same" if session.write else "interrupted"
 
 
@@ -179,7 +179,7 @@ def _property_of(variable: str, bare: str) -> Expected:
 class CypherCompleter(Completer):
     """Offers what fits at the cursor. It may ask the server, so it belongs into a thread."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: CompletionWords) -> None:
         self._vocabulary = vocabulary
         self._files = PathCompleter(expanduser=True)
         self._offers: dict[Expected, Callable[[], Iterable[str]]] = {
@@ -223,10 +223,10 @@ class Words(msgspec.Struct, frozen=True):
     relation_types: tuple[str, ...] = ()
 
 
-class Vocabulary:
+class CompletionWords:
     """The words of the session's store, asked for when they are needed. What the server refuses is left empty."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ShellSession) -> None:
         self.session = session
         self._words = Words()
         self._known: tuple[str | None, int] = (None, -1)

@@ -35,11 +35,12 @@ from kgserve.client.failures import Attempts, Retries
 from kgserve.client.following import Event, Following
 from kgserve.client.lines import Upload, complete, json_body
 from kgserve.client.methods import StoresMethods
-from kgserve.client.wire import Call, Streamed
+from kgserve.client.wire import ClientRequest, Streamed
+from kgserve.errors import Conflict, InvalidInput, KgserveError, Opening
 from kgserve.graph import answers, history
 from kgserve.graph.cypher import write_transaction
 from kgserve.graph.cypher.read import RowStream, stream
-from kgserve.graph.events import Delivery, EventReader, Wanted
+from kgserve.graph.events import Delivery, EventReader, EventSubscription
 from kgserve.graph.handle import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, Graph, Graphs
 from kgserve.graph.queries import EntityHistoryRequest
 from kgserve.graph.requests import CypherRequest
@@ -49,13 +50,12 @@ from kgserve.memory import hierarchy
 from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest
 from kgserve.platform.closing import Closing
 from kgserve.platform.codecs import decode_json, json_decoder, place_of
-from kgserve.platform.errors import Conflict, InvalidInput, KgserveError, Opening
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import find, holder
 from kgserve.platform.settings import Indexed, Settings, load
-from kgserve.projections.connectors import BatchSyncer, VectorSyncer
 from kgserve.storage.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
 from kgserve.storage.model.store_names import check_store_name
+from kgserve.syncing import BatchSyncer, VectorSyncer
 
 if TYPE_CHECKING:
     from kgserve.projections.connectors.plugs import Syncer
@@ -221,7 +221,7 @@ class LocalConnection:
     def __repr__(self) -> str:
         return f"of kgserve.open({str(self._handle.path)!r})"
 
-    def answer(self, call: Call[T]) -> T:
+    def answer(self, call: ClientRequest[T]) -> T:
         """The whole answer. Raises what the use case raises."""
         found = _patiently(self._handle, call, lambda graphs: _settled(_done(graphs, call)))
         return _as_answer(found, call.route.answer)
@@ -242,20 +242,20 @@ class LocalConnection:
         """What happens, as it happens."""
         return Stream(listen(self._handle, listener), {})
 
-    def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:
+    def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
         """Write an export to a file that appears when it is complete; the sequence that it shows."""
         with self.begun(call) as (sequence, blocks), complete(path) as file:
             file.writelines(blocks)
             return sequence
 
     @contextmanager
-    def begun(self, call: Call[Any]) -> Generator[tuple[int, Iterator[bytes]]]:
+    def begun(self, call: ClientRequest[Any]) -> Generator[tuple[int, Iterator[bytes]]]:
         """The sequence that an export shows, or 0, and the blocks of a stream; between them the library may close."""
         with closing(_patiently(self._handle, call, lambda graphs: _begun(graphs, call))) as blocks:
             yield getattr(blocks, "sequence", 0), _each(self._handle, blocks)
 
 
-def _patiently(handle: Handle, call: Call[Any], do: Callable[[Graphs], T]) -> T:
+def _patiently(handle: Handle, call: ClientRequest[Any], do: Callable[[Graphs], T]) -> T:
     """What ``do`` answers, repeated as the client repeats what a server refuses for the moment."""
     attempts = Attempts(_RETRIES)
     while True:
@@ -293,7 +293,7 @@ def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-def _done(graphs: Graphs, call: Call[Any]) -> Any:
+def _done(graphs: Graphs, call: ClientRequest[Any]) -> Any:
     """What the operation of a call answers: a Struct, JSON, or a Future."""
     name = call.route.name
     if isinstance(call.body, Upload):
@@ -311,7 +311,7 @@ def _done(graphs: Graphs, call: Call[Any]) -> Any:
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))
 
 
-def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | transfer.Exported:
+def _begun(graphs: Graphs, call: ClientRequest[Any]) -> RowStream | transfer.Exported:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
         return transfer.exported(graph, call.asked["as_of"], call.asked["valid_at"])
@@ -366,13 +366,13 @@ def listen(handle: Handle, listener: Following) -> Generator[Event]:
     if listener.store is not None:
         store = check_store_name(listener.store)
         at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
-        return _listening(handle, Wanted((store,), at, selection, prefixed=False), listener)
+        return _listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
     names = tuple(check_store_name(name) for name in _names(query["store"])) or None
     at = parse_positions(last, "last_event_id") if last else _after(listener.since)
-    return _listening(handle, Wanted(names, at, selection), listener)
+    return _listening(handle, EventSubscription(names, at, selection), listener)
 
 
-def _listening(handle: Handle, wanted: Wanted, listener: Following) -> Generator[Event]:
+def _listening(handle: Handle, wanted: EventSubscription, listener: Following) -> Generator[Event]:
     """A listener that hears of what happens from now on, not only from when it is first asked."""
     news = threading.Event()
     with handle.use() as graphs:

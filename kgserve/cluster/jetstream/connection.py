@@ -17,8 +17,8 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Conflict, InvalidInput, KgserveError, Unavailable
 
 log = structlog.get_logger()
 
@@ -60,24 +60,24 @@ class _Group(msgspec.Struct, frozen=True):
     cluster_size: int = 0
 
 
-class _Config(msgspec.Struct, frozen=True):
+class _ServerConfig(msgspec.Struct, frozen=True):
     config: _JetStream = _JetStream()
     meta: _Group = _Group()
 
 
-class Server(msgspec.Struct, frozen=True):
+class NatsServer(msgspec.Struct, frozen=True):
     """What a server says of itself."""
 
     server_name: str = ""
     version: str = ""
-    jetstream: _Config = _Config()
+    jetstream: _ServerConfig = _ServerConfig()
 
 
 class _Varz(msgspec.Struct, frozen=True):
-    data: Server = Server()
+    data: NatsServer = NatsServer()
 
 
-class Connection:
+class NatsConnection:
     """A connection that is made again whenever it is lost. What is asked meanwhile waits, for ``patience`` seconds."""
 
     def __init__(self, servers: str, patience: float = 10.0) -> None:
@@ -195,9 +195,9 @@ class Connection:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
-    async def _servers(self) -> list[Server]:
+    async def _servers(self) -> list[NatsServer]:
         """All servers that are up. That one is down is known by nothing but its silence."""
-        found: list[Server] = []
+        found: list[NatsServer] = []
 
         def is_last(answer: Msg) -> bool:
             found.append(decode_json(answer.data or b"{}", _Varz).data)
@@ -220,7 +220,7 @@ class Connection:
         return f": {self._fault}" if self._fault is not None else ""
 
 
-def check_servers(servers: list[Server]) -> None:
+def check_servers(servers: list[NatsServer]) -> None:
     """Raise Conflict unless all servers are new enough and sync what they acknowledge."""
     if not servers:
         raise Conflict(

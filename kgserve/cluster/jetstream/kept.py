@@ -20,13 +20,13 @@ from secrets import token_hex
 import msgspec
 import xxhash
 
-from kgserve.cluster.jetstream.connection import Connection
-from kgserve.cluster.jetstream.stream import Message, Stream
-from kgserve.cluster.protocols import Beat, Claim, Entry, Heard, Owner
+from kgserve.cluster.jetstream.connection import NatsConnection
+from kgserve.cluster.jetstream.stream import JetStream, StreamMessage
+from kgserve.cluster.protocols import Beat, Claim, Heard, Owner, RegistryEntry
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
+from kgserve.errors import Fenced, LogTorn, NotFound
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storing
-from kgserve.platform.errors import Fenced, LogTorn, NotFound
 
 _encode = msgspec.json.Encoder().encode
 SHARDS = 16
@@ -36,11 +36,11 @@ SHARDS = 16
 class JetStreamLog:
     """See `Log`. A position is the sequence of a message in its stream."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NatsConnection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
         with ThreadPoolExecutor(SHARDS) as threads:
             self._shards = [
-                *threads.map(lambda at: Stream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(SHARDS))
+                *threads.map(lambda at: JetStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(SHARDS))
             ]
 
     def end(self, store: str) -> Position:
@@ -111,7 +111,7 @@ class JetStreamLog:
             raise LogTorn(f"the log of store {store!r} lacks what came after position {after}")
         return [_follows(store, after, message)]
 
-    def _place(self, store: str) -> tuple[Stream, str]:
+    def _place(self, store: str) -> tuple[JetStream, str]:
         shard = xxhash.xxh3_64_intdigest(store.encode()) % SHARDS
         return self._shards[shard], _subject(shard, store)
 
@@ -124,7 +124,7 @@ def _all_of(shard: int) -> str:
     return _subject(shard, ">")
 
 
-def _follows(store: str, after: Position, message: Message) -> Logged:
+def _follows(store: str, after: Position, message: StreamMessage) -> Logged:
     try:
         found = decode_record(message.seq, message.data)
     except ValueError as error:
@@ -142,18 +142,18 @@ _BEAT_ATTEMPT_SECONDS = 0.5
 class JetStreamRegistry:
     """See `Registry`. A revision is the sequence of a message in its stream."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NatsConnection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
-        self._owners = Stream(connection, "KGSERVE_OWNERS", [f"{_OWNERS}>"], newest=True)
-        self._beats = Stream(
+        self._owners = JetStream(connection, "KGSERVE_OWNERS", [f"{_OWNERS}>"], newest=True)
+        self._beats = JetStream(
             connection, "KGSERVE_BEATS", [f"{_BEATS}>"], newest=True, attempt_seconds=_BEAT_ATTEMPT_SECONDS
         )
-        self._entries = Stream(connection, "KGSERVE_ENTRIES", [f"{_ENTRIES}>"], newest=True)
+        self._entries = JetStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRIES}>"], newest=True)
 
-    def entries(self, after: int = 0) -> dict[str, Entry]:
+    def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
         """See `Registry.entries`."""
         found = self._entries.walk(f"{_ENTRIES}>", after)
-        return {each.subject.removeprefix(_ENTRIES): Entry(each.data, each.seq) for each in found}
+        return {each.subject.removeprefix(_ENTRIES): RegistryEntry(each.data, each.seq) for each in found}
 
     def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
         """See `Registry.put_entry`."""
@@ -186,12 +186,12 @@ class JetStreamRegistry:
         return _heard(self._beats.batch(f"{_BEATS}>", 0))
 
 
-def _heard(found: Iterable[Message]) -> dict[str, Heard]:
+def _heard(found: Iterable[StreamMessage]) -> dict[str, Heard]:
     heard = [Heard(decode_json(each.data, Beat), each.seq) for each in found]
     return {each.beat.node: each for each in heard}
 
 
-def _replaced(stream: Stream, subject: str, data: bytes, revision: int) -> int | None:
+def _replaced(stream: JetStream, subject: str, data: bytes, revision: int) -> int | None:
     try:
         return stream.put(subject, data, revision)
     except Fenced:
@@ -219,9 +219,9 @@ class _Info(msgspec.Struct, frozen=True):
 class JetStreamBlobs:
     """See `Blobs`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NatsConnection) -> None:
         """Make the stream if it is not there. Raises Conflict and Unavailable."""
-        self._stream = Stream(connection, f"OBJ_{_BUCKET}", [f"{_CHUNKS}>", f"{_INFOS}>"])
+        self._stream = JetStream(connection, f"OBJ_{_BUCKET}", [f"{_CHUNKS}>", f"{_INFOS}>"])
 
     def put(self, name: str, path: Path) -> bool:
         """See `Blobs.put`. What a broken one leaves behind is chunks that no file names."""

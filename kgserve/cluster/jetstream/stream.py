@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from nats.aio.msg import Msg
 
-from kgserve.cluster.jetstream.connection import ATTEMPT_SECONDS, ApiError, Connection
+from kgserve.cluster.jetstream.connection import ATTEMPT_SECONDS, ApiError, NatsConnection
+from kgserve.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
 
 REPLICAS = 3
 _WRONG_LAST = {10071, 10164}
@@ -30,7 +30,7 @@ _TOLD_APART_SECONDS = 30
 _encode = msgspec.json.Encoder().encode
 
 
-class Message(msgspec.Struct, frozen=True):
+class StreamMessage(msgspec.Struct, frozen=True):
     """A message as the servers keep it."""
 
     subject: str
@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True):
     hdrs: bytes = b""
 
 
-class _Config(msgspec.Struct, frozen=True):
+class _StreamConfig(msgspec.Struct, frozen=True):
     num_replicas: int = 1
     storage: str = ""
     max_age: int = 0
@@ -48,22 +48,22 @@ class _Config(msgspec.Struct, frozen=True):
     max_msgs_per_subject: int = -1
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _StreamAnswer(msgspec.Struct, frozen=True):
     error: ApiError | None = None
     seq: int = 0
-    message: Message | None = None
-    config: _Config | None = None
+    message: StreamMessage | None = None
+    config: _StreamConfig | None = None
 
 
-_decode = json_decoder(_Answer).decode
+_decode = json_decoder(_StreamAnswer).decode
 
 
-class Stream:
+class JetStream:
     """A stream that is there, replicated, and forgets nothing by itself; with ``newest`` all but a subject's last."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: NatsConnection,
         name: str,
         subjects: list[str],
         *,
@@ -94,17 +94,17 @@ class Stream:
             self._connection.insist(lambda: self._put(subject, data, after, identity), Unconfirmed)
         )
 
-    def last(self, subject: str) -> Message | None:
+    def last(self, subject: str) -> StreamMessage | None:
         """The last message of a subject, as the stream's leader has it. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"last_by_subj": subject})
         return found.message
 
-    def following(self, subject: str, after: int) -> Message | None:
+    def following(self, subject: str, after: int) -> StreamMessage | None:
         """The message of a subject that comes after a sequence, as the leader has it. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"seq": after + 1, "next_by_subj": subject})
         return found.message
 
-    def batch(self, subject: str, after: int) -> list[Message]:
+    def batch(self, subject: str, after: int) -> list[StreamMessage]:
         """Some messages of subjects after a sequence, from any server: it may lack the last ones, or all."""
         asked = _encode({"seq": after + 1, "next_by_subj": subject, "batch": _BATCH, "max_bytes": _BATCH_BYTES})
         at = f"$JS.API.DIRECT.GET.{self.name}"
@@ -112,7 +112,7 @@ class Stream:
         answers = self._connection.call(asking)
         return [_message(each) for each in answers if not _is_last(each)]
 
-    def walk(self, subject: str, after: int = 0) -> Iterator[Message]:
+    def walk(self, subject: str, after: int = 0) -> Iterator[StreamMessage]:
         """The messages of subjects after a sequence, oldest first, up to what is the last one when they are through.
 
         What is replaced meanwhile is among them, too: some servers lag behind others, the leader says when it is all.
@@ -148,16 +148,16 @@ class Stream:
         # One that is not there is erased: the answer to an attempt may have been lost.
         await asyncio.gather(*(self._insisted("STREAM.MSG.DELETE", {"seq": each}) for each in sequences))
 
-    def _asked(self, what: str, request: dict[str, Any]) -> _Answer:
+    def _asked(self, what: str, request: dict[str, Any]) -> _StreamAnswer:
         return self._connection.call(self._insisted(what, request))
 
-    async def _insisted(self, what: str, request: dict[str, Any]) -> _Answer:
+    async def _insisted(self, what: str, request: dict[str, Any]) -> _StreamAnswer:
         found = await self._connection.insist(lambda: self._answer(f"$JS.API.{what}.{self.name}", request), Unavailable)
         if found.error is not None and found.error.err_code not in _NO_MESSAGE:
             raise Internal(f"NATS refused {what} of stream {self.name}: {found.error.description}")
         return found
 
-    async def _answer(self, subject: str, request: dict[str, Any]) -> _Answer | None:
+    async def _answer(self, subject: str, request: dict[str, Any]) -> _StreamAnswer | None:
         """An answer that will not be another one soon."""
         answer = await self._connection.ask(subject, _encode(request), seconds=self._seconds)
         if answer is None:
@@ -193,7 +193,7 @@ class Stream:
         found = await self._answer(f"$JS.API.STREAM.MSG.GET.{self.name}", {"last_by_subj": subject})
         if found is None:
             return None
-        last = found.message or Message(subject, 0)
+        last = found.message or StreamMessage(subject, 0)
         if f"Nats-Msg-Id: {identity}\r\n".encode() in last.hdrs:
             return last.seq
         if last.seq == after:
@@ -201,10 +201,10 @@ class Stream:
             return None
         raise Fenced(f"{subject} ends at {last.seq}, not at {after}: somebody else has written to it")
 
-    async def _made(self, subjects: list[str], kept: int) -> _Config:
+    async def _made(self, subjects: list[str], kept: int) -> _StreamConfig:
         return await self._connection.insist(lambda: self._made_once(subjects, kept), Unavailable)
 
-    async def _made_once(self, subjects: list[str], kept: int) -> _Config | None:
+    async def _made_once(self, subjects: list[str], kept: int) -> _StreamConfig | None:
         """What the stream is; made if it is not there. Two that make it at once both find it."""
         found = await self._answer(f"$JS.API.STREAM.INFO.{self.name}", {})
         if found is not None and found.error is not None and found.error.err_code == _NO_STREAM:
@@ -229,6 +229,6 @@ def _is_last(answer: Msg) -> bool:
     return "Status" in (answer.headers or {})
 
 
-def _message(answer: Msg) -> Message:
+def _message(answer: Msg) -> StreamMessage:
     headers = answer.headers or {}
-    return Message(headers["Nats-Subject"], int(headers["Nats-Sequence"]), answer.data)
+    return StreamMessage(headers["Nats-Subject"], int(headers["Nats-Sequence"]), answer.data)

@@ -28,7 +28,7 @@ class Entity(msgspec.Struct, kw_only=True):
     observations: list[str]
 
 
-class Relation(msgspec.Struct, kw_only=True):
+class ServerRelation(msgspec.Struct, kw_only=True):
     """What leads from one name to another."""
 
     source: str = field(name="from")
@@ -66,7 +66,7 @@ class Created(msgspec.Struct, kw_only=True):
 class Related(msgspec.Struct, kw_only=True):
     """The relations that were not there before."""
 
-    relations: list[Relation]
+    relations: list[ServerRelation]
 
 
 class Added(msgspec.Struct, kw_only=True):
@@ -86,7 +86,7 @@ class KnowledgeGraph(msgspec.Struct, kw_only=True):
     """Entities, and relations with at least one end among them. ``more`` says what was left out, and how to get it."""
 
     entities: list[Entity] = []
-    relations: list[Relation] = []
+    relations: list[ServerRelation] = []
     more: str | UnsetType = UNSET
 
 

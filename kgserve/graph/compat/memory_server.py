@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from kgserve.errors import NoStore, NotFound, TooLarge
 from kgserve.graph.compat.entities_api import (
     ENTITY_TYPE,
     PLACEHOLDER,
@@ -27,7 +28,7 @@ from kgserve.graph.compat.entities_api import (
     NewObservations,
     OldObservations,
     Related,
-    Relation,
+    ServerRelation,
     content_of,
     is_placeholder,
     observations_of,
@@ -42,13 +43,12 @@ from kgserve.graph.requests import SearchRequest
 from kgserve.graph.search.search import search
 from kgserve.graph.validate import Faults, check_label
 from kgserve.platform.access.authentication import Hidden
-from kgserve.platform.errors import NoStore, NotFound, TooLarge
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
 from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import survivor
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
@@ -90,15 +90,15 @@ def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]
     return _written(graph, batch, lambda: Created(entities=list(made.values())), create=True)
 
 
-def create_relations(graph: Graph, relations: Sequence[Relation]) -> Future[Related]:
+def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Related]:
     """Makes those that are not there, and answers with them. Their ends need not be there."""
     faults = Faults()
     for index, relation in enumerate(relations):
-        for text, field in zip(_key(relation), Relation.__struct_encode_fields__, strict=True):
+        for text, field in zip(_key(relation), ServerRelation.__struct_encode_fields__, strict=True):
             check_label(text, f"relations[{index}].{field}", faults)
     faults.raise_any()
     wanted = {_key(relation): relation for relation in relations}
-    made: list[Relation] = []
+    made: list[ServerRelation] = []
 
     def batch(rows: Rows) -> WriteBatch:
         there = rows.edges(list(wanted))
@@ -162,7 +162,7 @@ def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> F
     return _deleted(graph, batch, "Observations")
 
 
-def delete_relations(graph: Graph, relations: Sequence[Relation]) -> Future[Deleted]:
+def delete_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Deleted]:
     """Deletes relations; one that is not there is fine."""
 
     def batch(rows: Rows) -> WriteBatch:
@@ -192,7 +192,7 @@ def _written(
 ) -> Future[T]:
     """One commit of what ``batch`` makes of the rows once all writes before it are in. Raises NoStore."""
 
-    def prepared(store: Store) -> WriteBatch:
+    def prepared(store: OpenStore) -> WriteBatch:
         with store.reading() as rows:
             return batch(rows)
 
@@ -224,7 +224,7 @@ def _is_placeholder(row: NodeRow) -> bool:
     return is_placeholder(row.type, row.content, row.attributes)
 
 
-def _key(relation: Relation) -> EdgeKey:
+def _key(relation: ServerRelation) -> EdgeKey:
     return relation.source, relation.target, relation.relation_type
 
 
@@ -274,7 +274,7 @@ def read_graph(graph: Graph, after: str = "") -> KnowledgeGraph:
     """Entities in the order of their names, those behind ``after``, each with the relations that begin there."""
 
     def page(rows: Rows) -> KnowledgeGraph:
-        gathered = _Gathered(rows, whole=True)
+        gathered = _ServerGraph(rows, whole=True)
         for name in rows.ids_behind(after):
             if not gathered.take(name, rows.outgoing(name)):
                 return gathered.graph(f"the graph goes on: read_graph with after {_quoted(gathered.last)}")
@@ -327,7 +327,7 @@ def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
 
 
 def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
-    gathered = _Gathered(rows)
+    gathered = _ServerGraph(rows)
     there = dict.fromkeys(survivor(rows, name) for name in names)
     left = [name for name in there if not gathered.take(name, _edges(rows, name))]
     more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
@@ -351,7 +351,7 @@ def _looked(graph: Graph, look: Callable[[Rows], KnowledgeGraph]) -> KnowledgeGr
         return look(rows)
 
 
-class _Gathered:
+class _ServerGraph:
     """Entities and relations, as much as there is room for: those that are true now, and no placeholders.
 
     ``whole``: also the relations that begin at placeholders.
@@ -363,7 +363,7 @@ class _Gathered:
         self._now = time.time_ns() // 1000
         self._room = ROOM
         self._entities: list[Entity] = []
-        self._relations: dict[EdgeKey, Relation] = {}
+        self._relations: dict[EdgeKey, ServerRelation] = {}
         self._cut: list[str] = []
         self.last = ""
 
@@ -375,9 +375,9 @@ class _Gathered:
         first = not self._entities and not self._relations
         entities = [] if _is_placeholder(row) else [self._of(row, shortened=first)]
         room = self._room - sum(map(_size, entities))
-        relations: dict[EdgeKey, Relation] = {}
+        relations: dict[EdgeKey, ServerRelation] = {}
         for edge in filter(self._is_new, edges):
-            relation = Relation(source=edge.source, target=edge.target, relation_type=edge.relation_type)
+            relation = ServerRelation(source=edge.source, target=edge.target, relation_type=edge.relation_type)
             room -= _size(relation)
             if room < 0:
                 break

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
+from kgserve.errors import KgserveError
 from kgserve.graph.answers import Edge, Node, RedirectedFrom
 from kgserve.graph.requests import ToGraph
-from kgserve.platform.errors import KgserveError
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
 
 MAX_SUBGRAPH_NODES = 50
@@ -77,7 +77,7 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_to: _Moment | None = None
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadItem(msgspec.Struct, frozen=True):
     """An item of a subgraph that could not be read, why, and what edges of the call know it by."""
 
     error: KgserveError

@@ -17,12 +17,12 @@ import msgspec
 from kgserve.cypher import offers
 from kgserve.cypher.fences import blank_fences
 from kgserve.cypher.guard import Statement, examine
+from kgserve.errors import InvalidInput, TimedOut, TooLarge
 from kgserve.graph.answers import CypherAnswer, CypherWords
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.requests import CypherRequest
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storage_error
-from kgserve.platform.errors import InvalidInput, TimedOut, TooLarge
 from kgserve.projections.cypher_engine.engine.engine import Cursor, Session
 from kgserve.projections.cypher_engine.engine.process import Lost
 from kgserve.storage.model.fields import EDGE, NODE, Width, names

@@ -14,7 +14,18 @@ import msgspec
 
 from kgserve.cypher.fences import blank_fences
 from kgserve.cypher.guard import Statement, examine
-from kgserve.cypher.writes import SETTABLE, Assignment, Element, Ending, Footprint, Returned, ending, meets_any, reach
+from kgserve.cypher.writes import (
+    SETTABLE,
+    Assignment,
+    ChangedElement,
+    Ending,
+    Footprint,
+    Returned,
+    ending,
+    meets_any,
+    reach,
+)
+from kgserve.errors import Gone, InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer, CypherChanges
 from kgserve.graph.cypher.read import (
     DEFAULT_ROWS,
@@ -31,7 +42,6 @@ from kgserve.graph.mutations import cost
 from kgserve.graph.requests import CypherRequest, EdgeInput, NodeInput
 from kgserve.graph.validate import Fault, edge_put, node_put
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Gone, InvalidInput, TooLarge
 from kgserve.platform.times import is_within
 from kgserve.projections.cypher_engine.engine.engine import Cursor
 from kgserve.projections.cypher_engine.engine.protocol import Changed, Difference
@@ -57,7 +67,7 @@ from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.bulk_delete import Removal, is_large
 from kgserve.stores.scratch_database import Trial
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from kgserve.stores.writer import Planned
 
 MAX_CHANGED = 200_000
@@ -306,7 +316,7 @@ def _as_set(returned: Returned, ending: Ending, answer: list[Any]) -> Any:
     return value | {each.property: answer[each.column] for each in given if each.property in value}
 
 
-def _key(element: Element, answer: list[Any]) -> _Key | None:
+def _key(element: ChangedElement, answer: list[Any]) -> _Key | None:
     found = answer[element.column]
     if found is None or element.is_node:
         return found
@@ -344,7 +354,7 @@ def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) ->
 
 
 def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
-    given: dict[Element, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
+    given: dict[ChangedElement, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
     for answer in answers:
         for assignment in ending.assignments:
             key = _key(assignment.element, answer)
@@ -432,7 +442,9 @@ class _Found(msgspec.Struct, frozen=True):
 class _Writing:
     """One statement that writes, of a store that is leased meanwhile."""
 
-    def __init__(self, store: Store, statement: Statement, most: int, seconds: float, control: Interruption) -> None:
+    def __init__(
+        self, store: OpenStore, statement: Statement, most: int, seconds: float, control: Interruption
+    ) -> None:
         """At most so many rows are answered, and so many seconds taken."""
         self._store = store
         self._statement = statement

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from kgserve.projections.catalog.attributes import MOST_COUNTED
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.conflict_index import Heads
@@ -29,7 +29,7 @@ from kgserve.projections.text import Filter
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_TRIED = 3_200
 """So many hits are looked at, at most, in the hope that enough of them have the attributes."""
@@ -49,7 +49,7 @@ class Holders:
     """The nodes of a store that have some attributes; with ``then``, a history and a commit, those that had them."""
 
     def __init__(
-        self, store: Store, wanted: tuple[Condition, ...], then: tuple[HistoryFollower, int] | None = None
+        self, store: OpenStore, wanted: tuple[Condition, ...], then: tuple[HistoryFollower, int] | None = None
     ) -> None:
         self._store = store
         self._wanted = wanted

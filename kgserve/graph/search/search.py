@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.embedding.cache import QueryVectors
+from kgserve.errors import InvalidInput, NoStore, Unavailable
 from kgserve.graph import context as texts
 from kgserve.graph import render
 from kgserve.graph.answers import (
@@ -25,7 +26,7 @@ from kgserve.graph.answers import (
     SearchAnswer,
     SearchHit,
 )
-from kgserve.graph.federated_traversal import Place, beside
+from kgserve.graph.federated_traversal import NodeLocation, beside
 from kgserve.graph.handle import Graph
 from kgserve.graph.render import shown_then
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
@@ -35,7 +36,6 @@ from kgserve.graph.search.fusion import HUB, Match, Neighbours, Ranked
 from kgserve.graph.temporal import MAX_SHOWN, Past, survivor_at, world_moment
 from kgserve.graph.validate import Faults, asked_attributes, named_twice
 from kgserve.memory.api import RecallRequest
-from kgserve.platform.errors import InvalidInput, NoStore, Unavailable
 from kgserve.platform.metrics.observation import part
 from kgserve.projections.conflict_index import Heads
 from kgserve.projections.history.history import History
@@ -51,14 +51,14 @@ from kgserve.storage.model.walk import Walk, by_levels, clamp
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.walk import walk
 from kgserve.storage.rows.ways import survivor
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 EVERY_EDGE = 1 << 62
 # One more than a hub has shows that it is one.
 _ENOUGH = HUB + 1
 
 
-class Surroundings(ABC):
+class GraphReader(ABC):
     """Nodes and edges that are there; with ``valid_at``, a moment of the world in microseconds, that were true then."""
 
     def __init__(self, valid_at: int | None) -> None:
@@ -135,7 +135,7 @@ class Surroundings(ABC):
         """Edges that start at a node, at most about 1,000."""
 
 
-class PresentSurroundings(Surroundings):
+class PresentSurroundings(GraphReader):
     """The graph as it is."""
 
     def __init__(self, rows: Rows, valid_at: int | None) -> None:
@@ -143,14 +143,14 @@ class PresentSurroundings(Surroundings):
         self.present = rows
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        """See `Surroundings.neighbours`."""
+        """See `GraphReader.neighbours`."""
         names = self.present.delta.ids
         found = self._many_ends(ids)
         ends = iter(names([end for each in found.values() for end, _ in each]))
         return {node_id: [(next(ends), weight) for _, weight in each] for node_id, each in found.items()}
 
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        """See `Surroundings.walk`."""
+        """See `GraphReader.walk`."""
         wanted = msgspec.structs.replace(_walk(start, depth, max_nodes), valid_at=self._valid_at)
         return list(self.present.rows_of(walk(self.present, wanted).edges))
 
@@ -225,7 +225,7 @@ class PresentSurroundings(Surroundings):
         return list(islice(self.present.outgoing(node_id), MAX_SHOWN + 1))
 
 
-class PastSurroundings(Surroundings):
+class PastSurroundings(GraphReader):
     """The graph as of a commit."""
 
     def __init__(self, history: HistoryFollower, at: int, valid_at: int | None) -> None:
@@ -265,16 +265,16 @@ def _walk(start: str, depth: int, max_nodes: int) -> Walk:
     return Walk(start, depth, "both", None, None, max_nodes)
 
 
-class Searched(msgspec.Struct):
+class StoreSearch(msgspec.Struct):
     """A store at a moment: ``at`` is the commit, None for now, ``valid_at`` the time in the world in microseconds.
 
     ``heads`` are the versions in conflict, if they are to be found, too.
     """
 
-    store: Store
+    store: OpenStore
     at: int | None
     valid_at: int | None
-    around: Surroundings
+    around: GraphReader
     indexes: Indexes | IndexesAsOf
     present: Indexes
     indexer: Indexer
@@ -312,16 +312,16 @@ class Searched(msgspec.Struct):
 
 
 @contextmanager
-def at_moment(store: Store, indexer: Indexer, past: Past | None, valid_at: str | None) -> Generator[Searched]:
+def at_moment(store: OpenStore, indexer: Indexer, past: Past | None, valid_at: str | None) -> Generator[StoreSearch]:
     """The store as it was; the indexes may have yet to see the commit. Raises InvalidInput, and what `Past.of` does."""
     moment, present = world_moment(valid_at, store, past), indexer.of(store)
     if past is not None:
         history, at = past.of(store)
         around = PastSurroundings(history, at, moment)
-        yield Searched(store, at, moment, around, IndexesAsOf(present, history, at), present, indexer, past)
+        yield StoreSearch(store, at, moment, around, IndexesAsOf(present, history, at), present, indexer, past)
         return
     with store.reading() as rows:
-        yield Searched(store, None, moment, PresentSurroundings(rows, moment), present, present, indexer)
+        yield StoreSearch(store, None, moment, PresentSurroundings(rows, moment), present, present, indexer)
 
 
 MAX_LIMIT = 100
@@ -340,7 +340,7 @@ Vector = NDArray[np.float32]
 _Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
 
 
-class Found(msgspec.Struct, frozen=True):
+class RankedEntity(msgspec.Struct, frozen=True):
     """A ranked entity with the scores of the two lists as they were, before they were made comparable."""
 
     ranked: Ranked
@@ -400,7 +400,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     )
 
 
-def _heads(graph: Graph, searched: Searched, at_least: int | None) -> Heads | None:
+def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> Heads | None:
     """The versions in conflict, where there are any; as of a commit the search of the past has them."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
@@ -448,28 +448,30 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
 
 
 def _with_linked(
-    graph: Graph, request: ContextRequest, best: list[tuple[float, texts.Entry]], limit: int
-) -> list[texts.Entry]:
+    graph: Graph, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
+) -> list[texts.ContextEntry]:
     """What was found, and among it, with half of its score, what is linked to it and passes the same filters."""
-    scores = {Place(entry.store, entry.node.id): score for score, entry in best}
+    scores = {NodeLocation(entry.store, entry.node.id): score for score, entry in best}
     found = beside(graph, scores, request, limit)
     wanted = NodeFilter(types=tuple(request.types or ()), attributes=asked_attributes(request.attributes))
-    more = [(score, texts.Entry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)]
+    more = [
+        (score, texts.ContextEntry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)
+    ]
     entries = [entry for _, entry in sorted((*best, *more), key=lambda each: -each[0])[:limit]]
     return texts.linked(entries, found.links)
 
 
-class _Gathered(NamedTuple):
+class _StoreMatches(NamedTuple):
     """What of one store fits a question, with scores, best first; ``top`` is the best score of words alone."""
 
     store: str
-    found: list[tuple[float, texts.Entry]]
+    found: list[tuple[float, texts.ContextEntry]]
     top: float
     degraded: bool
     sequence: int
 
 
-def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = "") -> _Gathered:
+def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = "") -> _StoreMatches:
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
     with searching(graph, request, words_alone=False) as searched:
         finder = Finder(searched, wanted, top)
@@ -478,7 +480,7 @@ def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.
         entries = texts.entries(nodes, _between(searched.around, nodes), label)
         scores = [hit.score for hit in hits]
         found = [*zip(scores, entries, strict=True)]
-        return _Gathered(graph.name, found, finder.top, searched.degraded, searched.sequence)
+        return _StoreMatches(graph.name, found, finder.top, searched.degraded, searched.sequence)
 
 
 def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[Graph]:
@@ -499,7 +501,7 @@ def alone(request: R) -> R:
     return msgspec.structs.replace(request, at_least=None)
 
 
-class Asked(Protocol):
+class SearchArguments(Protocol):
     """What any way of searching has."""
 
     @property
@@ -516,7 +518,9 @@ class Asked(Protocol):
 
 
 @contextmanager
-def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float = 0.0) -> Generator[Searched]:
+def searching(
+    graph: Graph, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
+) -> Generator[StoreSearch]:
     """The store at the moment that is asked for, once its indexes, or that of words alone, have seen what they must.
 
     ``patience``: so many seconds they have to see what the store holds, where the request names no commit.
@@ -547,7 +551,7 @@ def since(started: float) -> float:
     return round((time.perf_counter() - started) * 1000, 3)
 
 
-def _between(around: Surroundings, nodes: list[Node]) -> list[Edge]:
+def _between(around: GraphReader, nodes: list[Node]) -> list[Edge]:
     ids = {node.id for node in nodes}
     return [render.edge(row) for node in nodes for row in around.outgoing(node.id) if row.target in ids]
 
@@ -625,7 +629,7 @@ def behind(graph: Graph, seen: int) -> int:
 class Finder:
     """One search of one store."""
 
-    def __init__(self, searched: Searched, request: SearchRequest, top: float = 0.0) -> None:
+    def __init__(self, searched: StoreSearch, request: SearchRequest, top: float = 0.0) -> None:
         """``top``: the best score that words have in other stores, by which those of this one are measured."""
         self.top = top
         self._searched = searched
@@ -650,7 +654,7 @@ class Finder:
         nodes = self._searched.shown([row for _, row in rows])
         return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
 
-    def _rank(self, wanted: int) -> list[Found]:
+    def _rank(self, wanted: int) -> list[RankedEntity]:
         match self._request.mode:
             case "keyword":
                 return [_single(Match(s, keyword=s), key, s, None) for key, s in self._words(wanted + _SPARE).items()]
@@ -688,8 +692,8 @@ class Finder:
         near = np.stack(list(vectors.values())) @ self._embedded()
         return dict(zip(vectors, near.tolist(), strict=True))
 
-    def _deep_enough(self, wanted: int) -> list[Found]:
-        found: dict[str, Found] = {}
+    def _deep_enough(self, wanted: int) -> list[RankedEntity]:
+        found: dict[str, RankedEntity] = {}
         for pool in _POOLS:
             hits = self._hybrid(pool)
             for hit in hits:
@@ -698,7 +702,7 @@ class Finder:
                 break
         return list(found.values())
 
-    def _hybrid(self, pool: int) -> list[Found]:
+    def _hybrid(self, pool: int) -> list[RankedEntity]:
         words, meaning = self._words(pool), self._meaning(pool) if self._searched.present.has_meaning else {}
         # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
@@ -712,14 +716,14 @@ class Finder:
         if self._request.neighbours:
             scores = {key: match.score for key, match in matches.items()}
             nearby = fusion.spread(scores, fusion.look_around(scores, self._neighbours))
-        return [Found(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank(matches, nearby)]
+        return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank(matches, nearby)]
 
     def _neighbours(self, keys: Sequence[str]) -> Neighbours:
         if self._heads is None:
             return self._around.neighbours(keys)
         return self._around.neighbours([key for key in keys if self._head(key) is None])
 
-    def _graph(self) -> list[Found]:
+    def _graph(self) -> list[RankedEntity]:
         starts = self._starts()
         reached: dict[str, list[tuple[str, float]]] = {}
         for start in starts:
@@ -729,7 +733,7 @@ class Finder:
         ways = fusion.paths(starts, reached)
         similar = self._similarities(ways)
         found = [
-            Found(_by_way(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
+            RankedEntity(_by_way(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
             for key, (strength, hops) in ways.items()
         ]
         return sorted(found, key=lambda hit: (-hit.ranked.score, hit.ranked.hops, hit.ranked.id))
@@ -749,7 +753,7 @@ class Finder:
         edges = self._around.walk(start, depth, GRAPH_NODES)
         return [(edge.source, edge.target, edge.weight) for edge in edges]
 
-    def _passing(self, ranked: Sequence[Found], at_once: int) -> Iterable[tuple[Found, NodeRow]]:
+    def _passing(self, ranked: Sequence[RankedEntity], at_once: int) -> Iterable[tuple[RankedEntity, NodeRow]]:
         """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
         for first in range(0, len(ranked), at_once):
             some = ranked[first : first + at_once]
@@ -776,7 +780,7 @@ class Finder:
         had = not self._attributes or has_all(row.attributes, self._attributes)
         return had and self._only.passes_row(row)
 
-    def _hit(self, found: Found, node: Node) -> SearchHit:
+    def _hit(self, found: RankedEntity, node: Node) -> SearchHit:
         explained = self._request.mode in {"graph", "hybrid"}
         if self._head(found.ranked.id) is not None:
             node.is_current = True
@@ -790,8 +794,8 @@ class Finder:
         )
 
 
-def _single(match: Match, key: str, keyword: float | None, semantic: float | None) -> Found:
-    return Found(Ranked(key, match.score, match), keyword, semantic)
+def _single(match: Match, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
+    return RankedEntity(Ranked(key, match.score, match), keyword, semantic)
 
 
 def _by_way(key: str, score: float, hops: int) -> Ranked:

@@ -24,14 +24,15 @@ import msgspec
 
 from kgserve.admin.api import StoreLine
 from kgserve.admin.stores import checked_settings
+from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
-from kgserve.graph.compat.entities_api import Entity, Relation
+from kgserve.graph.compat.entities_api import Entity, ServerRelation
 from kgserve.graph.compat.memory_server import completed
 from kgserve.graph.handle import Graph, rest_seconds
 from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
-from kgserve.graph.temporal import Held, Past, valid_moment, whole_history
+from kgserve.graph.temporal import HeldRows, Past, valid_moment, whole_history
 from kgserve.graph.transfer.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
-from kgserve.graph.transfer.formats.lines import Conversion, Part
+from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 from kgserve.graph.transfer.formats.memory_server import (
     entity_line,
     is_memory_file,
@@ -45,9 +46,8 @@ from kgserve.graph.validate import Faults, edge_put, node_access, node_put
 from kgserve.platform.closing import Closing
 from kgserve.platform.codecs import json_decoder, lone_surrogate
 from kgserve.platform.durable_files import storage_error
-from kgserve.platform.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.platform.permissions import private_folder
-from kgserve.projections.history.history import History, State
+from kgserve.projections.history.history import History, RowState
 from kgserve.projections.history_follower import HistoryFollower
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
@@ -70,7 +70,7 @@ from kgserve.storage.rows.encoding import (
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.access_buffer import Accesses
 from kgserve.stores.pool import CreateIfMissing
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
 BLOCK_BYTES = 8 << 20
@@ -83,10 +83,10 @@ BATCHES_IN_FLIGHT = 2
 QUEUE_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
-_Imported = _Line | Entity | Relation
+_Imported = _Line | Entity | ServerRelation
 
 
-class _Block(NamedTuple):
+class _RowBlock(NamedTuple):
     """The rows of a block of lines, and the line number of each.
 
     ``heads`` are versions that nodes stand beside, by their ids: the oldest of each node first, and so on.
@@ -278,9 +278,9 @@ class Importer:
 
         return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
 
-    def _decode(self, block: bytes) -> _Block:
+    def _decode(self, block: bytes) -> _RowBlock:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
-        found = _Block([], [], [], [], [], [], {})
+        found = _RowBlock([], [], [], [], [], [], {})
         keys: list[RowKey] = []
         faults = Faults()
         for number, line in self._numbered(block):
@@ -306,17 +306,17 @@ class Importer:
         return found
 
     def _checked(
-        self, index: int, line: NodeLine | EdgeLine | Entity | Relation, faults: Faults
+        self, index: int, line: NodeLine | EdgeLine | Entity | ServerRelation, faults: Faults
     ) -> tuple[NodePut | EdgePut | LinkPut, Access | None]:
         if isinstance(line, Entity):
             line = entity_line(line)
-        elif isinstance(line, Relation):
+        elif isinstance(line, ServerRelation):
             line = relation_line(line)
         if isinstance(line, NodeLine):
             return node_put(index, line, faults), node_access(line, faults)
         return self._edge(edge_put(index, line, faults), line.to_graph, faults), None
 
-    def _note_merged(self, keys: list[RowKey], found: _Block) -> None:
+    def _note_merged(self, keys: list[RowKey], found: _RowBlock) -> None:
         """Report every row of a block whose key an earlier line has."""
         for place, earlier in self._keys.add(keys, found.numbers).items():
             message = merge_message(keys[place], is_entity=place in found.entities)
@@ -436,10 +436,10 @@ def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[Lin
 _encode = msgspec.json.Encoder().encode_lines
 
 
-class Beside:
+class ExtraLines:
     """The settings of a store as a line, and the versions beside its nodes, each in a line before that of its node."""
 
-    def __init__(self, graph: Graph, store: Store) -> None:
+    def __init__(self, graph: Graph, store: OpenStore) -> None:
         self._graph = graph
         self._store = store
 
@@ -482,7 +482,7 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 class _Leased(Closing):
     """A store that is held until this is closed, as of ``sequence``."""
 
-    def __init__(self, beside: Beside, sequence: int, release: Callable[[], None], valid_at: int | None) -> None:
+    def __init__(self, beside: ExtraLines, sequence: int, release: Callable[[], None], valid_at: int | None) -> None:
         self.sequence = sequence
         self._beside = beside
         self._release = release
@@ -499,7 +499,7 @@ class ExportStream(_Leased):
 
     def __init__(
         self,
-        beside: Beside,
+        beside: ExtraLines,
         rows: Rows,
         links: LinkReader | None,
         accesses: Accesses,
@@ -548,7 +548,7 @@ def export(graph: Graph, valid_at: str | None = None) -> ExportStream:
         leased = stack.enter_context(graph.lease())
         leased.accesses.settle()
         rows, links = stack.enter_context(leased.reading_links())
-        return ExportStream(Beside(graph, leased), rows, links, leased.accesses, stack.pop_all().close, moment)
+        return ExportStream(ExtraLines(graph, leased), rows, links, leased.accesses, stack.pop_all().close, moment)
 
 
 def encode_edges(rows: Iterable[RowTuple]) -> bytes:
@@ -564,7 +564,7 @@ class PastStream(_Leased):
 
     def __init__(
         self,
-        beside: Beside,
+        beside: ExtraLines,
         follower: HistoryFollower,
         sequence: int,
         release: Callable[[], None],
@@ -574,7 +574,7 @@ class PastStream(_Leased):
         self._follower = follower
 
     def __iter__(self) -> Iterator[bytes]:
-        held = None if self._valid_at is None else Held(self._valid_at)
+        held = None if self._valid_at is None else HeldRows(self._valid_at)
         yield from self._beside.settings()
         after = ""
         while states := self._follower.look(_nodes(self.sequence, after)):
@@ -615,7 +615,7 @@ def export_as_of(graph: Graph, past: Past, valid_at: str | None = None) -> PastS
     with ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
         follower, at = past.of(leased)
-        return PastStream(Beside(graph, leased), follower, at, stack.pop_all().close, moment)
+        return PastStream(ExtraLines(graph, leased), follower, at, stack.pop_all().close, moment)
 
 
 def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
@@ -647,15 +647,15 @@ def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
     )
 
 
-def _nodes(at: int, after: str) -> Callable[[History], list[State[NodeRow]]]:
+def _nodes(at: int, after: str) -> Callable[[History], list[RowState[NodeRow]]]:
     return lambda history: history.nodes_at(at, None, after, ROWS_AT_ONCE)
 
 
-def _links(at: int, after: LinkKey) -> Callable[[History], list[State[LinkRow]]]:
+def _links(at: int, after: LinkKey) -> Callable[[History], list[RowState[LinkRow]]]:
     return lambda history: history.links_at(at, after, ROWS_AT_ONCE)
 
 
-def _edges(at: int, after: EdgeKey) -> Callable[[History], list[State[EdgeRow]]]:
+def _edges(at: int, after: EdgeKey) -> Callable[[History], list[RowState[EdgeRow]]]:
     return lambda history: history.edges_at(at, after, ROWS_AT_ONCE)
 
 
@@ -754,7 +754,7 @@ class ConvertedImport:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._importer.abort()
 
-    def _parts(self, stack: ExitStack) -> list[Part]:
+    def _parts(self, stack: ExitStack) -> list[InputPart]:
         self._file.flush()
         self._file.seek(0)
         if self._kind == ARCHIVE:

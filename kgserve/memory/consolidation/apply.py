@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import Cluster
 from kgserve.memory.consolidation.candidates import WAIT_SECONDS, Pause
 from kgserve.memory.consolidation.plan import (
+    AbsorbedRecord,
     ClusterPlan,
     Grown,
     RunRecord,
-    Taken,
     TooManyEdges,
     grown_of,
     left_out,
@@ -33,7 +34,6 @@ from kgserve.memory.consolidation.plan import (
     stays,
     taken_of,
 )
-from kgserve.platform.errors import Conflict, NotFound, Unavailable
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index.relation_types import CONSOLIDATED
 from kgserve.storage.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
@@ -47,7 +47,7 @@ from kgserve.storage.plan import Report
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 _ROWS_AT_ONCE = 200
 _MAX_EDGES = 50_000
@@ -59,7 +59,7 @@ _MAX_APART = 2_000
 _NAMED = 20
 
 
-class Run(NamedTuple):
+class RunInProgress(NamedTuple):
     """A run that is being carried out: its node, and what that says of it so far."""
 
     id: str
@@ -67,7 +67,7 @@ class Run(NamedTuple):
     author: str = ""
 
 
-class Changed(Conflict):
+class PlanOutdated(Conflict):
     """Memories are no longer as they were when a plan was made."""
 
     def __init__(self, ids: Sequence[str]) -> None:
@@ -85,7 +85,9 @@ def new_run(now: int) -> str:
     return f"consolidation-{now // 1000:012x}-{os.urandom(4).hex()}"
 
 
-def carry_out(store: Store, run: Run, clusters: Sequence[ClusterPlan], pause: Pause) -> tuple[list[Cluster], Report]:
+def carry_out(
+    store: OpenStore, run: RunInProgress, clusters: Sequence[ClusterPlan], pause: Pause
+) -> tuple[list[Cluster], Report]:
     """Merge clusters, each in one write, between writing the run's node and what it came to. Blocks.
 
     Those whose memories have changed meanwhile are left, and told.
@@ -98,7 +100,7 @@ def carry_out(store: Store, run: Run, clusters: Sequence[ClusterPlan], pause: Pa
         def write(rows: Rows, cluster: ClusterPlan) -> WriteBatch:
             try:
                 return _merging(rows, run, cluster)
-            except Changed:
+            except PlanOutdated:
                 left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
             except Nested:
                 left.append(left_out(cluster.ids, cluster.similarity, _NESTED))
@@ -114,25 +116,27 @@ def carry_out(store: Store, run: Run, clusters: Sequence[ClusterPlan], pause: Pa
         store.runs.discard(run.id)
 
 
-def _ended(run: Run, clusters: int, merged: int) -> Run:
+def _ended(run: RunInProgress, clusters: int, merged: int) -> RunInProgress:
     now = format_time(time.time_ns() // 1000)
     done = {"status": "done", "ended_at": now, "clusters": clusters, "merged": merged, "deleted": merged}
     return run._replace(record=msgspec.structs.replace(run.record, **done))
 
 
-def changed_since(store: Store, clusters: Iterable[ClusterPlan]) -> list[str]:
+def changed_since(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str]:
     """The memories of a plan that are no longer as they were then."""
     with store.reading() as rows:
         return [each for cluster in clusters for each in _moved_on(rows, cluster)]
 
 
-def _write_run(store: Store, run: Run) -> Report:
+def _write_run(store: OpenStore, run: RunInProgress) -> Report:
     extras = NodeExtrasPut(created_by=run.author)
     put = NodePut(0, run.id, RUN, "", run.record.text, extras=extras)
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
-def _written(store: Store, items: Sequence[_Item], write: Callable[[Rows, _Item], WriteBatch], pause: Pause) -> None:
+def _written(
+    store: OpenStore, items: Sequence[_Item], write: Callable[[Rows, _Item], WriteBatch], pause: Pause
+) -> None:
     """Write each of some items as ``write`` decides in the writer's turn, some in one commit to share its sync.
 
     The turn of one that touches what another changes comes with the next commit.
@@ -144,7 +148,7 @@ def _written(store: Store, items: Sequence[_Item], write: Callable[[Rows, _Item]
         pause(time.perf_counter() - started)
 
 
-def _next_commit(store: Store, waiting: deque[_Item], write: Callable[[Rows, _Item], WriteBatch]) -> WriteBatch:
+def _next_commit(store: OpenStore, waiting: deque[_Item], write: Callable[[Rows, _Item], WriteBatch]) -> WriteBatch:
     """What the next few come to together; they wait no more."""
     together, changed, touched = WriteBatch(), set[str](), set[str]()
     with store.reading() as rows:
@@ -179,10 +183,10 @@ def _moved_on(rows: Rows, cluster: ClusterPlan) -> list[str]:
     return [each for each in cluster.ids if each not in found or found[each].version != cluster.versions[each]]
 
 
-def _merging(rows: Rows, run: Run, cluster: ClusterPlan) -> WriteBatch:
+def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
     """The write that merges a cluster. Raises Changed, Nested and TooManyEdges."""
     if changed := _moved_on(rows, cluster):
-        raise Changed(changed)
+        raise PlanOutdated(changed)
     if _is_nested(rows, cluster.ids):
         raise Nested
     found = rows.nodes(cluster.ids)
@@ -227,8 +231,8 @@ def _former(row: NodeRow, node_id: str, author: str) -> NodePut:
     return msgspec.structs.replace(again, id=node_id, extras=extras, created_at=row.created_at, version=row.version)
 
 
-def _mark(run: Run, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgePut:
-    note = record(Taken(run.id, _author(row), row.version + 1, edges))
+def _mark(run: RunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgePut:
+    note = record(AbsorbedRecord(run.id, _author(row), row.version + 1, edges))
     return _edge((row.id, primary, MERGED_INTO), note, run.author)
 
 
@@ -282,12 +286,12 @@ class Undone(NamedTuple):
     skipped: dict[str, None]
 
 
-def runs(store: Store) -> list[tuple[NodeRow, RunRecord]]:
+def runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
     """All runs of a store, the newest first."""
     return runs_of(store, RUN, run_of)
 
 
-def runs_of(store: Store, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
+def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
     """The nodes of a type of which ids sort by time, the newest first, each with what its attributes say."""
 
     def look(rows: Rows, ids: Sequence[str]) -> Iterator[tuple[NodeRow, _Item]]:
@@ -301,12 +305,12 @@ def runs_of(store: Store, node_type: str, read: Callable[[str], _Item]) -> list[
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
-def broken_off(store: Store, row: NodeRow, said: RunRecord) -> bool:
+def broken_off(store: OpenStore, row: NodeRow, said: RunRecord) -> bool:
     """Whether a run says that it goes on, while nobody carries it out."""
     return said.status == "running" and row.id not in store.runs
 
 
-def note_interrupted(store: Store) -> None:
+def note_interrupted(store: OpenStore) -> None:
     """Note of runs that were broken off that they were, and what they had done by then."""
     for row, said in runs(store):
         if broken_off(store, row, said):
@@ -314,10 +318,10 @@ def note_interrupted(store: Store) -> None:
                 done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
             found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
-            _write_run(store, Run(row.id, msgspec.structs.replace(said, **found), _author(row)))
+            _write_run(store, RunInProgress(row.id, msgspec.structs.replace(said, **found), _author(row)))
 
 
-def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -> Undone:
+def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: bool) -> Undone:
     """Bring back what a run has absorbed. Raises NotFound, Unavailable, Conflict that names what was changed since."""
     with store.reading() as rows:
         row = rows.node(run_id)
@@ -347,9 +351,9 @@ def _read(row: NodeRow) -> RunRecord:
         raise NotFound(f"node {row.id!r} is no run of consolidation") from None
 
 
-def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, Taken]:
+def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, AbsorbedRecord]:
     """What a run has noted of the memories that a primary has absorbed."""
-    found: dict[str, Taken] = {}
+    found: dict[str, AbsorbedRecord] = {}
     for edge in rows.incoming(primary):
         if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != EMPTY_OBJECT:
             taken = taken_of(own)
@@ -445,7 +449,7 @@ def _says(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
     return own == put.own
 
 
-def _close_run(store: Store, row: NodeRow, run: RunRecord, restored: Iterable[str], author: str) -> None:
+def _close_run(store: OpenStore, row: NodeRow, run: RunRecord, restored: Iterable[str], author: str) -> None:
     """A run by hand leaves nothing behind; of an automatic one it is known what not to take up again."""
     if run.trigger == "manual":
         store.submit(WriteBatch(delete_nodes=[row.id])).result()
@@ -453,4 +457,4 @@ def _close_run(store: Store, row: NodeRow, run: RunRecord, restored: Iterable[st
     undone = msgspec.structs.replace(
         run, status="undone", apart=[*restored][:_MAX_APART], clusters=0, merged=0, deleted=0
     )
-    _write_run(store, Run(row.id, undone, author))
+    _write_run(store, RunInProgress(row.id, undone, author))

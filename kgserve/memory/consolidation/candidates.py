@@ -9,20 +9,20 @@ from functools import partial
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from kgserve.errors import Conflict, Unavailable
 from kgserve.memory.api import Cluster, KeptApart
 from kgserve.memory.consolidation.plan import (
     MAX_MEMBERS,
     MAX_SUGGESTED,
     MAX_TOLD,
     ClusterPlan,
-    Kind,
     Member,
+    MemoryKind,
     Plan,
     can_be_one,
     kind_of,
     planned,
 )
-from kgserve.platform.errors import Conflict, Unavailable
 from kgserve.platform.text.similarity import Difference, complete_linkage, conflicts, fingerprint
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.memory_index.decay import half_lives_of
@@ -33,7 +33,7 @@ from kgserve.storage.model.names import IS_ABOUT, folded
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import is_active
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 Pause = Callable[[float], None]
 """Called after so many seconds of work, to give way to others; it may raise to break off."""
@@ -45,7 +45,7 @@ _IDS_AT_ONCE = 64
 _MAX_PAIRS = 500_000
 
 
-class Wanted(NamedTuple):
+class CandidateQuery(NamedTuple):
     """What a run goes by. ``near`` is "merge" for what is near in meaning, or "suggest".
 
     With ``fresh`` only those memories are compared with all others; ``apart`` are left out.
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
     apart: frozenset[str] = frozenset()
 
 
-def worths(store: Store, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
+def worths(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
     """Memories by id, each with what it is worth at a moment, by its last access or by its row."""
     found = {row.id: row for row in rows}
     half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
@@ -69,7 +69,7 @@ def worths(store: Store, rows: Iterable[NodeRow], now: int) -> dict[str, Member]
 class _Candidate(NamedTuple):
     """A memory that may become one with others: what they must have in common, its wording, and its commit."""
 
-    kind: Kind
+    kind: MemoryKind
     wording: bytes
     sequence: int
 
@@ -80,7 +80,7 @@ class _Survey:
     ``fresh`` are the groups that are to be compared with all others, of which some are looked up when they are met.
     """
 
-    def __init__(self, store: Store, wanted: Wanted, now: int) -> None:
+    def __init__(self, store: OpenStore, wanted: CandidateQuery, now: int) -> None:
         self.at = 0
         self.candidates: dict[str, _Candidate] = {}
         self.groups: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ class _Survey:
         self._store = store
         self._wanted = wanted
         self._now = now
-        self._kinds: dict[str, set[Kind]] = {}
+        self._kinds: dict[str, set[MemoryKind]] = {}
         self._firsts: dict[bytes, list[str]] = {}
 
     def fill(self, pause: Pause) -> list[str]:
@@ -123,7 +123,7 @@ class _Survey:
         """Whether two groups, by their firsts, may be consolidated."""
         return all(self._goes_with(kind, other) for kind in self._kinds[one])
 
-    def _goes_with(self, kind: Kind, first: str) -> bool:
+    def _goes_with(self, kind: MemoryKind, first: str) -> bool:
         return all(can_be_one(kind, each) for each in self._kinds[first])
 
     def look_up(self, ids: Iterable[str]) -> None:
@@ -146,7 +146,7 @@ class _Survey:
             self.add(row)
 
 
-def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pause: Pause) -> Plan:
+def plan_of(store: OpenStore, indexes: Indexes | None, wanted: CandidateQuery, now: int, pause: Pause) -> Plan:
     """What a run has to do. Blocks for as long as it takes; ``now`` in microseconds."""
     survey = _Survey(store, wanted, now)
     fresh = survey.fill(pause)
@@ -176,7 +176,7 @@ class _Pairs:
     They are ``complete`` if the index knew all that were to be compared.
     """
 
-    def __init__(self, store: Store, wanted: Wanted) -> None:
+    def __init__(self, store: OpenStore, wanted: CandidateQuery) -> None:
         self.passing: dict[tuple[str, str], float] = {}
         self.apart_count = 0
         self.complete = True
@@ -219,7 +219,7 @@ class _Pairs:
         return [KeptApart(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered]
 
 
-def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:
+def _candidate_kind(row: NodeRow, wanted: CandidateQuery, now: int) -> MemoryKind | None:
     if not row.content or not is_active(row, now) or row.id in wanted.apart:
         return None
     return kind_of(row) if wanted.types is None or row.type in wanted.types else None
@@ -262,7 +262,7 @@ def _met(
 
 
 def _decided(
-    store: Store,
+    store: OpenStore,
     survey: _Survey,
     groups: Iterable[Sequence[str]],
     pairs: Mapping[tuple[str, str], float],
@@ -297,10 +297,10 @@ def parted(rows: Rows, members: Iterable[Member]) -> list[list[Member]]:
 
     What fits several groups is with the oldest of them. The first of a group are the oldest of it.
     """
-    groups: list[_Part] = []
+    groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
         about, kind = _about(rows, member.row.id), kind_of(member.row)
-        kinds = set[Kind]() if kind is None else {kind}
+        kinds = set[MemoryKind]() if kind is None else {kind}
         for group in groups:
             if _agree(group.names, about) and all(can_be_one(one, each) for one in kinds for each in group.kinds):
                 group.names.update(about)
@@ -308,15 +308,15 @@ def parted(rows: Rows, members: Iterable[Member]) -> list[list[Member]]:
                 group.members.append(member)
                 break
         else:
-            groups.append(_Part(about, kinds, [member]))
+            groups.append(_CandidateGroup(about, kinds, [member]))
     return [group.members for group in groups]
 
 
-class _Part(NamedTuple):
+class _CandidateGroup(NamedTuple):
     """Memories that may be one, the kinds that they are of, and what they are about by name."""
 
     names: dict[str, str]
-    kinds: set[Kind]
+    kinds: set[MemoryKind]
     members: list[Member]
 
 

@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
     near_checked: bool
 
 
-class Kind(NamedTuple):
+class MemoryKind(NamedTuple):
     """The properties that decide whether memories may be consolidated; see `can_be_one`."""
 
     type: str
@@ -98,7 +98,7 @@ class Kind(NamedTuple):
     valid_to: int | None
 
 
-def can_be_one(one: Kind, other: Kind) -> bool:
+def can_be_one(one: MemoryKind, other: MemoryKind) -> bool:
     """Whether memories of two kinds may be consolidated. Not transitive: no layer goes with facts and with concepts."""
     if one == other:
         return True
@@ -106,12 +106,12 @@ def can_be_one(one: Kind, other: Kind) -> bool:
     return share and one[2:] == other[2:]
 
 
-def kind_of(row: NodeRow) -> Kind | None:
+def kind_of(row: NodeRow) -> MemoryKind | None:
     """What a memory must have in common with others to become one with them; None where it must not at all."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE or extras.conflicts or extras.belongs_to:
         return None
-    return Kind(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
+    return MemoryKind(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
 
 
 def is_pinned(row: NodeRow) -> bool:
@@ -228,7 +228,7 @@ MAX_SUGGESTED = 100
 # Edges
 
 
-class Taken(msgspec.Struct, frozen=True):
+class AbsorbedRecord(msgspec.Struct, frozen=True):
     """What is noted beside an absorbed memory, to bring it back: the run, its author, its version then, its edges."""
 
     run: str
@@ -288,7 +288,7 @@ def _greater(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | Non
     return msgspec.structs.replace(put, weight=max(put.weight or 0.0, row.weight))
 
 
-def record(note: Taken | Grown) -> str:
+def record(note: AbsorbedRecord | Grown) -> str:
     """A note as the attributes of an edge. Raises TooManyEdges."""
     text = _encode(note).decode()
     if len(text) > _MAX_RECORD:
@@ -296,7 +296,7 @@ def record(note: Taken | Grown) -> str:
     return text
 
 
-taken_of = json_decoder(Taken).decode
+taken_of = json_decoder(AbsorbedRecord).decode
 grown_of = json_decoder(Grown).decode
 
 

@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from weakref import WeakKeyDictionary
 
+from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.handle import Graph
 from kgserve.graph.validate import checked_label
 from kgserve.memory import pruning
@@ -26,15 +27,14 @@ from kgserve.memory.api import (
     UndoConsolidationRequest,
 )
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import Changed, Run, changed_since
-from kgserve.memory.consolidation.candidates import Wanted, plan_of
+from kgserve.memory.consolidation.apply import PlanOutdated, RunInProgress, changed_since
+from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import MAX_TOLD, ClusterPlan, Plan, RunRecord, told
-from kgserve.platform.errors import Conflict, Unavailable
 from kgserve.platform.times import format_time
 from kgserve.projections.indexes import Indexes
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.model.rows import NodeRow
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 LONGEST_REST, MOMENT_SECONDS = 0.5, 1.0
 RETRY_SECONDS = 5
@@ -63,7 +63,7 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
         run, clusters, left, sequence = None, plan.clusters, list[Cluster](), store.state.sequence
         if plan.clusters and not request.dry_run:
             record = _record(plan, threshold, now, guard=_guard(store, request))
-            run = Run(apply.new_run(now), record, graph.graphs.caller.name)
+            run = RunInProgress(apply.new_run(now), record, graph.graphs.caller.name)
             clusters, left, sequence = _carried_out(store, plan, run)
     merged = sum(len(each.absorbed) for each in clusters)
     return ConsolidationReport(
@@ -140,7 +140,7 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
 class Pace:
     """Gives way after each slice of work: to writers, and in what takes longer than a moment to readers as well."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: OpenStore) -> None:
         self._store = store
         self._long_from = time.monotonic() + MOMENT_SECONDS
 
@@ -176,19 +176,19 @@ class _Plans:
             return self._plans.get(asked)
 
 
-_plans: WeakKeyDictionary[Store, _Plans] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[OpenStore, _Plans] = WeakKeyDictionary()
 
 
-def _plans_of(store: Store) -> _Plans:
+def _plans_of(store: OpenStore) -> _Plans:
     return _plans.setdefault(store, _Plans())
 
 
-def _asked(store: Store, request: ConsolidateRequest, sequence: int) -> _Asked:
+def _asked(store: OpenStore, request: ConsolidateRequest, sequence: int) -> _Asked:
     types = None if request.types is None else tuple(sorted(request.types))
     return sequence, _threshold(store, request), _guard(store, request), types
 
 
-def _threshold(store: Store, request: ConsolidateRequest) -> float:
+def _threshold(store: OpenStore, request: ConsolidateRequest) -> float:
     asked = request.similarity_threshold
     return store.description.memory.consolidation_threshold if asked is None else asked
 
@@ -198,15 +198,15 @@ def _is_still_embedding(indexes: Indexes) -> bool:
     return indexes.understands and indexes.vector.error is None
 
 
-def _guard(store: Store, request: ConsolidateRequest) -> bool:
+def _guard(store: OpenStore, request: ConsolidateRequest) -> bool:
     return store.description.memory.consolidation_guard if request.guard is None else request.guard
 
 
-def _plan(graph: Graph, store: Store, request: ConsolidateRequest, now: int) -> Plan:
+def _plan(graph: Graph, store: OpenStore, request: ConsolidateRequest, now: int) -> Plan:
     """A new plan, or the one to be applied. Raises Conflict for one that no longer holds."""
     if request.apply is None:
         types = None if request.types is None else frozenset(request.types)
-        wanted = Wanted(_threshold(store, request), _guard(store, request), types)
+        wanted = CandidateQuery(_threshold(store, request), _guard(store, request), types)
         indexes = _indexes(graph, store)
         found = plan_of(store, indexes, wanted, now, Pace(store))
         if indexes is not None and not found.near_checked and _is_still_embedding(indexes):
@@ -223,7 +223,7 @@ def _plan(graph: Graph, store: Store, request: ConsolidateRequest, now: int) -> 
             "make a new dry run"
         )
     if changed := changed_since(store, plan.clusters):
-        raise Changed(changed)
+        raise PlanOutdated(changed)
     return plan
 
 
@@ -238,14 +238,14 @@ def _record(plan: Plan, threshold: float, now: int, *, guard: bool) -> RunRecord
     )
 
 
-def _carried_out(store: Store, plan: Plan, run: Run) -> tuple[list[ClusterPlan], list[Cluster], int]:
+def _carried_out(store: OpenStore, plan: Plan, run: RunInProgress) -> tuple[list[ClusterPlan], list[Cluster], int]:
     """The clusters that were merged, those that were left, and the last commit."""
     left, report = apply.carry_out(store, run, plan.clusters, Pace(store))
     skipped = {each.primary for each in left}
     return [each for each in plan.clusters if each.primary not in skipped], left, report.sequence
 
 
-def _run(store: Store, row: NodeRow, record: RunRecord) -> ConsolidationRun:
+def _run(store: OpenStore, row: NodeRow, record: RunRecord) -> ConsolidationRun:
     return ConsolidationRun(
         id=row.id,
         started_at=record.started_at,
@@ -260,7 +260,7 @@ def _run(store: Store, row: NodeRow, record: RunRecord) -> ConsolidationRun:
     )
 
 
-def _indexes(graph: Graph, store: Store) -> Indexes | None:
+def _indexes(graph: Graph, store: OpenStore) -> Indexes | None:
     """The indexes of a store; None where there are none, and only wording counts. Raises Unavailable."""
     indexer = graph.graphs.indexer
     return None if indexer is None else indexer.of(store)

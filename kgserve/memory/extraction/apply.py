@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.validate import Faults, check_label
 from kgserve.memory import supersede
 from kgserve.memory.api import AssociatedEntity, StoreMemoryRequest
@@ -36,8 +37,7 @@ from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.reflect_api import CONCEPT
 from kgserve.memory.retain import entities_named_in
 from kgserve.memory.retain_api import FACT
-from kgserve.memory.store_memory import Checked, Compared, checked_memory, compared
-from kgserve.platform.errors import Conflict, InvalidInput, KgserveError, TooLarge
+from kgserve.memory.store_memory import Checked, ComparedMemories, checked_memory, compared
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
 from kgserve.projections.indexer import Indexer
@@ -55,7 +55,7 @@ from kgserve.storage.model.soft_delete import VERSION_OF, is_active
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.pending_state import Ahead
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 MOST_SHOWN = 8
 """So many memories that are near are shown beside a text, and may be superseded."""
@@ -80,7 +80,7 @@ class _Shown(NamedTuple):
     concepts: Mapping[str, NodeRow]
 
 
-def extract(indexer: Indexer | None, store: Store, memory: str, ask: Ask) -> Extracted | None:
+def extract(indexer: Indexer | None, store: OpenStore, memory: str, ask: Ask) -> Extracted | None:
     """Ask about a memory, and write what comes of it, once; None where there is nothing to ask. Blocks.
 
     Raises what asking does, StorageFull and Unavailable.
@@ -123,7 +123,7 @@ def _said_before(rows: Rows, source: NodeRow) -> list[str]:
     return found[::-1]
 
 
-def _shown(indexer: Indexer | None, store: Store, source: NodeRow) -> _Shown:
+def _shown(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> _Shown:
     near = _near(indexer, store, source)
     wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT)
     concepts = store.memories.ask(lambda view, _: view.listed(wanted, "created", MemoryPlace(), MOST_CONCEPTS).ids)
@@ -137,7 +137,7 @@ def _shown(indexer: Indexer | None, store: Store, source: NodeRow) -> _Shown:
     )
 
 
-def _near(indexer: Indexer | None, store: Store, source: NodeRow) -> list[str]:
+def _near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[str]:
     """The memories that are near a text, nearest first, where that is known."""
     if indexer is None:
         return []
@@ -160,7 +160,7 @@ def _may_end(row: NodeRow, source: NodeRow) -> bool:
     return is_active(row, now_in_microseconds()) and row.created_at <= source.created_at
 
 
-def _entities(store: Store, text: str) -> Sequence[NodeRow]:
+def _entities(store: OpenStore, text: str) -> Sequence[NodeRow]:
     [ids] = entities_named_in(store, [text[:LONGEST_TEXT]])
     with store.reading() as rows:
         return [*rows.nodes(ids[:MOST_ENTITIES]).values()]
@@ -187,7 +187,7 @@ _Item = Callable[["_Extracting"], None]
 """Writes one item. Raises errors of kgserve where it cannot be."""
 
 
-def _write(indexer: Indexer | None, store: Store, shown: _Shown, found: Proposed) -> Extracted:
+def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Proposed) -> Extracted:
     facts, dropped = _checked(shown, found.facts)
     beside, relations = compared(indexer, store, [checked for _, checked in facts]), _relations(found)
     items: list[_Item] = [
@@ -226,7 +226,7 @@ def _was_written(ahead: Ahead, source: NodeRow) -> bool:
 
 
 def _decided(
-    ahead: Ahead, beside: Compared, store: Store, shown: _Shown, items: Sequence[_Item]
+    ahead: Ahead, beside: ComparedMemories, store: OpenStore, shown: _Shown, items: Sequence[_Item]
 ) -> tuple[_Extracting, list[_Item]]:
     """A draft with the items that can be, each tried alone first; those that cannot be beside others are left out."""
     rules = Rules(frozenset(store.description.kind_whitelist))

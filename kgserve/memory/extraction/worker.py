@@ -20,20 +20,20 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from kgserve.memory.extraction.llm.chat import MAX_ANSWER_TOKENS, Chat, Interrupted, Question, Reply, Unanswered
+from kgserve.errors import KgserveError, Unavailable
+from kgserve.memory.extraction.llm.chat import MAX_ANSWER_TOKENS, Chat, ChatInterrupted, ChatReply, Question, Unanswered
 from kgserve.memory.extraction.marks import EXTRACT, is_text
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import KgserveError, Unavailable
 from kgserve.platform.metrics.observation import Tally
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.background import OnePerStore
-from kgserve.projections.follower import Erasure, FollowerThread, Stopped, View
+from kgserve.projections.follower import Erasure, FollowerStopped, FollowerThread, View
 from kgserve.projections.memory_index.relation_types import EXTRACTED_FROM
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.storage.model.statuses import ExtractionStatus, SetAside
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ MAX_WAITERS = 4
 _TOLD = 20
 _BUDGET_LOOK = 60.0
 
-Ask = Callable[[Question], Reply]
+Ask = Callable[[Question], ChatReply]
 
 
 class Extracted(NamedTuple):
@@ -58,7 +58,7 @@ class Extracted(NamedTuple):
     dropped: int
 
 
-Extract = Callable[[Store, str, Ask], Extracted | None]
+Extract = Callable[[OpenStore, str, Ask], Extracted | None]
 """Asks about a memory and writes what comes of it; None where there was nothing to ask.
 
 Raises Unanswered, Interrupted, and errors of kgserve.
@@ -86,7 +86,7 @@ class _Pause:
         self.until, self._failures = 0.0, 0
 
 
-class Counted:
+class ExtractionCounts:
     """What has been done in all stores since the server began."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _Shared(NamedTuple):
     extract: Extract
     daily_tokens: int
     pause: _Pause
-    counted: Counted
+    counted: ExtractionCounts
     room: threading.Semaphore
 
 
@@ -117,7 +117,7 @@ class Extraction(View):
 
     name = "extractor"
 
-    def __init__(self, store: Store, shared: _Shared) -> None:
+    def __init__(self, store: OpenStore, shared: _Shared) -> None:
         super().__init__(store)
         self._open_store = store
         self._shared = shared
@@ -157,7 +157,7 @@ class Extraction(View):
         self.wake()
         return count
 
-    def ask_now(self, question: Question) -> Reply:
+    def ask_now(self, question: Question) -> ChatReply:
         """Ask for a caller who waits, within the same budget. Raises Unavailable."""
         if not self._shared.room.acquire(blocking=False):
             raise Unavailable("the language model is busy; try again shortly", retry_after=5)
@@ -168,7 +168,7 @@ class Extraction(View):
         except Unanswered as trouble:
             told = f"the language model gives no answer: {trouble.message}"
             raise Unavailable(told, max(5, int(trouble.pause))) from None
-        except Interrupted:
+        except ChatInterrupted:
             raise Unavailable("the server is stopping") from None
         finally:
             self._shared.room.release()
@@ -247,8 +247,8 @@ class Extraction(View):
         self._continue()
         try:
             found = self._shared.extract(self._open_store, waiting.id, self._ask)
-        except Interrupted:
-            raise Stopped from None
+        except ChatInterrupted:
+            raise FollowerStopped from None
         except OverBudget:
             self._trouble = "the tokens of this day are spent; it goes on tomorrow (UTC)"
             self._wake_at = self._resume_at = now + _BUDGET_LOOK
@@ -290,7 +290,7 @@ class Extraction(View):
         # Not what the service said: it may have said again what it was sent.
         log.warning("extraction_unanswered", store=self.store.name, tries=tries, set_aside=aside)
 
-    def _ask(self, question: Question) -> Reply:
+    def _ask(self, question: Question) -> ChatReply:
         """Ask within the budget: what a question may cost is spent before it is asked, whatever becomes of it."""
         day, estimate = _today(), question.tokens
         most = self._shared.daily_tokens
@@ -310,12 +310,12 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-class Extractor(OnePerStore[Store, Extraction]):
+class Extractor(OnePerStore[OpenStore, Extraction]):
     """A companion of the pool: gives the memories of every open store to a language model."""
 
     def __init__(self, chat: Chat, extract: Extract, daily_tokens: int) -> None:
         super().__init__(FollowerThread("extractor"))
-        self.counted = Counted()
+        self.counted = ExtractionCounts()
         self._shared = _Shared(chat, extract, daily_tokens, _Pause(), self.counted, threading.Semaphore(MAX_WAITERS))
 
     @property
@@ -328,7 +328,7 @@ class Extractor(OnePerStore[Store, Extraction]):
         super().halt()
         self.chat.close()
 
-    def of(self, store: Store) -> Extraction:
+    def of(self, store: OpenStore) -> Extraction:
         """The extraction of an open store. Raises Unavailable when it is just closing."""
         return self._of(
             store, "nothing is extracted in this store now: it is just closing, or its ledger cannot be read"
@@ -339,7 +339,7 @@ class Extractor(OnePerStore[Store, Extraction]):
         self.chat.close()
         super().close()
 
-    def _begun(self, store: Store) -> Extraction | None:
+    def _begun(self, store: OpenStore) -> Extraction | None:
         try:
             return Extraction(store, self._shared)
         except (sqlite3.Error, OSError) as error:

@@ -158,7 +158,7 @@ def _summary(source: _Source) -> list[AuditRecord]:
     return [msgspec.structs.replace(source.last, act="more of the same", store=None, request="", times=source.left_out)]
 
 
-class Place(NamedTuple):
+class AuditPosition(NamedTuple):
     """Where a file of the record was read up to. It is known by its first line, for its name changes."""
 
     file: int
@@ -187,7 +187,7 @@ def decode_records(lines: bytes, limit: int) -> list[AuditRecord]:
     return found[::-1]
 
 
-def lines_after(data_dir: Path, place: Place | None) -> tuple[Place, bytes] | None:
+def lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosition, bytes] | None:
     """Some whole lines after a place, and the place behind them; None for no more. From the oldest for no place."""
     with ExitStack() as stack:
         files = dict(reversed([*_opened(data_dir, stack)]))
@@ -198,7 +198,7 @@ def lines_after(data_dir: Path, place: Place | None) -> tuple[Place, bytes] | No
         for name, file in left:
             at, block = file.tell(), file.read(_BLOCK)
             if lines := block[: block.rfind(b"\n") + 1]:
-                return Place(name, at + len(lines)), lines
+                return AuditPosition(name, at + len(lines)), lines
     return None
 
 

@@ -26,9 +26,9 @@ from urllib.parse import unquote
 import msgspec
 import structlog
 
+from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.platform.access.audit import Audit
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.platform.hosts import is_loopback, network_of
 from kgserve.platform.settings import Settings
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

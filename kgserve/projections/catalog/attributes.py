@@ -21,7 +21,7 @@ MOST_COUNTED = 100_000
 """Counting them takes 3 ms; what occurs more often is not rare."""
 
 
-class Ended(NamedTuple):
+class EndedState(NamedTuple):
     """A state that held from commit ``first`` to before ``last``."""
 
     id: str
@@ -87,7 +87,7 @@ def past_place(transaction: sqlite3.Connection) -> PastPlace:
     return PastPlace(*found) if found else PastPlace(0, "", 0)
 
 
-def take_past(transaction: sqlite3.Connection, states: Iterable[Ended], place: PastPlace) -> None:
+def take_past(transaction: sqlite3.Connection, states: Iterable[EndedState], place: PastPlace) -> None:
     """Take in states that are over, note the place that this leads to, and forget what ended before the oldest."""
     found = ((digest, each.last, each.id, each.first) for each in states for digest in digests(each.attributes))
     transaction.executemany(sql.PAST_VALUE, found)

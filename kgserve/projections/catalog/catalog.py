@@ -24,10 +24,10 @@ import msgspec
 from kgserve.platform.sqlite_files import WrittenBesideReading, opened, seal, write_anew
 from kgserve.projections.catalog import attributes
 from kgserve.projections.catalog import statements as sql
-from kgserve.projections.catalog.attributes import Ended, PastPlace
+from kgserve.projections.catalog.attributes import EndedState, PastPlace
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.filters import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, Place, page_of
+from kgserve.storage.model.filters import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.kinds import (
     MAX_EXAMPLES,
     MAX_KINDS,
@@ -177,7 +177,7 @@ def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: 
     return changes
 
 
-def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
+def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
     """The next ids that fit, in order; it looks at `MAX_PASSED` at most."""
     values = {"after": place.after, "limit": MAX_PASSED + 1}
     return page_of(heapq.merge(*_along(reader, wanted, sql.passing, values)), place, limit)
@@ -304,7 +304,7 @@ class Catalog(WrittenBesideReading):
                 attributes.forget_past(transaction)
             write_anew(self._writer)
 
-    def listed(self, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
+    def listed(self, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
         """A page of the ids of nodes that fit, in order. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
             return _list_ids(reader, wanted, place, limit)
@@ -336,7 +336,7 @@ class Catalog(WrittenBesideReading):
         with self._writing, self._writer as transaction:
             return attributes.past_place(transaction)
 
-    def take_past(self, states: Iterable[Ended], place: PastPlace) -> None:
+    def take_past(self, states: Iterable[EndedState], place: PastPlace) -> None:
         """Take in the attributes of states that are over, up to a place."""
         with self._writing, self._writer as transaction:
             attributes.take_past(transaction, states, place)

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from kgserve.platform.errors import InvalidInput, Unavailable
-from kgserve.platform.http_client import Answer, Connection
+from kgserve.errors import InvalidInput, Unavailable
+from kgserve.platform.http_client import Answer, ClientConnection
 from kgserve.platform.settings import Settings
 from kgserve.platform.version import __version__
-from kgserve.projections.connectors import BatchSyncer, OneByOne, SyncBatch, VectorSyncer
+from kgserve.syncing import BatchSyncer, OneByOne, SyncBatch, VectorSyncer
 
 log = structlog.get_logger()
 
@@ -116,7 +116,7 @@ class Webhook:
         self._origin, self._path, self.host = _address(url)
         self._secret = secret
         self._seconds = seconds
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
         """Post a batch. Raises Unavailable where it was not taken, and InterruptedError once it is unwanted."""
@@ -166,12 +166,12 @@ class Webhook:
             if not whole:
                 self.close()
 
-    def _open(self) -> Connection:
+    def _open(self) -> ClientConnection:
         if self._connection is not None and not self._connection.is_idle:
             self.close()
         if self._connection is None:
             timeout = min(CONNECT_SECONDS, self._seconds)
-            self._connection = Connection(self._origin, timeout, ssl.create_default_context)
+            self._connection = ClientConnection(self._origin, timeout, ssl.create_default_context)
         return self._connection
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import msgspec
 import structlog
 
+from kgserve.errors import KgserveError, NoStore
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import write_whole
-from kgserve.platform.errors import KgserveError, NoStore
 from kgserve.projections.background import PerStore
 from kgserve.projections.base import FollowedPool, FollowedStore
-from kgserve.projections.connectors import ContentChange, SyncBatch
 from kgserve.projections.connectors.plugs import Plug
 from kgserve.projections.follower import CLOSED_PATIENCE_SECONDS, Erasure, FollowerThread, View, net_rows
 from kgserve.storage.journal.tail import Tail
@@ -30,6 +29,7 @@ from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.storage.model.statuses import SyncerStatus
 from kgserve.storage.rows.snapshot import Rows
+from kgserve.syncing import ContentChange, SyncBatch
 
 log = structlog.get_logger()
 
@@ -45,23 +45,23 @@ _FAILURES_HELD = 8
 _Pages = Iterator[tuple[tuple[ContentChange, ...], bool]]
 
 
-class Place(msgspec.Struct, frozen=True):
+class SyncPosition(msgspec.Struct, frozen=True):
     """The commit up to which the ``target`` was told."""
 
     sequence: int
     target: str = ""
 
 
-def place_of(layout: Layout, plug: Plug) -> Place | None:
+def place_of(layout: Layout, plug: Plug) -> SyncPosition | None:
     """How far one was told of a store; None where it has to be told everything."""
     try:
-        found = decode_json(layout.syncing(plug.name).read_bytes(), Place)
+        found = decode_json(layout.syncing(plug.name).read_bytes(), SyncPosition)
     except (OSError, ValueError):
         return None
     return found if found.target == plug.target else None
 
 
-class Sync(View):
+class StoreSync(View):
     """One who is told of one store."""
 
     def __init__(self, store: FollowedStore, plug: Plug, most: int) -> None:
@@ -200,7 +200,9 @@ class Sync(View):
         self._move(sequence)
 
     def _save(self, sequence: int) -> None:
-        write_whole(self.store.layout.syncing(self.name), msgspec.json.encode(Place(sequence, self._plug.target)))
+        write_whole(
+            self.store.layout.syncing(self.name), msgspec.json.encode(SyncPosition(sequence, self._plug.target))
+        )
         self._saved = sequence
 
 
@@ -247,7 +249,7 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
     yield tuple(page), False
 
 
-class Syncers(PerStore[FollowedStore, list[Sync]]):
+class Syncers(PerStore[FollowedStore, list[StoreSync]]):
     """A companion of the pool: tells others of every store while it is open, and opens those that are behind."""
 
     def __init__(self, plugged: list[Plug], most: int) -> None:
@@ -270,7 +272,7 @@ class Syncers(PerStore[FollowedStore, list[Sync]]):
         self._behind.put(None)
         super().halt()
 
-    def of(self, store: FollowedStore) -> list[Sync]:
+    def of(self, store: FollowedStore) -> list[StoreSync]:
         """Those who are told of an open store; none when it is just closing."""
         return self.found(store) or []
 
@@ -283,13 +285,13 @@ class Syncers(PerStore[FollowedStore, list[Sync]]):
         if self._catching_up is not None:
             self._catching_up.join(CLOSED_PATIENCE_SECONDS)
 
-    def _begun(self, store: FollowedStore) -> list[Sync]:
-        return [Sync(store, plug, self._most) for plug in self._plugs]
+    def _begun(self, store: FollowedStore) -> list[StoreSync]:
+        return [StoreSync(store, plug, self._most) for plug in self._plugs]
 
-    def _served(self, own: list[Sync]) -> Iterator[tuple[FollowerThread, Sync]]:
+    def _served(self, own: list[StoreSync]) -> Iterator[tuple[FollowerThread, StoreSync]]:
         return ((self._by_name[sync.name], sync) for sync in own)
 
-    def _let_go(self, own: list[Sync]) -> None:
+    def _let_go(self, own: list[StoreSync]) -> None:
         """Follow a store no more. Whoever is slow to let go is left behind."""
         for thread, sync in self._served(own):
             store = sync.store.name

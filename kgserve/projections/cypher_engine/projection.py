@@ -16,8 +16,8 @@ from pathlib import Path
 
 import structlog
 
+from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.platform.durable_files import storing
-from kgserve.platform.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.platform.metrics.observation import SlowLog
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path

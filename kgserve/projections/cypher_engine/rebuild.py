@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from kgserve.platform.errors import EngineFailed
+from kgserve.errors import EngineFailed
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, build
 from kgserve.projections.cypher_engine.engine.files import remove
 from kgserve.projections.cypher_engine.engine.protocol import Change

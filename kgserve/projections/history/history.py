@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
-from kgserve.platform.errors import Gone, Unavailable
+from kgserve.errors import Gone, Unavailable
 from kgserve.platform.gil import paced
 from kgserve.platform.sqlite_files import WrittenBesideReading, of_some, write_anew
 from kgserve.projections.history import packing
@@ -43,7 +43,7 @@ _encode = msgspec.msgpack.Encoder().encode
 log = structlog.get_logger()
 
 
-class State(msgspec.Struct, Generic[Row], frozen=True):
+class RowState(msgspec.Struct, Generic[Row], frozen=True):
     """A row, the commits from and until which it held, and their times in microseconds."""
 
     row: Row
@@ -365,19 +365,19 @@ class History(WrittenBesideReading):
 
     # Reading; all raise sqlite3.DatabaseError when the file is damaged, and Gone for a moment that is no longer known
 
-    def node_at(self, node_id: str, at: int) -> State[NodeRow] | None:
+    def node_at(self, node_id: str, at: int) -> RowState[NodeRow] | None:
         """The state of a node as of a commit."""
         found = self._still_known(at, self._nodes(sql.NODE_AT, {"id": node_id, "at": at}))
         return next((state for state in found if state.last is None or state.last > at), None)
 
-    def node_version(self, node_id: str, version: int) -> State[NodeRow] | None:
+    def node_version(self, node_id: str, version: int) -> RowState[NodeRow] | None:
         """The state of a node with this version; the newest, should it have been deleted and made again."""
         found = self._nodes(sql.NODE_VERSION, {"id": node_id, "version": version})
         if not found:
             self._require_no_gap(node_id, 0, FOREVER)
         return next(iter(found), None)
 
-    def heads(self, limit: int) -> list[State[NodeRow]]:
+    def heads(self, limit: int) -> list[RowState[NodeRow]]:
         """Versions that nodes name as other heads, by id and version: those that are known."""
         return self._nodes(sql.HEADS, {"limit": limit})
 
@@ -386,24 +386,24 @@ class History(WrittenBesideReading):
         values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
         return [_said_by(node_id, *found) for found in self._read(sql.SAID, values)]
 
-    def node_states(self, node_id: str, before: int, limit: int) -> list[State[NodeRow]]:
+    def node_states(self, node_id: str, before: int, limit: int) -> list[RowState[NodeRow]]:
         """The states of a node, newest first, that began before a commit."""
         found = self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
         known_from = found[-1].first if len(found) == limit else 0
         self._require_no_gap(node_id, (found[0].last or before) if is_unbroken(found, limit) else known_from, before)
         return found
 
-    def node_states_after(self, node_id: str, after: int, limit: int) -> list[State[NodeRow]]:
+    def node_states_after(self, node_id: str, after: int, limit: int) -> list[RowState[NodeRow]]:
         """The states of a node, oldest first, that began after a commit."""
         found = self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
         self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else FOREVER)
         return found
 
-    def next_state(self, node_id: str, after: int) -> State[NodeRow] | None:
+    def next_state(self, node_id: str, after: int) -> RowState[NodeRow] | None:
         """The first state of a node that is known to have begun after a commit; others may be missing before it."""
         return next(iter(self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": 1})), None)
 
-    def node_states_until(self, node_id: str, through: int) -> list[State[NodeRow]]:
+    def node_states_until(self, node_id: str, through: int) -> list[RowState[NodeRow]]:
         """All states of a node that began by a commit."""
         return self._nodes(sql.STATES_UNTIL, {"id": node_id, "through": through})
 
@@ -411,34 +411,34 @@ class History(WrittenBesideReading):
         """The nodes from which a relation of a type has ever led to a node."""
         return [row[0] for row in self._read(sql.SOURCES_OF, {"id": node_id, "relation_type": relation_type})]
 
-    def deleted_targets(self, relation_type: str, limit: int) -> list[State[NodeRow]]:
+    def deleted_targets(self, relation_type: str, limit: int) -> list[RowState[NodeRow]]:
         """Return the last states of deleted nodes to which relations of a type led until then, latest deletion first.
 
         limit: ended states of nodes that are looked at, the latest ones.
         """
         return self._nodes(sql.DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
 
-    def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[State[EdgeRow]]:
+    def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[RowState[EdgeRow]]:
         """Return the states of relations of a type to a node that a commit ended."""
         values = {"id": target, "relation_type": relation_type, "last": last, "limit": limit}
         return self._edges(sql.EDGES_ENDED, values)
 
-    def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[State[NodeRow]]:
+    def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[RowState[NodeRow]]:
         """The next nodes in the order of their ids as of a commit, of one type or of all."""
         values = {"at": at, "type": type_, "after": after or "", "limit": limit}
         return self._still_known(at, self._nodes(sql.LIST if type_ is None else sql.LIST_TYPE, values))
 
-    def outgoing(self, node_id: str, at: int, limit: int) -> list[State[EdgeRow]]:
+    def outgoing(self, node_id: str, at: int, limit: int) -> list[RowState[EdgeRow]]:
         """Edges that started at a node as of a commit, by where they lead and their types."""
         found = self._edges(sql.OUT, {"id": node_id, "at": at, "limit": limit})
         # Here, for SQLite takes half as long again for it: they are in order but for types.
         return self._still_known(at, sorted(found, key=lambda state: state.row.key))
 
-    def incoming(self, node_id: str, at: int, limit: int) -> list[State[EdgeRow]]:
+    def incoming(self, node_id: str, at: int, limit: int) -> list[RowState[EdgeRow]]:
         """Edges that ended at a node as of a commit."""
         return self._still_known(at, self._edges(sql.IN, {"id": node_id, "at": at, "limit": limit}))
 
-    def edges_at(self, at: int, after: EdgeKey, limit: int) -> list[State[EdgeRow]]:
+    def edges_at(self, at: int, after: EdgeKey, limit: int) -> list[RowState[EdgeRow]]:
         """The next edges in the order of their keys as of a commit."""
         source, target, relation_type = after
         values = {"at": at, "source": source, "target": target, "relation_type": relation_type, "limit": limit}
@@ -448,12 +448,12 @@ class History(WrittenBesideReading):
         """Every state that an edge from a node has had, as a number, and where the edge leads; at most so many."""
         return self._read(sql.EDGE_NUMBERS, {"id": node_id, "limit": limit})
 
-    def edges_numbered(self, numbers: Sequence[int], at: int) -> list[State[EdgeRow]]:
+    def edges_numbered(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
         """Those of some states of edges that held as of a commit."""
         found = self._read_some(sql.EDGES_NUMBERED, numbers, at, at)
         return self._still_known(at, _as_states(packing.edge, found))
 
-    def edge_states(self, numbers: Sequence[int]) -> list[State[EdgeRow]]:
+    def edge_states(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
         """Some states of edges."""
         return _as_states(packing.edge, self._read_some(sql.EDGE_STATES, numbers))
 
@@ -489,11 +489,11 @@ class History(WrittenBesideReading):
             commits.append(max(commits[-1], found[0][0]))
         return times, commits
 
-    def links_from(self, node_id: str, at: int, limit: int) -> list[State[LinkRow]]:
+    def links_from(self, node_id: str, at: int, limit: int) -> list[RowState[LinkRow]]:
         """Links that led from a node as of a commit."""
         return self._still_known(at, self._links(sql.LINKS_OUT, {"id": node_id, "at": at, "limit": limit}))
 
-    def links_at(self, at: int, after: LinkKey, limit: int) -> list[State[LinkRow]]:
+    def links_at(self, at: int, after: LinkKey, limit: int) -> list[RowState[LinkRow]]:
         """The next links in the order of their sources, stores, targets and types as of a commit."""
         return self._still_known(at, self._links(sql.LINKS, {"at": at, "limit": limit, **_link_key(after)}))
 
@@ -501,11 +501,11 @@ class History(WrittenBesideReading):
         """Whether a link has ever been there, as far as is known."""
         return bool(self._read(sql.HAS_LINKS, {})[0][0])
 
-    def link_states(self, node_id: str, limit: int) -> list[State[LinkRow]]:
+    def link_states(self, node_id: str, limit: int) -> list[RowState[LinkRow]]:
         """The states of links from a node, newest first."""
         return self._links(sql.LINK_STATES, {"id": node_id, "limit": limit})
 
-    def _still_known(self, at: int, found: list[State[Row]]) -> list[State[Row]]:
+    def _still_known(self, at: int, found: list[RowState[Row]]) -> list[RowState[Row]]:
         """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
         self.require_known(at)
         return found
@@ -536,24 +536,24 @@ class History(WrittenBesideReading):
             if first is not None:
                 raise in_gap(f"the history of node {node_id!r}", first, None if last == before else last)
 
-    def _nodes(self, query: str, values: dict[str, Any]) -> list[State[NodeRow]]:
+    def _nodes(self, query: str, values: dict[str, Any]) -> list[RowState[NodeRow]]:
         return self._states(packing.node, query, values)
 
-    def _edges(self, query: str, values: dict[str, Any]) -> list[State[EdgeRow]]:
+    def _edges(self, query: str, values: dict[str, Any]) -> list[RowState[EdgeRow]]:
         return self._states(packing.edge, query, values)
 
-    def _links(self, query: str, values: dict[str, Any]) -> list[State[LinkRow]]:
+    def _links(self, query: str, values: dict[str, Any]) -> list[RowState[LinkRow]]:
         return self._states(packing.link, query, values)
 
     def _read_some(self, query: str, numbers: Sequence[int], *before: int) -> list[tuple[Any, ...]]:
         with self._reading:
             return [*of_some(self._reader.execute, query, numbers, before=before)]
 
-    def _states(self, unpack: Callable[..., Row | None], query: str, values: dict[str, Any]) -> list[State[Row]]:
+    def _states(self, unpack: Callable[..., Row | None], query: str, values: dict[str, Any]) -> list[RowState[Row]]:
         return _as_states(unpack, self._read(query, values))
 
 
-def is_unbroken(states: Sequence[State[NodeRow]], limit: int) -> bool:
+def is_unbroken(states: Sequence[RowState[NodeRow]], limit: int) -> bool:
     """Whether none is missing between states of a node, newest first, nor before the oldest.
 
     Versions count up by one, also where a deleted node is made again. Fewer than ``limit`` must begin with version 1.
@@ -562,16 +562,16 @@ def is_unbroken(states: Sequence[State[NodeRow]], limit: int) -> bool:
     return bool(states) and steps and (len(states) == limit or states[-1].row.version == 1)
 
 
-def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[State[Row]]:
+def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[RowState[Row]]:
     return [state(unpack, *each) for each in found]
 
 
-def state(unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any) -> State[Row]:
+def state(unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any) -> RowState[Row]:
     """The state in what was found. Raises sqlite3.DatabaseError when it does not fit its checksum."""
     row = unpack(content, expected, *rest[4:])
     if row is None:
         raise sqlite3.DatabaseError("a state does not fit its checksum")
-    return State(row, *rest[:4])
+    return RowState(row, *rest[:4])
 
 
 def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
@@ -620,7 +620,7 @@ def _take_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     )
 
 
-def _touched(key: dict[str, Any], stored: packing.Stored) -> dict[str, Any]:
+def _touched(key: dict[str, Any], stored: packing.PackedRow) -> dict[str, Any]:
     return {**key, "row": stored.content, "hash": stored.hash}
 
 
@@ -753,7 +753,7 @@ def _key_of(row: NodeRow | EdgeRow | LinkRow) -> tuple[Any, ...]:
     return row.key if isinstance(row, EdgeRow) else (*row.edge.key, row.store)
 
 
-def _stored(row: NodeRow | EdgeRow | LinkRow) -> packing.Stored:
+def _stored(row: NodeRow | EdgeRow | LinkRow) -> packing.PackedRow:
     if isinstance(row, NodeRow):
         return packing.stored_node(row)
     return packing.stored_edge(row) if isinstance(row, EdgeRow) else packing.stored_link(row)

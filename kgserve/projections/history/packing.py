@@ -30,7 +30,7 @@ _SHORT = 200
 """Characters of an edge's attributes that are remembered: edges that were written together have them in common."""
 
 
-class Stored(NamedTuple):
+class PackedRow(NamedTuple):
     """A row as its columns ``row`` and ``hash`` have it."""
 
     content: bytes
@@ -45,7 +45,7 @@ class _Parts(NamedTuple):
     lasted: int
 
 
-class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _PackedNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     content: str
     attributes: str
     sequence: int
@@ -63,26 +63,26 @@ class _Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extras: EdgeExtras | None
 
 
-_decode_node = msgpack_decoder(_Node).decode
+_decode_node = msgpack_decoder(_PackedNode).decode
 _decode_edge = msgpack_decoder(_Edge).decode
 _whole_node = msgpack_decoder(NodeRow).decode
 _whole_edge = msgpack_decoder(EdgeRow).decode
 _whole_link = msgpack_decoder(LinkRow).decode
 
 
-def stored_node(row: NodeRow) -> Stored:
+def stored_node(row: NodeRow) -> PackedRow:
     """A node as it is kept beside its id, type and version."""
     lasted = row.updated_at - row.created_at
-    packed = _Node(row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras)
+    packed = _PackedNode(row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras)
     return _stored(packed, (row.id, row.type, row.version))
 
 
-def stored_edge(row: EdgeRow) -> Stored:
+def stored_edge(row: EdgeRow) -> PackedRow:
     """An edge as it is kept beside its key and its version."""
     return _stored_edge(row, row, (*row.key, row.version))
 
 
-def stored_link(row: LinkRow) -> Stored:
+def stored_link(row: LinkRow) -> PackedRow:
     """A link as it is kept beside the key and version of its edge, and its store."""
     return _stored_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
 
@@ -124,11 +124,11 @@ def _data(content: bytes) -> bytes:
     return zlib.decompress(content[1:]) if content[1] == _COMPRESSED else content[1:]
 
 
-def _stored_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> Stored:
+def _stored_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
     parts = (_recent_parts if len(of.attributes) <= _SHORT else _parts)(of.attributes)
     if parts is None:
         content = _encode(row)
-        return Stored(content, checksum(content))
+        return PackedRow(content, checksum(content))
     return _stored(_Edge(_short(of.weight), parts.own, of.sequence, parts.created_at, parts.lasted, of.extras), key)
 
 
@@ -162,9 +162,9 @@ def _short(weight: float) -> float:
     return int(weight) if 0 < weight < _MOST_WHOLE and weight.is_integer() else weight
 
 
-def _stored(packed: _Node | _Edge, key: tuple[Any, ...]) -> Stored:
+def _stored(packed: _PackedNode | _Edge, key: tuple[Any, ...]) -> PackedRow:
     data = _encode(packed)
     if len(data) >= _LONG:
         data = min(data, zlib.compress(data, 1), key=len)
     content = bytes((_PACKED,)) + data
-    return Stored(content, checksum(content + _encode(key)))
+    return PackedRow(content, checksum(content + _encode(key)))

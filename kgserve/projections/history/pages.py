@@ -39,7 +39,7 @@ class Row(NamedTuple):
     values: Values
 
 
-class Unread(NamedTuple):
+class UnreadPage(NamedTuple):
     """A page of a tree that could not be read, or is damaged: rows after ``after`` may have been on it or below it."""
 
     page: int
@@ -65,7 +65,7 @@ class DatabasePages:
         rows = self.tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
 
-    def tree(self, root: int, unread: Callable[[Unread], object]) -> Iterator[Row]:
+    def tree(self, root: int, unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
         """All rows of a table or entries of an index in their order; pages that are damaged are reported, and read."""
         yield from self._below(root, 0, set(), unread)
 
@@ -89,11 +89,11 @@ class DatabasePages:
             if cell is not None:
                 yield cell
 
-    def _below(self, number: int, after: int, path: set[int], unread: Callable[[Unread], object]) -> Iterator[Row]:
+    def _below(self, number: int, after: int, path: set[int], unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
         page, start = self.page(number), _start(number)
         whole = len(page) == PAGE_BYTES and page[start] in {TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR}
         if not whole or number in self.damaged:
-            unread(Unread(number, after))
+            unread(UnreadPage(number, after))
         if not whole or number in path or len(path) > _DEEPEST:
             return
         for cell in self.cells(number):

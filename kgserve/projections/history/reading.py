@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kgserve.projections.history import packing
-from kgserve.projections.history.history import State, state
+from kgserve.projections.history.history import RowState, state
 from kgserve.projections.history.statements import EDGE_KEY, ENDED, LINK_KEY, NODE_KEY, SAME_EDGE, SAME_LINK, VERSION
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
@@ -26,7 +26,7 @@ _LINK = f"SELECT CAST(row AS BLOB), hash, {LINK_KEY} FROM link WHERE last IS NUL
 _HAS_LINKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
 
 
-class Present:
+class CurrentRows:
     """The rows that hold as of ``sequence``, the last commit that a history has seen; ``time`` is in microseconds.
 
     ``lost_nodes``, ``lost_edges`` and ``lost_links`` are the keys of rows that were met and did not fit their
@@ -118,29 +118,29 @@ MOST_BYTES = 16 << 20
 """Rows that are read at once, about."""
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class HistoryPosition(msgspec.Struct, frozen=True, order=True):
     """How far somebody has read: past the state of this node that ended with this commit."""
 
     last: int
     id: str = ""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EndedStates(msgspec.Struct, frozen=True):
     """Some states that are over, up to a place; ``sequence`` is the last commit all of whose states have been read.
 
     ``seen`` is the commit that the history itself has seen, ``oldest`` the first as of which it answers; there may be
     ``more``.
     """
 
-    states: list[State[NodeRow]]
-    place: Place
+    states: list[RowState[NodeRow]]
+    place: HistoryPosition
     sequence: int
     seen: int
     oldest: int
     more: bool
 
 
-def read_ended(path: Path, place: Place, limit: int) -> Ended | None:
+def read_ended(path: Path, place: HistoryPosition, limit: int) -> EndedStates | None:
     """The next states that are over, at most ``limit`` and about 16 MiB; None while there is no history to be read.
 
     Raises sqlite3.DatabaseError when the file is damaged or held by its owner for long.
@@ -156,16 +156,16 @@ def read_ended(path: Path, place: Place, limit: int) -> Ended | None:
         values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
         states, more = _taken(connection.execute(ENDED, values), limit)
     if not more:
-        place = max(place, Place(seen + 1))
-        return Ended(states, place, place.last - 1, seen, oldest, more)
+        place = max(place, HistoryPosition(seen + 1))
+        return EndedStates(states, place, place.last - 1, seen, oldest, more)
     # The commit of the last one may have ended more.
-    place = Place(states[-1].last or 0, states[-1].row.id)
-    return Ended(states, place, place.last - 1, seen, oldest, more)
+    place = HistoryPosition(states[-1].last or 0, states[-1].row.id)
+    return EndedStates(states, place, place.last - 1, seen, oldest, more)
 
 
-def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[State[NodeRow]], bool]:
+def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowState[NodeRow]], bool]:
     """The first of some states, and whether there may be more."""
-    states: list[State[NodeRow]] = []
+    states: list[RowState[NodeRow]] = []
     size = 0
     for row in rows:
         states.append(state(packing.node, *row))

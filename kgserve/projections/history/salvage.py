@@ -18,7 +18,7 @@ import msgspec
 
 from kgserve.projections.history import packing
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.pages import DatabasePages, Row, Unread, Values
+from kgserve.projections.history.pages import DatabasePages, Row, UnreadPage, Values
 from kgserve.projections.history.seal import PageSeal, Sealed
 from kgserve.storage.model.digest import checksum
 
@@ -194,7 +194,7 @@ class _Reading:
 
     def _gaps(self, name: str, table: _Table, kept: dict[int, Row]) -> list[Gap]:
         """What is missing of a table: by an index that is whole, else from where rows may be missing on."""
-        unread = list[Unread]()
+        unread = list[UnreadPage]()
         is_whole = name in self._roots and self._is_read(self._roots[name], kept, unread)
         if is_whole and self._sealed is not None:
             return []
@@ -204,14 +204,14 @@ class _Reading:
                 return self._named(name, place, entries, kept)
         return [] if is_whole else [Gap(self._begin_of(table, kept, unread), None, name)]
 
-    def _is_read(self, root: int, kept: dict[int, Row], unread: list[Unread]) -> bool:
+    def _is_read(self, root: int, kept: dict[int, Row], unread: list[UnreadPage]) -> bool:
         """Whether all rows of a table were read, and kept."""
         rows = {row.rowid for row in self._pages.tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
     def _entries(self, index: str) -> list[Row] | None:
         """The entries of an index, None unless all of it can be read."""
-        root, unread = self._roots.get(index), list[Unread]()
+        root, unread = self._roots.get(index), list[UnreadPage]()
         if root is None:
             return None
         entries = [*self._pages.tree(root, unread.append)]
@@ -233,7 +233,7 @@ class _Reading:
         known = self._entries("node_by_end") or ()
         return ends | {entry.values[2]: entry.values[0] for entry in known}
 
-    def _begin_of(self, table: _Table, kept: dict[int, Row], unread: list[Unread]) -> int:
+    def _begin_of(self, table: _Table, kept: dict[int, Row], unread: list[UnreadPage]) -> int:
         """The first commit as of which a row may be missing: that of the last row before the pages that are lost."""
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)

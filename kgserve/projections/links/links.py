@@ -162,7 +162,7 @@ class Links(LinkReader):
             seal(self.path)
 
 
-class Seen(NamedTuple):
+class LinksPosition(NamedTuple):
     """How far a store was read: when it was made, and its last commit that changed links."""
 
     born: int
@@ -176,19 +176,19 @@ class Inbound:
         self.path = path
         self._connection = opened(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
 
-    def seen(self) -> dict[str, Seen]:
+    def seen(self) -> dict[str, LinksPosition]:
         """The stores that were read, each with how far."""
         found = self._connection.execute("SELECT origin, born, changed FROM seen")
-        return {origin: Seen(born, changed) for origin, born, changed in found}
+        return {origin: LinksPosition(born, changed) for origin, born, changed in found}
 
-    def follow(self, origin: str, put: Iterable[LinkRow], deleted: Iterable[LinkKey], seen: Seen) -> None:
+    def follow(self, origin: str, put: Iterable[LinkRow], deleted: Iterable[LinkKey], seen: LinksPosition) -> None:
         """Take in what has changed of the links of a store."""
         with self._connection as transaction:
             transaction.executemany(sql.INBOUND_DELETE, ({"origin": origin, **values(key)} for key in deleted))
             transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **stored(row)} for row in put))
             transaction.execute(sql.SEEN, (origin, *seen))
 
-    def replace(self, origin: str, links: Iterable[Iterable[LinkRow]], seen: Seen) -> None:
+    def replace(self, origin: str, links: Iterable[Iterable[LinkRow]], seen: LinksPosition) -> None:
         """Forget the links of a store, and take these."""
         with self._connection as transaction:
             transaction.execute(sql.INBOUND_FORGET, (origin,))

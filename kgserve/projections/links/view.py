@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 from kgserve.platform.sqlite_files import asked, remove_files
 from kgserve.projections.links.links import LinkReader, Links
 from kgserve.storage.journal.journal import Journal

@@ -333,7 +333,7 @@ def _pairs(steps: dict[int, _Step]) -> Iterator[tuple[int, str, int, int]]:
 # What is asked
 
 
-class Placed(NamedTuple):
+class MemoryDepth(NamedTuple):
     """A memory, and how many levels it is away."""
 
     id: str
@@ -343,7 +343,7 @@ class Placed(NamedTuple):
 class BelowPage(NamedTuple):
     """Some memories below one, and the id that the next page begins behind: None when there is none."""
 
-    found: list[Placed]
+    found: list[MemoryDepth]
     next: str | None
 
 
@@ -414,20 +414,20 @@ class HierarchyLookups:
     def beneath(self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
         """The next memories below one that are true at a moment, in the order of ids; ``near``: directly below it."""
         values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MOST_LOOKED_AT + 1}
-        found: list[Placed] = []
+        found: list[MemoryDepth] = []
         last = after
         for number, (node_id, depth, fits) in enumerate(self._run(_LOOK_NEAR if near else _LOOK, values), 1):
             if number > MOST_LOOKED_AT or (fits and len(found) == limit):
                 return BelowPage(found, last)
             if fits:
-                found.append(Placed(node_id, depth))
+                found.append(MemoryDepth(node_id, depth))
             last = node_id
         return BelowPage(found, None)
 
-    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[Placed]:
+    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[MemoryDepth]:
         """The memories above one that are true at a moment, the nearest first."""
         values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_DEPTH}
-        return [Placed(node_id, depth) for node_id, depth, fits in self._run(_UP, values) if fits]
+        return [MemoryDepth(node_id, depth) for node_id, depth, fits in self._run(_UP, values) if fits]
 
     def children(self, memory_id: str, now: int) -> int:
         """How many memories stand directly below one and are true at a moment."""

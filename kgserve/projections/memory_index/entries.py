@@ -20,7 +20,7 @@ TOTAL, BOUNDED, ENDED, ENTITIES, RELATIONS = "total", "bounded", "ended", "entit
 _LASTING_EPOCH = 1 << 46
 
 
-class Entry(NamedTuple):
+class MemoryEntry(NamedTuple):
     """One memory, in the order of the columns. Times are microseconds; a ``half`` of 0 never fades."""
 
     id: str
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     start: int | None
     stop: int | None
 
-    def after(self, access: Access | None, half_lives: HalfLives) -> Entry:
+    def after(self, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
         """The same once it was last used like this, in a store whose memories fade like that."""
         used = Worth(access.confidence, access.last) if access else None
         worth, half = live(Worth(self.stated, self.stated_at), used), half_lives.of(self.type)
@@ -101,11 +101,11 @@ class LiveMemory(NamedTuple):
         )
 
 
-def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Entry:
+def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
     """What is kept of a node that is a memory."""
     extras = row.extras or NO_EXTRAS
     stated, since = extras.confidence or 0.0, stated_at(row)
-    entry = Entry(
+    entry = MemoryEntry(
         *(row.id, row.type, row.created_at, row.updated_at, stated, since, stated, since, 0, 0, 0),
         text_hash(row.content),
         fingerprint(row.content),
@@ -129,7 +129,7 @@ class Books:
         self.terms: Counter[tuple[int, int]] = Counter()
         self.sums: dict[tuple[int, int], float] = {}
 
-    def book(self, entry: Entry | None, tags: Iterable[str], by: int) -> None:
+    def book(self, entry: MemoryEntry | None, tags: Iterable[str], by: int) -> None:
         """Count a memory with its tags in (1), or out (-1)."""
         if entry is None:
             return
@@ -142,7 +142,7 @@ class Books:
                 self.counts[TAGS, tag] += by
             self._add(entry, by)
 
-    def _add(self, entry: Entry, by: int) -> None:
+    def _add(self, entry: MemoryEntry, by: int) -> None:
         epoch, term = epoch_and_term(entry.half, entry.key, entry.confidence)
         self.terms[entry.half, epoch] += by
         self.sums[entry.half, epoch] = self.sums.get((entry.half, epoch), 0.0) + by * term
@@ -166,7 +166,7 @@ def worth_at(epoch: int, sum_: float, half: int, now: int) -> float:
     return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
 
 
-def _places(entry: Entry) -> Iterable[tuple[str, str]]:
+def _places(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
     yield TOTAL, ""
     if entry.start is not None or entry.stop is not None:
         yield BOUNDED, ""

@@ -42,7 +42,7 @@ EntityPlace = tuple[str, str]
 """The folded name and the id of the entity that a page begins behind."""
 
 
-class EntityPage(NamedTuple):
+class EntityIdPage(NamedTuple):
     """The ids of a page of entities, and where the next one begins: None when there is none."""
 
     ids: list[str]
@@ -59,7 +59,7 @@ class RelationFilter(NamedTuple):
     least: float = 0.0
 
 
-class RelationPage(NamedTuple):
+class RelationIdPage(NamedTuple):
     """The relations of a page, and the one that the next begins behind: None when there is none.
 
     A page that has looked at 20,000 relations ends there: it may be short, or empty, with a next one.
@@ -121,7 +121,7 @@ class Lookups(HierarchyLookups):
 
     # Pages of what has a name, and of the relations between
 
-    def entities(self, types: Sequence[str], start: str, after: EntityPlace, limit: int) -> EntityPage:
+    def entities(self, types: Sequence[str], start: str, after: EntityPlace, limit: int) -> EntityIdPage:
         """Entities by their folded names, those of some types or all, whose names start so in any case."""
         start = folded(start)
         values = {"fold": after[0], "id": after[1], "start": start, "limit": limit + 1}
@@ -136,9 +136,9 @@ class Lookups(HierarchyLookups):
             if not place[0].startswith(start):
                 break
             if len(page) == limit:
-                return EntityPage([node_id for _, node_id in page], page[-1])
+                return EntityIdPage([node_id for _, node_id in page], page[-1])
             page.append(place)
-        return EntityPage([node_id for _, node_id in page], None)
+        return EntityIdPage([node_id for _, node_id in page], None)
 
     def names_like(self, name: str) -> list[str]:
         """Up to three names of entities that may be meant by one that there is not, the nearest first.
@@ -155,18 +155,18 @@ class Lookups(HierarchyLookups):
         names = {other[:_COMPARED]: shown for other, shown in found}
         return [names[each] for each in get_close_matches(fold, names, 3)]
 
-    def relations(self, wanted: RelationFilter, after: EdgeKey | None, limit: int) -> RelationPage:
+    def relations(self, wanted: RelationFilter, after: EdgeKey | None, limit: int) -> RelationIdPage:
         """Relations between entities in the order of an index that fits the filter. It looks at 20,000 at most."""
         keys: list[EdgeKey] = []
         last = after
         steps = chain.from_iterable(_along(self._connection, wanted, after))
         for number, (source, target, type_, fits) in enumerate(steps):
             if number == MAX_PASSED or (fits and len(keys) == limit):
-                return RelationPage(keys, last)
+                return RelationIdPage(keys, last)
             last = (source, target, type_)
             if fits:
                 keys.append(last)
-        return RelationPage(keys, None)
+        return RelationIdPage(keys, None)
 
 
 _MATCHES: tuple[Match, ...] = ("exact", "folded", "alias")

@@ -24,8 +24,8 @@ from kgserve.projections.memory_index.entries import (
     ENTITIES,
     TOTAL,
     Books,
-    Entry,
     LiveMemory,
+    MemoryEntry,
     entry_of,
     epoch_and_term,
     length_of_epoch,
@@ -33,7 +33,7 @@ from kgserve.projections.memory_index.entries import (
 )
 from kgserve.projections.memory_index.lookups import Lookups
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
-from kgserve.projections.memory_index.selecting import MemoryPage, MemoryPlace, Order, Sort
+from kgserve.projections.memory_index.selecting import MemoryIdPage, MemoryPlace, Order, Sort
 from kgserve.storage.model.change import Access, NetChange
 from kgserve.storage.model.filters import Counted, MemoryFilter
 from kgserve.storage.model.names import IS_ABOUT, aliases_in, folded
@@ -61,7 +61,7 @@ class _Entity(NamedTuple):
     standing: bool
 
 
-class Follower:
+class MemoryBatch:
     """Takes in what a group of writes changed, within one transaction.
 
     That is each memory, name and relation that it names, and what they count for. What becomes a memory, or gets a
@@ -132,7 +132,7 @@ class Follower:
         number = 0
         while rows := self._run(sql.ENTRIES, (number, _AT_ONCE)).fetchall():
             number = rows[-1][0]
-            before = [Entry(*row[1:]) for row in rows]
+            before = [MemoryEntry(*row[1:]) for row in rows]
             after = [each.after(self._access(each.id), self._half_lives) for each in before]
             self._run_many(sql.REKEY, [(each.half, each.key, each.id) for each in after])
             for old, new in zip(before, after, strict=True):
@@ -166,7 +166,7 @@ class Follower:
     def _change(self, rows: Sequence[NodeRow]) -> list[str]:
         """Take in rows of nodes that were there; the ids of what is something now whose edges may have been there."""
         ids = [row.id for row in rows]
-        entries = {found[1]: (found[0], Entry(*found[1:])) for found in of_some(self._run, sql.ENTRIES_OF, ids)}
+        entries = {found[1]: (found[0], MemoryEntry(*found[1:])) for found in of_some(self._run, sql.ENTRIES_OF, ids)}
         new = [row for row in rows if row.is_memory and row.id not in entries]
         self._add_memories(new)
         risen = self._put_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
@@ -177,7 +177,7 @@ class Follower:
         self._unknow(rows)
         return [*(row.id for row in new), *risen]
 
-    def _put_memories(self, found: Sequence[tuple[NodeRow, int, Entry]]) -> list[str]:
+    def _put_memories(self, found: Sequence[tuple[NodeRow, int, MemoryEntry]]) -> list[str]:
         """Take in rows of what was a memory; the ids of those that are in force again."""
         for row, _, before in found:
             if not row.is_memory:
@@ -187,7 +187,7 @@ class Follower:
         had: dict[int, set[str]] = {}
         for number, tag in of_some(self._run, sql.TAGS_OF_SOME, [number for _, number, _ in found]):
             had.setdefault(number, set()).add(tag)
-        puts: list[Entry] = []
+        puts: list[MemoryEntry] = []
         risen: list[str] = []
         for row, number, before in found:
             entry = entry_of(row, used.get(row.id), self._half_lives)
@@ -203,7 +203,7 @@ class Follower:
         self._run_many(sql.PUT, puts)
         return risen
 
-    def _book(self, number: int, entries: tuple[Entry, Entry], tags: tuple[set[str], set[str]]) -> None:
+    def _book(self, number: int, entries: tuple[MemoryEntry, MemoryEntry], tags: tuple[set[str], set[str]]) -> None:
         """Count a memory as it is in place of how it was."""
         had, has = tags
         if had != has:
@@ -212,7 +212,7 @@ class Follower:
         self._books.book(entries[0], had, -1)
         self._books.book(entries[1], has, 1)
 
-    def _drop_memory(self, entry: Entry | None) -> None:
+    def _drop_memory(self, entry: MemoryEntry | None) -> None:
         if entry is None:
             return
         number = self._number(entry.id)
@@ -282,9 +282,9 @@ class Follower:
 
     # What is there
 
-    def _entry(self, node_id: str) -> Entry | None:
+    def _entry(self, node_id: str) -> MemoryEntry | None:
         found = self._run(sql.ENTRY, (node_id,)).fetchone()
-        return found and Entry(*found)
+        return found and MemoryEntry(*found)
 
     def _number(self, node_id: str) -> int:
         return self._run(sql.NUMBER, (node_id,)).fetchone()[0]
@@ -404,7 +404,7 @@ class Memories(Lookups):
         It is seen here at once, and by others once that is committed: what fails takes all since the last time back.
         """
         try:
-            Follower(self._connection, self.half_lives, edges_of).follow(net)
+            MemoryBatch(self._connection, self.half_lives, edges_of).follow(net)
             self._run(sql.MOVE, (sequence,))
         except BaseException:
             self._connection.rollback()
@@ -434,7 +434,7 @@ class Memories(Lookups):
                 transaction.execute(statement)
             for some in accesses:
                 transaction.executemany(sql.ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
-            follower = Follower(transaction, self.half_lives, lambda _: ())
+            follower = MemoryBatch(transaction, self.half_lives, lambda _: ())
             for rows in slices(nodes):
                 follower.fill(rows)
             for rows in slices(edges):
@@ -452,7 +452,7 @@ class Memories(Lookups):
         [known] = self._run(sql.HALF_LIVES).fetchone()
         if wanted != known:
             with self._connection as transaction:
-                Follower(transaction, half_lives, lambda _: ()).rekey()
+                MemoryBatch(transaction, half_lives, lambda _: ()).rekey()
                 transaction.execute(sql.HALVE, (wanted,))
 
     # Single ones
@@ -488,7 +488,7 @@ class Memories(Lookups):
         place: MemoryPlace,
         limit: int,
         also: Callable[[str], bool] | None = None,
-    ) -> MemoryPage:
+    ) -> MemoryIdPage:
         """A page of the ids of the memories that are wanted, the greatest value first. It looks at 20,000 at most."""
         order = Order(wanted.now, sort, place)
         return selecting.page(self._connection, self._whole(wanted), self._halves(), order, limit, also)

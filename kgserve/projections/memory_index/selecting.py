@@ -41,7 +41,7 @@ class MemoryPlace(NamedTuple):
         return self.value == _MOST_KEY
 
 
-class MemoryPage(NamedTuple):
+class MemoryIdPage(NamedTuple):
     """The ids of a page, and where the next one begins: None when there is none."""
 
     ids: list[str]
@@ -85,7 +85,7 @@ def page(
     order: Order,
     limit: int,
     also: Callable[[str], bool] | None = None,
-) -> MemoryPage:
+) -> MemoryIdPage:
     """The next memories in the order of a list: the greatest value first, and of equal ones the last id.
 
     ``also`` is asked of those that the filter lets pass.
@@ -96,14 +96,14 @@ def page(
     for number, (_, id_, value, half, passes) in enumerate(found):
         fits = passes and (also is None or also(id_))
         if number == MAX_PASSED or (fits and len(chosen) == limit):
-            return MemoryPage(chosen, at)
+            return MemoryIdPage(chosen, at)
         skip = at.skip
         if fits and skip:
             skip -= 1
         elif fits:
             chosen.append(id_)
         at = MemoryPlace(value, id_, half, skip)
-    return MemoryPage(chosen, None)
+    return MemoryIdPage(chosen, None)
 
 
 def strength(half: int, key: int, now: int) -> float:

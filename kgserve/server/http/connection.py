@@ -34,7 +34,7 @@ import msgspec
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from kgserve.platform.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
+from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
 from kgserve.platform.gil import rest
 from kgserve.platform.metrics.observation import Tally
 from kgserve.projections.cypher_engine.engine.turns import asker
@@ -144,7 +144,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return min(_LONGEST_TICK, min(self.head_timeout, self.body_timeout, self.answer_timeout) / _SLICES)
 
 
-class Progress:
+class BodyProgress:
     """How a body gets on: in windows of time, each of which must bring enough."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class HttpConnection(HttpToolsProtocol):
         self._lines = 0
         self._on_wire = 0  # bytes of the body with its framing
         self._in_body = 0
-        self._progress = Progress()
+        self._progress = BodyProgress()
         self._body_patience = self._limits.body_timeout
         self._ignores_input = False
         self._newest: RequestResponseCycle | None = None

@@ -26,8 +26,8 @@ import structlog
 from litestar.enums import ScopeType
 
 from kgserve.api.operation import KEY, Operation
+from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.platform.access.authentication import NOBODY, Hidden, RequestContext, WrongKey
-from kgserve.platform.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.platform.hosts import is_loopback, network_of
 from kgserve.platform.log import Who, masked
 from kgserve.platform.log import request as request_line
@@ -122,7 +122,7 @@ _MAX_HOPS = 20
 _is_local = lru_cache(maxsize=1024)(is_loopback)
 
 
-class Edge:
+class Gateway:
     """Wraps ``app``; every HTTP request passes through it first and every answer last."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Edge:
         if scope["method"] == "HEAD" and scope["path"] != "/mcp":
             # As if it were a GET, for everybody but who sends the answer: that one leaves out the body.
             asked = cast("HTTPScope", {**scope, "method": "GET"})
-        exchange = Exchange(scope, receive, send, context, headers)
+        exchange = RequestCycle(scope, receive, send, context, headers)
         exchange.extra = self._origins.headers(scope["headers"])
         counts = _is_use(scope["method"], scope["path"], headers)
         self.running += 1
@@ -195,7 +195,7 @@ class Edge:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), patience)
 
-    async def _answer(self, scope: HTTPScope, exchange: Exchange, context: RequestContext) -> None:
+    async def _answer(self, scope: HTTPScope, exchange: RequestCycle, context: RequestContext) -> None:
         try:
             self._guard.check(scope["headers"])
             if preflight := self._origins.preflight(scope["method"], scope["headers"]):
@@ -287,7 +287,7 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
         bear_with_copies(cast("HTTPScope", connection.scope), operation)
 
 
-class Exchange:
+class RequestCycle:
     """One request and its answer: wraps ``receive`` and ``send`` to stamp headers and to count."""
 
     def __init__(
@@ -455,7 +455,7 @@ class Exchange:
 class _Observed:
     """While inside, a request is worked for; at the end it is counted."""
 
-    def __init__(self, observation: Observation, scope: HTTPScope, exchange: Exchange) -> None:
+    def __init__(self, observation: Observation, scope: HTTPScope, exchange: RequestCycle) -> None:
         self._observation = observation
         self._scope = scope
         self._exchange = exchange

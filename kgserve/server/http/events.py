@@ -17,15 +17,15 @@ from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
 from kgserve.api.operation import ALWAYS, Body, Operation, described
-from kgserve.graph.events import START, Delivery, EventReader, Page, Wanted
+from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
+from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.server.http import sse
 from kgserve.server.http.forward import in_the_name_of
 from kgserve.server.http.problem import target_of
 from kgserve.server.http.service import Service, client_left, path_text, query_of, service_of
-from kgserve.server.proxy import HOPS, Forwarder
+from kgserve.server.proxy import HOPS, NodeProxy
 from kgserve.storage.model.events import (
     REST,
     Position,
@@ -111,7 +111,7 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     store = check_store_name(path_text(request, "store"))
     path, text = _last_id(request, asked)
     positions = {store: parse_position(text, path)} if text else _since(asked)
-    return EventAnswer(service_of(request), Wanted((store,), positions, _selection(asked), prefixed=False))
+    return EventAnswer(service_of(request), EventSubscription((store,), positions, _selection(asked), prefixed=False))
 
 
 @get("/api/events", media_type=sse.MEDIA_TYPE, opt=described(_EVENTS))
@@ -126,9 +126,9 @@ async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     path, text = _last_id(request, asked)
     positions = parse_positions(text, path) if text else _since(asked)
     service, headers = service_of(request), request.headers
-    wanted = Wanted(names, positions, _selection(asked), goes_on=GOES_ON in headers)
+    wanted = EventSubscription(names, positions, _selection(asked), goes_on=GOES_ON in headers)
     is_merged = names is None and service.graphs.pool.placement.is_shared and HOPS not in headers
-    elsewhere = Asked(target_of(request.scope), {POSITION: headers.get(_HEADER, "")}) if is_merged else None
+    elsewhere = NodeEventsRequest(target_of(request.scope), {POSITION: headers.get(_HEADER, "")}) if is_merged else None
     return EventAnswer(service, wanted, elsewhere)
 
 
@@ -137,7 +137,7 @@ class EventAnswer(ASGIResponse):
 
     _should_set_content_length = False
 
-    def __init__(self, service: Service, wanted: Wanted, elsewhere: Asked | None = None) -> None:
+    def __init__(self, service: Service, wanted: EventSubscription, elsewhere: NodeEventsRequest | None = None) -> None:
         """With ``elsewhere`` other nodes are asked as well."""
         super().__init__(media_type=sse.MEDIA_TYPE, headers=_HEADERS)
         self._service = service
@@ -170,7 +170,7 @@ class EventAnswer(ASGIResponse):
     def _merged(self, stream: sse.OpenStream, context: RequestContext) -> Merged | None:
         if self._elsewhere is None:
             return None
-        asked = Asked(self._elsewhere.target, {**self._elsewhere.headers, **in_the_name_of(context)})
+        asked = NodeEventsRequest(self._elsewhere.target, {**self._elsewhere.headers, **in_the_name_of(context)})
         return Merged(self._service.graphs.pool.placement, self._service.forwarder, asked, stream.wake)
 
 
@@ -232,7 +232,7 @@ class _Pump:
             await self._rest()
         return not (self._slow or page.ended)
 
-    async def _write_page(self, page: Page) -> None:
+    async def _write_page(self, page: EventPage) -> None:
         if page.deliveries:
             await self._write(b"".join(sse.event(each.kind, each.data, each.id) for each in page.deliveries))
 
@@ -280,7 +280,7 @@ def _since(asked: StoreEventsQuery) -> dict[str, Position]:
 
 
 GOES_ON = "kgserve-goes-on"
-"""The header by which a node asks for a stream that it had already: see `Wanted.goes_on`."""
+"""The header by which a node asks for a stream that it had already: see `EventSubscription.goes_on`."""
 POSITION = "last-event-id"
 _LOOK_SECONDS = 1.0
 _GREETED_SECONDS = 5.0
@@ -303,7 +303,7 @@ _decode_problem = json_decoder(_Problem).decode
 _decode_about = json_decoder(_About).decode
 
 
-class Asked(NamedTuple):
+class NodeEventsRequest(NamedTuple):
     """How other nodes are asked for their events: a target, and headers that say for whom and from where on."""
 
     target: str
@@ -317,7 +317,9 @@ class Merged:
     may tell of a store that moves, and a stream that has broken is begun anew from where all have come.
     """
 
-    def __init__(self, placement: Placement, forwarder: Forwarder, asked: Asked, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, placement: Placement, forwarder: NodeProxy, asked: NodeEventsRequest, wake: Callable[[], None]
+    ) -> None:
         """``wake`` is called when a node has sent something."""
         self._placement = placement
         self._forwarder = forwarder
@@ -328,7 +330,7 @@ class Merged:
         self._places: dict[str, Position] = {}
         self._rest: Position | None = None
         self._made: set[str] = set()
-        self._sending, self._sent = anyio.create_memory_object_stream[_Block](_BLOCKS)
+        self._sending, self._sent = anyio.create_memory_object_stream[_EventBlock](_BLOCKS)
         self._nodes: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._awaited: set[str] = set()
         self._begun = asyncio.Event()
@@ -378,34 +380,34 @@ class Merged:
         """See `EventReader.behind`; of other nodes' events only few are fetched ahead."""
         return self._own.behind
 
-    def read_now(self) -> Page | None:
+    def read_now(self) -> EventPage | None:
         """See `EventReader.read_now`. Nodes take turns, so that none is unheard while another has much to tell."""
         if self._failure is not None:
             raise self._failure
         if not self._own_turn and (blocks := self._received()):
             self._own_turn = True
-            return Page([told for block in blocks for told in self._merged(block)])
+            return EventPage([told for block in blocks for told in self._merged(block)])
         return self._told(self._own.read_now())
 
-    def read(self) -> Page:
+    def read(self) -> EventPage:
         """See `EventReader.read`."""
-        return self._told(self._own.read()) or Page()
+        return self._told(self._own.read()) or EventPage()
 
-    def _told(self, page: Page | None) -> Page | None:
+    def _told(self, page: EventPage | None) -> EventPage | None:
         if page is None:
             return None
         self._own_turn = False
         told = [each for delivery in page.deliveries for each in self._once(delivery)]
         self._reach(self._own.positions)
-        return Page(told, page.idle and not self._sent.statistics().current_buffer_used)
+        return EventPage(told, page.idle and not self._sent.statistics().current_buffer_used)
 
-    def _received(self) -> list[_Block]:
-        blocks: list[_Block] = []
+    def _received(self) -> list[_EventBlock]:
+        blocks: list[_EventBlock] = []
         while len(blocks) < _BLOCKS and self._sent.statistics().current_buffer_used:
             blocks.append(self._sent.receive_nowait())
         return blocks
 
-    def _merged(self, block: _Block) -> Iterable[Delivery]:
+    def _merged(self, block: _EventBlock) -> Iterable[Delivery]:
         if block.kind:
             return self._once(Delivery(block.id or None, block.kind, block.data))
         self._reach(parse_positions(block.id, POSITION))
@@ -478,7 +480,7 @@ class Merged:
             async for block in _blocks(response.content.iter_any()):
                 await self._heard(node, block)
 
-    async def _heard(self, node: ServedElsewhere, block: _Block) -> None:
+    async def _heard(self, node: ServedElsewhere, block: _EventBlock) -> None:
         if node.node in self._awaited and not self._begun.is_set():
             # Before anything is read: where the stream begins.
             self._reach(parse_positions(block.id, POSITION))
@@ -502,7 +504,7 @@ class Merged:
             log.warning("node_not_heard", reason=problem.detail)
 
 
-class _Block(NamedTuple):
+class _EventBlock(NamedTuple):
     """What comes between two empty lines of a stream."""
 
     id: str
@@ -510,11 +512,13 @@ class _Block(NamedTuple):
     data: bytes
 
 
-async def _blocks(parts: AsyncIterator[bytes]) -> AsyncGenerator[_Block]:
+async def _blocks(parts: AsyncIterator[bytes]) -> AsyncGenerator[_EventBlock]:
     held = b""
     async for part in parts:
         *whole, held = (held + part).split(b"\n\n")
         for text in whole:
             # Not by `splitlines`: what JSON may hold is a line's end to it.
             fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if b": " in line)
-            yield _Block(fields.get(b"id", b"").decode(), fields.get(b"event", b"").decode(), fields.get(b"data", b""))
+            yield _EventBlock(
+                fields.get(b"id", b"").decode(), fields.get(b"event", b"").decode(), fields.get(b"data", b"")
+            )

@@ -11,8 +11,8 @@ import msgspec
 from litestar.enums import HttpMethod, ScopeType
 
 from kgserve.api.operation import STORE
+from kgserve.errors import Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
-from kgserve.platform.errors import Unavailable
 from kgserve.server.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
 from kgserve.server.http.service import READ, client_left
 from kgserve.server.proxy import HOPS
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
     from litestar.types.asgi_types import ReceiveMessage
 
+    from kgserve.errors import ServedElsewhere
     from kgserve.platform.access.authentication import RequestContext
-    from kgserve.platform.errors import ServedElsewhere
-    from kgserve.server.proxy import Forwarder
+    from kgserve.server.proxy import NodeProxy
 
 _OF_THE_CONNECTION = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
@@ -53,7 +53,7 @@ _ANSWERED = frozenset(
 class PassingOn:
     """Wraps ``app``: what another node is to answer it does not send elsewhere, for those who would not go there."""
 
-    def __init__(self, app: ASGIApp, forwarder: Forwarder) -> None:
+    def __init__(self, app: ASGIApp, forwarder: NodeProxy) -> None:
         self._app = app
         self._forwarder = forwarder
 
@@ -130,7 +130,7 @@ class Passed(NamedTuple):
     more: bool
 
 
-async def pass_on(forwarder: Forwarder, served: ServedElsewhere, passed: Passed, receive: Receive, send: Send) -> None:
+async def pass_on(forwarder: NodeProxy, served: ServedElsewhere, passed: Passed, receive: Receive, send: Send) -> None:
     """Have a request answered by the node that serves its store. Raises Unavailable, and ClientLeft."""
     outcome: Exception | None = ClientLeft()
     async with anyio.create_task_group() as tasks:
@@ -152,7 +152,7 @@ async def pass_on(forwarder: Forwarder, served: ServedElsewhere, passed: Passed,
 
 
 async def _answer(
-    forwarder: Forwarder, served: ServedElsewhere, passed: Passed, body: bytes | AsyncIterator[bytes], send: Send
+    forwarder: NodeProxy, served: ServedElsewhere, passed: Passed, body: bytes | AsyncIterator[bytes], send: Send
 ) -> None:
     request = passed.scope["method"], target_of(passed.scope)
     async with forwarder.asked(served, request, _headers(passed), body) as response:

@@ -13,6 +13,7 @@ from litestar import Request, Response, get, post
 from kgserve.api import examples, memory_examples
 from kgserve.api.memory_table import NOTHING_RECALLED
 from kgserve.api.operation import READ, Body, Operation, described
+from kgserve.errors import InvalidInput, NoStore
 from kgserve.graph import history
 from kgserve.graph.answers import EntityVersion
 from kgserve.graph.handle import Graph
@@ -29,7 +30,6 @@ from kgserve.memory.hierarchy_api import (
 )
 from kgserve.memory.retain_api import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import InvalidInput, NoStore
 from kgserve.server.http.service import (
     OF_DEFAULT,
     Service,

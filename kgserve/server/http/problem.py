@@ -13,10 +13,7 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from kgserve.graph.answers import Problem
-from kgserve.graph.compat.versioned_names import renamed
-from kgserve.platform.access.authentication import Hidden
-from kgserve.platform.errors import (
+from kgserve.errors import (
     ConflictManual,
     Gone,
     Internal,
@@ -28,6 +25,9 @@ from kgserve.platform.errors import (
     Unauthenticated,
     Unavailable,
 )
+from kgserve.graph.answers import Problem
+from kgserve.graph.compat.versioned_names import renamed
+from kgserve.platform.access.authentication import Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,34 +48,34 @@ RENAMED = "renamed"
 """The key of the scope's state for that fields of answers are to have the names of versioned writes."""
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """What one error code looks like over HTTP."""
 
     status: int
     title: str
 
 
-KINDS: dict[str, Kind] = {
-    "invalid": Kind(400, "Invalid input"),
-    "kind_not_allowed": Kind(400, "Kind not taken by this store"),
-    "unauthenticated": Kind(401, "Not authenticated"),
-    "forbidden": Kind(403, "Not allowed"),
-    "not_found": Kind(404, "Not found"),
-    "elsewhere": Kind(307, "Served by another node"),
-    "method_not_allowed": Kind(405, "Method not allowed"),
-    "timeout": Kind(408, "Time limit reached"),
-    "conflict": Kind(409, "Conflict with the present state"),
-    "conflict_manual": Kind(409, "Written beside another head"),
-    "gone": Kind(410, "No longer there"),
-    "too_large": Kind(413, "Too large"),
-    "url_too_long": Kind(414, "Address too long"),
-    "unsupported": Kind(415, "Unsupported media type"),
-    "misdirected": Kind(421, "Not the host you asked for"),
-    "limited": Kind(429, "Too many requests"),
-    "head_too_large": Kind(431, "Head too large"),
-    "internal": Kind(500, "Internal error"),
-    "unavailable": Kind(503, "Not available at the moment"),
-    "storage_full": Kind(507, "Storage full"),
+KINDS: dict[str, ProblemKind] = {
+    "invalid": ProblemKind(400, "Invalid input"),
+    "kind_not_allowed": ProblemKind(400, "Kind not taken by this store"),
+    "unauthenticated": ProblemKind(401, "Not authenticated"),
+    "forbidden": ProblemKind(403, "Not allowed"),
+    "not_found": ProblemKind(404, "Not found"),
+    "elsewhere": ProblemKind(307, "Served by another node"),
+    "method_not_allowed": ProblemKind(405, "Method not allowed"),
+    "timeout": ProblemKind(408, "Time limit reached"),
+    "conflict": ProblemKind(409, "Conflict with the present state"),
+    "conflict_manual": ProblemKind(409, "Written beside another head"),
+    "gone": ProblemKind(410, "No longer there"),
+    "too_large": ProblemKind(413, "Too large"),
+    "url_too_long": ProblemKind(414, "Address too long"),
+    "unsupported": ProblemKind(415, "Unsupported media type"),
+    "misdirected": ProblemKind(421, "Not the host you asked for"),
+    "limited": ProblemKind(429, "Too many requests"),
+    "head_too_large": ProblemKind(431, "Head too large"),
+    "internal": ProblemKind(500, "Internal error"),
+    "unavailable": ProblemKind(503, "Not available at the moment"),
+    "storage_full": ProblemKind(507, "Storage full"),
 }
 
 

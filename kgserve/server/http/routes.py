@@ -16,8 +16,8 @@ from kgserve.admin import metrics as ops
 from kgserve.api import examples
 from kgserve.api.operation import ALWAYS, Body, Operation, described
 from kgserve.api.table import USE_CASES
+from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
-from kgserve.platform.errors import NotFound
 from kgserve.platform.times import format_time
 from kgserve.server.http import events, memories, openapi, transfer
 from kgserve.server.http.coding import etag_of
@@ -66,13 +66,13 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
 
 
-def _moment(request: Request[Any, Any, Any], service: Service) -> ops.Moment:
+def _moment(request: Request[Any, Any, Any], service: Service) -> ops.TransportState:
     state = request.app.state
     connections = cast("Connections | None", state.get("connections"))
     certificate = cast("Certificate | None", state.get("certificate"))
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
     streams = service.streams
-    moment = ops.Moment(
+    moment = ops.TransportState(
         state["edge"].running, streams.count, streams.most, certificate_ends=ends, places=service.places
     )
     if connections is None:  # the application without its server

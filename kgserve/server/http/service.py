@@ -36,18 +36,18 @@ from kgserve.api.operation import (
     UseCase,
     described,
 )
+from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON, renamed
 from kgserve.graph.handle import LATELY_SECONDS, CopyReads, Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.codecs import convert, decode_json, kind_of, lone_surrogate, place_of
-from kgserve.platform.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.connection import Rounds, in_task
 from kgserve.server.http.problem import RENAMED, ClientLeft
 from kgserve.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from kgserve.server.http.sse import Streams
-from kgserve.server.proxy import Forwarder
+from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.rows.walk import TooLong
 from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive
 
     from kgserve.api.operation import Method
-    from kgserve.graph.handle import Callers, Graph, Kind, Places, Threads
+    from kgserve.graph.handle import Callers, Graph, Kind, Quota, Threads
     from kgserve.platform.access.authentication import Caller, RequestContext
     from kgserve.server.http.connection import Header
 
@@ -80,7 +80,7 @@ _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 class Service:
     """The operations' surroundings for one application."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
         self.rounds = Rounds(threads.callers.has_others)
@@ -90,7 +90,7 @@ class Service:
         self._threads = threads
 
     @property
-    def places(self) -> tuple[Places, ...]:
+    def places(self) -> tuple[Quota, ...]:
         """What callers may have so much of."""
         return (*self._threads.places, self.streams.places)
 
@@ -690,7 +690,7 @@ def authorized_store(scope: HTTPScope, operation: Operation, service: Service) -
 class Shortcuts(NamedTuple):
     """The direct operations of an application, and what they work with."""
 
-    directory: Directory
+    directory: RouteTable
     service: Service
 
     def find(self, scope: HTTPScope) -> DirectOperation | None:
@@ -714,7 +714,7 @@ class Shortcuts(NamedTuple):
         return await found.answered(scope, receive, service.reading(scope))
 
 
-class Directory:
+class RouteTable:
     """Finds direct operations. Knows all routes, because a path that names one of them may look like another's."""
 
     def __init__(self, handlers: Iterable[HTTPRouteHandler]) -> None:

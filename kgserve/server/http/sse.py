@@ -17,8 +17,8 @@ import anyio.to_thread
 import msgspec
 from anyio import CancelScope, CapacityLimiter
 
-from kgserve.graph.handle import RETRY_AFTER, Places
-from kgserve.platform.errors import Limited, Unavailable
+from kgserve.errors import Limited, Unavailable
+from kgserve.graph.handle import RETRY_AFTER, Quota
 from kgserve.server.http.connection import Rounds
 
 P = ParamSpec("P")
@@ -97,7 +97,7 @@ class Streams:
     def __init__(self, most: int, most_of_one: int, rounds: Rounds) -> None:
         self._most = most
         self._rounds = rounds
-        self.places = Places("event_streams", most_of_one, "event streams of yours are open already; close one first")
+        self.places = Quota("event_streams", most_of_one, "event streams of yours are open already; close one first")
         self._open: set[OpenStream] = set()
         self._threads = CapacityLimiter(_THREADS)
         self._stopped = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.server_discovery import trust
 
 if TYPE_CHECKING:

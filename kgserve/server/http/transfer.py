@@ -16,13 +16,13 @@ from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
 from kgserve.api.operation import CSV, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
+from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
 from kgserve.graph.cypher.read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.handle import rest_seconds
 from kgserve.graph.requests import KEPT_AT, AsOfText, CypherRequest
 from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
-from kgserve.platform.errors import Unsupported
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.problem import ClientLeft
 from kgserve.server.http.service import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from litestar.types import Receive, Scope, Send
 
-    from kgserve.server.http.edge import Edge
+    from kgserve.server.http.edge import Gateway
 
 Sent = Exported | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
@@ -167,7 +167,7 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
 
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
     """How many others ask beside this request."""
-    use = cast("Edge", request.app.state["edge"]).use
+    use = cast("Gateway", request.app.state["edge"]).use
     return partial(use.others, asker.get(), use.begun)
 
 

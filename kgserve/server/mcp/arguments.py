@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import UNSET, UnsetType, inspect
 
-from kgserve.graph.compat.versioned_api import Unread
+from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
+from kgserve.graph.compat.versioned_api import UnreadItem
 from kgserve.platform.codecs import convert, decode_json, kind_of, place_of
-from kgserve.platform.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.platform.times import complete_time, has_form, has_zone, parse_time
 from kgserve.storage.model.fields import EDGE, NODE, TIME
 
@@ -140,7 +140,7 @@ class _Enough(Exception):
     """So many faults that one more says nothing."""
 
 
-class _Seen:
+class _Notices:
     """Faults or notes: of those that differ in the place of an item alone, the first, with the number of others."""
 
     def __init__(self, most: int) -> None:
@@ -176,8 +176,8 @@ class Mending:
     def __init__(self, now: float) -> None:
         self._now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         self._moments = MOMENTS
-        self._faults = _Seen(_MOST_FAULTS)
-        self._notes = _Seen(_MOST_NOTES)
+        self._faults = _Notices(_MOST_FAULTS)
+        self._notes = _Notices(_MOST_NOTES)
         self._mends: dict[type, Callable[[Any, Any, str], Any]] = {
             inspect.StructType: self._struct,
             inspect.ListType: self._list,
@@ -516,7 +516,7 @@ def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) 
 def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
     """``values`` as ``into``; what was put right on the way is added to ``notes``.
 
-    Items of lists that ``into`` wants read ``apart`` are `Unread` where something is wrong with them. Raises
+    Items of lists that ``into`` wants read ``apart`` are `UnreadItem` where something is wrong with them. Raises
     InvalidInput naming every fault of the rest. JSON knows neither NaN nor half characters.
     """
     try:
@@ -532,17 +532,17 @@ def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[
     return read
 
 
-def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | Unread:
+def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | UnreadItem:
     own: list[str] = []
     try:
         if not isinstance(item, Mapping):
             return convert(item, kind)
         read = _read(cast("Mapping[str, Any]", item), kind, own)
     except msgspec.ValidationError as error:
-        return Unread(_invalid((place_of(error, kind),)))
+        return UnreadItem(_invalid((place_of(error, kind),)))
     except InvalidInput as error:
         ref = cast("Mapping[str, Any]", item).get("ref")
-        return Unread(error, ref if isinstance(ref, str) else None)
+        return UnreadItem(error, ref if isinstance(ref, str) else None)
     notes += [f"{place}.{note}" for note in own]
     return read
 

@@ -30,11 +30,11 @@ from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
+from kgserve import errors
 from kgserve.api.idempotent import IDEMPOTENT
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.graph.handle import Graph, Graphs, Threads
 from kgserve.graph.search import search
-from kgserve.platform import errors
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
 from kgserve.platform.codecs import convert, json_decoder
 from kgserve.platform.idempotency import MadeCall, making
@@ -44,12 +44,12 @@ from kgserve.server.mcp.arguments import explained, read_arguments, store_named,
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS, RecallMemories
 from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS, Recall
-from kgserve.server.mcp.present import Reply, conflict, counted, present
+from kgserve.server.mcp.present import ToolReply, conflict, counted, present
 from kgserve.server.mcp.schemas import input_schema
 from kgserve.server.mcp.store_tools import STORE_TOOLS
 from kgserve.server.mcp.tools import GRAPH_TOOLS, Tool
 from kgserve.server.mcp.values import shortened
-from kgserve.server.proxy import Forwarder
+from kgserve.server.proxy import NodeProxy
 
 MEMORY = "memory"
 GRAPH = "graph"
@@ -230,16 +230,16 @@ class _Error(msgspec.Struct, frozen=True):
     data: Any = None
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _ToolAnswer(msgspec.Struct, frozen=True):
     result: dict[str, Any] | None = None
     error: _Error | None = None
 
 
-_decode = json_decoder(_Answer).decode
+_decode = json_decoder(_ToolAnswer).decode
 
 
 async def asked_elsewhere(
-    forwarder: Forwarder,
+    forwarder: NodeProxy,
     served: errors.ServedElsewhere,
     caller: Caller,
     asked: tuple[str, Mapping[str, Any]],
@@ -277,7 +277,7 @@ Context = ServerRequestContext[Any, Any]
 
 PROGRESS_SECONDS = 1.0
 
-Searching = schemas.Search | schemas.SearchBatch | schemas.Context | RecallMemories | Recall
+Searching = schemas.Search | schemas.SearchBatch | schemas.ContextArguments | RecallMemories | Recall
 """What is asked of the indexes."""
 
 OWN_WRITES_SECONDS = 0.5
@@ -300,7 +300,7 @@ class Wishes(NamedTuple):
         return self.answers == "text"
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """One call of a tool, not checked yet, and who makes it. ``notes``: what was put right in the arguments."""
 
     tool: Tool[Any]
@@ -342,10 +342,10 @@ class OwnWrites:
         return self._last.get((asker, store), 0)
 
 
-class Calls:
+class ToolCaller:
     """The tools over some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
         self._graphs = graphs
         self._threads = threads
         self._written = OwnWrites()
@@ -374,14 +374,14 @@ class Calls:
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(tool, params.arguments, wishes, visit_of(context), _asker(context), [], _headers(context))
+        call = ToolCall(tool, params.arguments, wishes, visit_of(context), _asker(context), [], _headers(context))
         made = made_call(_headers(context), tool.name, params.arguments) if call.writes else None
         answering = self._repeats.once(call.visit.asker, made, partial(self._observed, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _reporting(context, tool, answering)
 
-    async def _observed(self, call: Call) -> dict[str, Any]:
+    async def _observed(self, call: ToolCall) -> dict[str, Any]:
         observation, started, tool = self._graphs.pool.observation, time.perf_counter(), call.tool
         outcome = "broken_off"
         try:
@@ -394,7 +394,7 @@ class Calls:
         finally:
             observation.called(tool.name, outcome, time.perf_counter() - started)
 
-    async def _allowed(self, call: Call) -> dict[str, Any]:
+    async def _allowed(self, call: ToolCall) -> dict[str, Any]:
         """The answer, if the caller's role is enough for one; on record like that of an HTTP operation."""
         tool, act = call.tool, f"tool {call.tool.name}"
         try:
@@ -407,7 +407,7 @@ class Calls:
             call.visit.administered("failed" if result["isError"] else "done", act=act, store=call.named_store)
         return result
 
-    async def _answer(self, call: Call) -> dict[str, Any]:
+    async def _answer(self, call: ToolCall) -> dict[str, Any]:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
         try:
             return await self._found(call, self._graphs.seen_by(call.visit.caller))
@@ -422,7 +422,7 @@ class Calls:
             log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error())
 
-    async def _found(self, call: Call, graphs: Graphs) -> dict[str, Any]:
+    async def _found(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
         """The answer; where a store is not there, the names of the caller's."""
         try:
             return await self._run(call, graphs)
@@ -437,7 +437,7 @@ class Calls:
                 return _result(empty, call.wishes.store, call.notes)
             return _failure(await self._threads.read(partial(explained, error, graphs.pool.names)))
 
-    async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
+    async def _run(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
             return await self._threads.kinds["statements"].run(lambda: _said(call, *begin()), call.asker)
@@ -451,7 +451,7 @@ class Calls:
         self._written.remember(call.asker, store, answer)
         return _said(call, answer, given, store)
 
-    def _begin(self, graphs: Graphs, call: Call) -> tuple[Any, msgspec.Struct, str]:
+    def _begin(self, graphs: Graphs, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:
         """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
         tool = call.tool
         given = read_arguments(call.arguments, tool.arguments, call.notes)
@@ -467,44 +467,44 @@ class Calls:
             return self._sees_own(graphs, graph, call, given), given, graph.name
         return tool.run(graph, given), given, graph.name
 
-    def _sees_own(self, graphs: Graphs, graph: Graph, call: Call, given: Searching) -> Any:
+    def _sees_own(self, graphs: Graphs, graph: Graph, call: ToolCall, given: Searching) -> Any:
         """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
             if last := self._written.last(call.asker, name):
                 search.wait_for(graphs.graph(name), last, OWN_WRITES_SECONDS)
         answer: Any = call.tool.run(graph, given)
-        return Searched(answer, search.behind(graph, answer.index_sequence))
+        return SearchOutcome(answer, search.behind(graph, answer.index_sequence))
 
 
 def _at_a_moment(given: msgspec.Struct) -> bool:
     return bool(getattr(given, "at_least", None) or getattr(given, "as_of", None))
 
 
-class Searched(NamedTuple):
+class SearchOutcome(NamedTuple):
     """The answer of a search, and how many commits it has not seen."""
 
     answer: Any
     behind: int
 
 
-def _nothing(call: Call) -> Reply | None:
+def _nothing(call: ToolCall) -> ToolReply | None:
     """What is said of a default store that is still to be made; None of one that the call names: it must be there."""
     if call.tool.nothing is None or not call.wishes.store or store_named(call.arguments or {}):
         return None
     hint = f"nothing has been stored here yet; {call.tool.maker} makes the store"
-    return Reply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
+    return ToolReply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
 
 
-def _said(call: Call, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
-    reply = present(answer.answer if isinstance(answer, Searched) else answer, given, store)
+def _said(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
+    reply = present(answer.answer if isinstance(answer, SearchOutcome) else answer, given, store)
     reply = _named(reply, isinstance(given, schemas.Naming) and given.field_names)
-    if isinstance(answer, Searched) and answer.behind:
+    if isinstance(answer, SearchOutcome) and answer.behind:
         late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
     return _result(reply, store, call.notes)
 
 
-def _named(reply: Reply, versioned: object) -> Reply:
+def _named(reply: ToolReply, versioned: object) -> ToolReply:
     """A reply with the names of fields that were asked for."""
     return reply._replace(values=with_versioned_names(reply.values)) if versioned else reply
 
@@ -614,7 +614,7 @@ def _described(tool: Tool[Any]) -> types.Tool:
     )
 
 
-def _result(reply: Reply, store: str, notes: Sequence[str]) -> dict[str, Any]:
+def _result(reply: ToolReply, store: str, notes: Sequence[str]) -> dict[str, Any]:
     text, values = reply.said(store, notes)
     return {
         "content": [{"type": "text", "text": text}],

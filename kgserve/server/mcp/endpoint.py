@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
+from kgserve.errors import Unavailable
 from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS, RequestContext
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.errors import Unavailable
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
     from kgserve.graph.handle import Graphs, Threads
     from kgserve.server.mcp.server import Served
-    from kgserve.server.proxy import Forwarder
+    from kgserve.server.proxy import NodeProxy
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ _NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc"
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
         self._load = partial(_load, graphs, threads, forwarder)
         self._patience = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
@@ -118,7 +118,7 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(graphs: Graphs, threads: Threads, forwarder: Forwarder) -> Served:
+def _load(graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> Served:
     return cast("type[Served]", import_module("kgserve.server.mcp.server").Served)(graphs, threads, forwarder)
 
 

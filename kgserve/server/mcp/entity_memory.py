@@ -60,7 +60,7 @@ from kgserve.server.mcp.memory_tools import (
     values_of,
     without_meaning,
 )
-from kgserve.server.mcp.present import Reply, counted, present
+from kgserve.server.mcp.present import ToolReply, counted, present
 from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.server.mcp.tools import Tool
 from kgserve.server.mcp.values import EXCERPT, LONG, MOST, first_fitting, lean, lines_within, shortened
@@ -82,7 +82,7 @@ _Confidence = Annotated[Share | UnsetType, _by_default(1.0, description="0 to 1"
 _Labels = Annotated[list[Label], Meta(max_length=100)]
 
 
-class Given(Arguments, kw_only=True):
+class EntityMemoryArguments(Arguments, kw_only=True):
     """Arguments of these tools; `index` is taken as by all others, and not shown."""
 
     every_default: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class Given(Arguments, kw_only=True):
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class StoreMemory(Given, kw_only=True):
+class StoreMemory(EntityMemoryArguments, kw_only=True):
     """A memory."""
 
     content: Annotated[str, Meta(min_length=1, description="One thing to remember, as a sentence")]
@@ -108,7 +108,7 @@ class StoreMemory(Given, kw_only=True):
     )
 
 
-class RecallMemories(Given, kw_only=True):
+class RecallMemories(EntityMemoryArguments, kw_only=True):
     """What to recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
@@ -133,7 +133,7 @@ class MemoryOfName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     metadata: Metadata | UnsetType = UNSET
 
 
-class CreateEntities(Given, kw_only=True):
+class CreateEntities(EntityMemoryArguments, kw_only=True):
     """Entities."""
 
     entities: Annotated[list[MemoryOfName], Meta(min_length=1, max_length=1_000)]
@@ -150,13 +150,13 @@ class RelationOfNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     context: str | UnsetType = UNSET
 
 
-class CreateRelations(Given, kw_only=True):
+class CreateRelations(EntityMemoryArguments, kw_only=True):
     """Relations."""
 
     relations: Annotated[list[RelationOfNames], Meta(min_length=1, max_length=1_000)]
 
 
-class DeleteMemories(Given, kw_only=True):
+class DeleteMemories(EntityMemoryArguments, kw_only=True):
     """Which memories: those that all filters let pass."""
 
     memory_ids: Annotated[list[Id], Meta(max_length=1_000)] | UnsetType = UNSET
@@ -165,20 +165,20 @@ class DeleteMemories(Given, kw_only=True):
     memory_types: Annotated[_Labels, Meta(description="Of any of these types")] | UnsetType = UNSET
 
 
-class DeleteEntities(Given, kw_only=True):
+class DeleteEntities(EntityMemoryArguments, kw_only=True):
     """Which entities."""
 
     entity_names: Annotated[list[Label], Meta(min_length=1, max_length=1_000)]
     cascade_memories: Annotated[bool, Meta(description="Also delete the memories about them")] = False
 
 
-class DeleteRelations(Given, kw_only=True):
+class DeleteRelations(EntityMemoryArguments, kw_only=True):
     """Which relations."""
 
     relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=1_000)]
 
 
-class GetEntityGraph(Given, kw_only=True):
+class GetEntityGraph(EntityMemoryArguments, kw_only=True):
     """Where to start, and how far to go."""
 
     entity_name: Label
@@ -187,7 +187,7 @@ class GetEntityGraph(Given, kw_only=True):
     include_memories: bool = True
 
 
-class ConsolidateMemories(Given, kw_only=True):
+class ConsolidateMemories(EntityMemoryArguments, kw_only=True):
     """How to consolidate."""
 
     similarity_threshold: _Threshold = UNSET
@@ -198,7 +198,7 @@ class ConsolidateMemories(Given, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Only say what would be merged")] = False
 
 
-class GetMemoryStats(Given, kw_only=True):
+class GetMemoryStats(EntityMemoryArguments, kw_only=True):
     """Nothing."""
 
 
@@ -232,7 +232,7 @@ def _graph_of(graph: Any, given: GetEntityGraph) -> EntityGraph:
 
 
 @present.register
-def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> Reply:
+def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> ToolReply:
     said = {
         "created": f"Stored [{found.id}].",
         "duplicate": f"Known already, as [{found.id}]; it counts as used.",
@@ -245,25 +245,25 @@ def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> Reply:
         hint = "there was no vector to compare it by, so a memory that means the same may be there"
     similar = [lean(each) for each in found.similar]
     values = {**_values(found), "outcome": found.outcome, "similar": similar, "sequence": found.sequence}
-    return Reply("\n".join(lines), values, hint=hint)
+    return ToolReply("\n".join(lines), values, hint=hint)
 
 
 @present.register
-def _found(found: RecallAnswer, given: RecallMemories, _store: str) -> Reply:
+def _found(found: RecallAnswer, given: RecallMemories, _store: str) -> ToolReply:
     hints = [f"{each}; a lower min_confidence shows what has faded" for each in left_out(found)]
     told = [(_values(each), _line(each)) for each in found.hits]
     return recollection(found, given.query, told, hints + without_meaning(found, given.search_mode))
 
 
 @present.register
-def _entities_made(found: EntitiesCreated, _given: CreateEntities, _store: str) -> Reply:
+def _entities_made(found: EntitiesCreated, _given: CreateEntities, _store: str) -> ToolReply:
     lines = [f"{each.outcome}: {each.name} ({each.entity_type}) [{each.id}]" for each in found.entities]
     shown = first_fitting(({**_entity(each), "outcome": each.outcome} for each in found.entities), _ROOM)
     return _listing(f"Entities: {found.created} created.", lines, {"entities": shown, "sequence": found.sequence})
 
 
 @present.register
-def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: str) -> Reply:
+def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: str) -> ToolReply:
     lines = [f"{each.outcome}: {_arrow(each)}" for each in found.relations]
     shown = first_fitting(({**_relation(each), "outcome": each.outcome} for each in found.relations), _ROOM)
     made = [shortened(each, EXCERPT) for each in found.entities_created]
@@ -275,15 +275,15 @@ def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: st
 
 
 @present.register
-def _memories_deleted(found: MemoriesDeleted, _given: DeleteMemories, _store: str) -> Reply:
+def _memories_deleted(found: MemoriesDeleted, _given: DeleteMemories, _store: str) -> ToolReply:
     more = "more of them fit than are deleted at once: call it again" if found.more else ""
     missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
     values = {"deleted": found.count, "ids": found.ids, "missing": first_fitting(found.missing, LONG)}
-    return Reply(f"Deleted {counted(found.count, 'memory', 'memories')}.{missing}", values, more)
+    return ToolReply(f"Deleted {counted(found.count, 'memory', 'memories')}.{missing}", values, more)
 
 
 @present.register
-def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: str) -> Reply:
+def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: str) -> ToolReply:
     missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
     text = (
         f"Deleted {counted(found.count, 'entity', 'entities')} with {counted(found.relations_deleted, 'relation')} and "
@@ -302,19 +302,19 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: st
         "memories_deleted": found.memories_deleted,
         "missing": first_fitting(found.missing, LONG),
     }
-    return Reply(text, values, hint=hint)
+    return ToolReply(text, values, hint=hint)
 
 
 @present.register
-def _relations_deleted(found: RelationsDeleted, _given: DeleteRelations, _store: str) -> Reply:
+def _relations_deleted(found: RelationsDeleted, _given: DeleteRelations, _store: str) -> ToolReply:
     missing = [f"{each.source} -[{each.relation_type}]-> {each.target}" for each in found.missing]
     said = f" Not there: {', '.join(missing[:20])}." if missing else ""
     values = {"deleted": found.deleted, "missing": first_fitting(missing, LONG)}
-    return Reply(f"Deleted {counted(found.deleted, 'relation')}.{said}", values)
+    return ToolReply(f"Deleted {counted(found.deleted, 'relation')}.{said}", values)
 
 
 @present.register
-def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> Reply:
+def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> ToolReply:
     nodes = first_fitting(map(_node, found.nodes), _ROOM * 2 // 3)
     edges = first_fitting(map(_relation, found.edges), _ROOM // 3)
     lines = [f"{each.name} ({each.entity_type}){_about(each.memories or ())}" for each in found.nodes[: len(nodes)]]
@@ -323,11 +323,11 @@ def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> Repl
     more = "not all of it is shown: a smaller depth, or a higher min_strength" if cut else ""
     counts = f"{counted(len(found.nodes), 'entity', 'entities')}, {counted(len(found.edges), 'relation')}"
     head = f"{given.entity_name}: {counts}"
-    return Reply("\n".join([head, *lines]), {"nodes": nodes, "edges": edges}, more)
+    return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "edges": edges}, more)
 
 
 @present.register
-def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _store: str) -> Reply:
+def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _store: str) -> ToolReply:
     would = "would be " if found.dry_run else ""
     head = (
         f"{counted(found.clusters_found, 'cluster')}: {counted(found.memories_deleted, 'memory', 'memories')} "
@@ -352,14 +352,14 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _stor
 
 
 @present.register
-def _stats(found: MemoryStats, _given: GetMemoryStats, _store: str) -> Reply:
+def _stats(found: MemoryStats, _given: GetMemoryStats, _store: str) -> ToolReply:
     values = msgspec.to_builtins(found)
-    return Reply("\n".join(f"{name}: {value}" for name, value in values.items() if value not in (None, {})), values)
+    return ToolReply("\n".join(f"{name}: {value}" for name, value in values.items() if value not in (None, {})), values)
 
 
-def _listing(head: str, lines: Sequence[str], values: dict[str, Any]) -> Reply:
+def _listing(head: str, lines: Sequence[str], values: dict[str, Any]) -> ToolReply:
     text, more = listing(lines)
-    return Reply("\n".join(filter(None, (head, text))), values, more)
+    return ToolReply("\n".join(filter(None, (head, text))), values, more)
 
 
 _TOLD = (

@@ -22,77 +22,77 @@ from kgserve.graph.compat.entities_api import (
     NewObservations,
     OldObservations,
     Related,
-    Relation,
+    ServerRelation,
 )
-from kgserve.server.mcp.present import Reply, present
+from kgserve.server.mcp.present import ToolReply, present
 from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.server.mcp.tools import Tool
 from kgserve.server.mcp.values import as_json
 
 
-class Given(Arguments, kw_only=True):
+class ServerArguments(Arguments, kw_only=True):
     """Arguments as the official server's; `index` is taken as by all tools, and not shown, for it has none there."""
 
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class CreateEntities(Given, kw_only=True):
+class CreateServerEntities(ServerArguments, kw_only=True):
     """What to make."""
 
     entities: list[Entity]
 
 
-class CreateRelations(Given, kw_only=True):
+class CreateServerRelations(ServerArguments, kw_only=True):
     """What to make."""
 
-    relations: list[Relation]
+    relations: list[ServerRelation]
 
 
-class AddObservations(Given, kw_only=True):
+class AddObservations(ServerArguments, kw_only=True):
     """What to add, and to which entity."""
 
     observations: list[NewObservations]
 
 
-class DeleteEntities(Given, kw_only=True):
+class DeleteServerEntities(ServerArguments, kw_only=True):
     """What to delete."""
 
     names: list[str] = field(name="entityNames")
 
 
-class DeleteObservations(Given, kw_only=True):
+class DeleteObservations(ServerArguments, kw_only=True):
     """What to take away, and from which entity."""
 
     deletions: list[OldObservations]
 
 
-class DeleteRelations(Given, kw_only=True):
+class DeleteServerRelations(ServerArguments, kw_only=True):
     """What to delete."""
 
-    relations: list[Relation]
+    relations: list[ServerRelation]
 
 
-class ReadGraph(Given, kw_only=True):
+class ReadGraph(ServerArguments, kw_only=True):
     """Where to begin."""
 
     not_times: ClassVar[frozenset[str]] = frozenset({"after"})
     after: Annotated[str, Meta(description="Name to go on behind")] = ""
 
 
-class SearchNodes(Given, kw_only=True):
+class SearchNodes(ServerArguments, kw_only=True):
     """What to look for."""
 
     query: Annotated[str, Meta(max_length=10_000)]
 
 
-class OpenNodes(Given, kw_only=True):
+class OpenNodes(ServerArguments, kw_only=True):
     """What to read."""
 
     names: list[str]
 
 
 @present.register
-def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> Reply:
+def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> ToolReply:
     """What the official server answers with, and nothing beside it."""
     match found:
         case Created():
@@ -105,7 +105,7 @@ def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _give
             text = found.message
         case KnowledgeGraph():
             text = as_json(found)
-    return Reply(text, msgspec.to_builtins(found), alone=True)
+    return ToolReply(text, msgspec.to_builtins(found), alone=True)
 
 
 MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
@@ -113,7 +113,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
         "create_entities",
         "Create entities",
         "Create entities with observations, one fact each. What exists stays as it is.",
-        CreateEntities,
+        CreateServerEntities,
         "creating entities",
         lambda graph, given: entities.create_entities(graph, given.entities),
         "writes",
@@ -122,7 +122,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
         "create_relations",
         "Create relations",
         "Relate entities by name, in active voice.",
-        CreateRelations,
+        CreateServerRelations,
         "creating relations",
         lambda graph, given: entities.create_relations(graph, given.relations),
         "writes",
@@ -140,7 +140,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
         "delete_entities",
         "Delete entities",
         "Delete entities and their relations.",
-        DeleteEntities,
+        DeleteServerEntities,
         "deleting entities",
         lambda graph, given: entities.delete_entities(graph, given.names),
         "deletes",
@@ -158,7 +158,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
         "delete_relations",
         "Delete relations",
         "Delete relations.",
-        DeleteRelations,
+        DeleteServerRelations,
         "deleting relations",
         lambda graph, given: entities.delete_relations(graph, given.relations),
         "deletes",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.handle import Graph
 from kgserve.graph.requests import SearchMode
 from kgserve.memory import forget, reflect, retain, retain_api, whole_memory
@@ -36,9 +37,8 @@ from kgserve.memory.hierarchy_api import WholeMemoryRequest
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.reflect_api import Reflection, ReflectRequest, memory_line, proposal_line
 from kgserve.memory.relationships import WholeMemory
-from kgserve.platform.errors import FieldError, InvalidInput
 from kgserve.platform.settings import Dedup
-from kgserve.server.mcp.present import Reply, counted, present
+from kgserve.server.mcp.present import ToolReply, counted, present
 from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
 from kgserve.server.mcp.tools import Tool
 from kgserve.server.mcp.values import (
@@ -71,14 +71,14 @@ class Turn(retain_api.Message, kw_only=True):
     at: Annotated[Time, Meta(description="RFC 3339")] | None = None
 
 
-class About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class AboutName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """By name."""
 
     name: Label
     entity_type: Annotated[Label, Meta(description="person, project, technology …")] | UnsetType = UNSET
 
 
-class Related(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NamedRelations(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """By names."""
 
     source: Label
@@ -113,8 +113,10 @@ class Retain(Arguments, kw_only=True):
     layer: _Layer | UnsetType = UNSET
     parent: Annotated[Text, Meta(description="Memory that it stands below")] | UnsetType = UNSET
     tags: _Labels | UnsetType = UNSET
-    entities: Annotated[list[About], Meta(max_length=100, description="Whom or what it is about")] | UnsetType = UNSET
-    relations: Annotated[list[Related], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
+    entities: Annotated[list[AboutName], Meta(max_length=100, description="Whom or what it is about")] | UnsetType = (
+        UNSET
+    )
+    relations: Annotated[list[NamedRelations], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
     metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
     expires_in: Annotated[str, Meta(pattern=SPAN, description="True so long: 12h, 7d, 2w")] | UnsetType = UNSET
@@ -224,7 +226,7 @@ def _set(given: msgspec.Struct) -> dict[str, Any]:
 
 
 @present.register
-def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str) -> Reply:
+def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str) -> ToolReply:
     lines = [
         *map(_step_line, found.operations),
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
@@ -238,7 +240,7 @@ def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str)
     if found.similar:
         hint = "what is similar was kept apart; is one of them no longer true, retain with supersedes set to its id"
     text, more = listing(lines)
-    return Reply(text or "There was nothing to remember.", values, more, hint)
+    return ToolReply(text or "There was nothing to remember.", values, more, hint)
 
 
 def listing(lines: Sequence[str]) -> tuple[str, str]:
@@ -253,7 +255,7 @@ def _step_line(step: retain_api.RetainOperation) -> str:
 
 
 @present.register
-def _recollected(found: Recollection, given: Recall, _store: str) -> Reply:
+def _recollected(found: Recollection, given: Recall, _store: str) -> ToolReply:
     now = time.time()
     hints = left_out(found)
     if "below_confidence" in found.withheld:
@@ -267,7 +269,7 @@ def _recollected(found: Recollection, given: Recall, _store: str) -> Reply:
 
 def recollection(
     found: RecallAnswer, query: str, told: Iterable[tuple[dict[str, Any], str]], hints: Iterable[str]
-) -> Reply:
+) -> ToolReply:
     """What was recalled; ``told`` is each memory as values and as a line."""
     each_values, each_line = [*zip(*told, strict=True)] or ((), ())
     shown, lines = first_fitting(each_values, _ROOM), lines_within(each_line, _ROOM)
@@ -280,7 +282,7 @@ def recollection(
         values["deleted_entity"] = msgspec.to_builtins(found.deleted_entity)
     beyond = len(found.hits) - count
     more = f"{beyond} do not fit: a lower limit, or a narrower query" if beyond else ""
-    return Reply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
+    return ToolReply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
 
 
 def deletion_told(entity: DeletedEntity) -> str:
@@ -300,14 +302,14 @@ def without_meaning(found: RecallAnswer, mode: SearchMode) -> list[str]:
     return ["this server has no model for meaning: ask with the words that were used"] if is_told else []
 
 
-def _answered(answer: str, used: list[str]) -> Reply:
+def _answered(answer: str, used: list[str]) -> ToolReply:
     lines = [answer or "Nothing is remembered that could answer it.", *(f"taken from [{each}]" for each in used)]
     values = {"dry_run": False, "proposals": [], "answer": answer, "used": used}
-    return Reply("\n".join(lines_within(lines, _ROOM)), values)
+    return ToolReply("\n".join(lines_within(lines, _ROOM)), values)
 
 
 @present.register
-def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
+def _reflected(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
     if isinstance(found.answer, str):
         return _answered(found.answer, found.used or [])
     would = "would be " if found.dry_run else ""
@@ -341,17 +343,17 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
     text, more = listing(lines)
     said = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
     text = "\n".join(filter(None, (head, text)))
-    return Reply(text, {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
+    return ToolReply(text, {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
 
 
 @present.register
-def _forgotten(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> Reply:
+def _forgotten(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> ToolReply:
     if given.query or found.matches:
         lines = lines_within(map(_match_line, found.matches), _ROOM)
         head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
         shown = first_fitting(map(lean, found.matches), _ROOM)
         hint = "forget with the ids of those that are meant" if found.matches else ""
-        return Reply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
+        return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
     if given.undo:
         text = f"{counted(found.memories_restored, 'memory', 'memories')} {would}brought back"
@@ -366,7 +368,7 @@ def _forgotten(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> Re
         values["remains"] = first_fitting(map(lean, found.remains), _ROOM // 4)
         hint = "may still have it: " + ", ".join(each.name for each in found.remains)
     ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
-    return Reply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
+    return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
 
 def _match_line(match: retain_api.ForgetMatch) -> str:
@@ -374,7 +376,7 @@ def _match_line(match: retain_api.ForgetMatch) -> str:
 
 
 @present.register
-def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> Reply:
+def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> ToolReply:
     now = time.time()
     content = shortened(found.content, _CONTENT_OF_ONE)
     lines = [memory_line(found, now, _CONTENT_OF_ONE)]
@@ -392,7 +394,7 @@ def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> Reply:
     values |= {"children": found.children} if found.children else {}
     values |= {"versions": first_fitting(map(lean, versions), _ROOM // 3)} if versions else {}
     cut = len(found.content) > _CONTENT_OF_ONE
-    return Reply("\n".join(lines), values, "the end of its content; REST answers with the whole" if cut else "")
+    return ToolReply("\n".join(lines), values, "the end of its content; REST answers with the whole" if cut else "")
 
 
 def values_of(memory: Memory) -> dict[str, Any]:

@@ -24,16 +24,16 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, ResourceUpdated, ServerEvent
 
 from kgserve.admin.metrics import standing_of
+from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerQuiet, ServedElsewhere
 from kgserve.graph.handle import Graphs, Threads
 from kgserve.platform.access.authentication import RequestContext
-from kgserve.platform.errors import InvalidInput, KgserveError, NotFound, OwnerQuiet, ServedElsewhere
 from kgserve.server.mcp.calls import Context, default_store, visit_of
 from kgserve.server.mcp.present import counted
-from kgserve.server.mcp.resources import Place, place_of
+from kgserve.server.mcp.resources import ResourceAddress, place_of
 from kgserve.storage.changefeed import Feed, Wake
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.events import Event, Position, Told
+from kgserve.storage.model.events import Position, StoreEvent, Told
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.stores.pool import StorePool
 
@@ -44,7 +44,7 @@ MAX_STORES = 256
 class News(NamedTuple):
     """The places that have changed, and the stores that came, went, or got other settings."""
 
-    changed: set[Place]
+    changed: set[ResourceAddress]
     announced: set[str]
 
 
@@ -52,8 +52,8 @@ class _Store:
     """What is watched in a store, and its commits, unless it is not there."""
 
     def __init__(self) -> None:
-        self.watched: Counter[Place] = Counter()
-        self.commits: Touched | None = None
+        self.watched: Counter[ResourceAddress] = Counter()
+        self.commits: StoreListener | None = None
 
     def close(self) -> None:
         """Follow it no longer."""
@@ -81,18 +81,18 @@ class Watching:
         """Remember the loop that is to be woken."""
         self._loop = asyncio.get_running_loop()
 
-    def has_room(self, places: Iterable[Place]) -> bool:
+    def has_room(self, places: Iterable[ResourceAddress]) -> bool:
         """Whether the stores of these places can be followed as well."""
         return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_STORES
 
-    async def add(self, places: Iterable[Place]) -> None:
+    async def add(self, places: Iterable[ResourceAddress]) -> None:
         """Watch these as well, from now on. A store that is not there is looked for when one is made."""
         for place in (each for each in places if each.store):
             self._stores.setdefault(place.store or "", _Store()).watched[place] += 1
         for name in {place.store for place in places if place.store}:
             await self._follow(name)
 
-    def remove(self, places: Iterable[Place]) -> None:
+    def remove(self, places: Iterable[ResourceAddress]) -> None:
         """Watch these no longer, unless somebody else does."""
         for place in places:
             if place.store and (store := self._stores.get(place.store)) is not None:
@@ -111,7 +111,7 @@ class Watching:
         self.some_news.clear()
         written, self._written_to = self._written_to, set()
         announced, self._announced = self._announced, set()
-        changed = {Place(name) for name in announced}
+        changed = {ResourceAddress(name) for name in announced}
         for name in announced:
             changed |= await self._looked_after(name)
         for name in written - announced:
@@ -123,7 +123,7 @@ class Watching:
         while self._stores:
             self._stores.popitem()[1].close()
 
-    async def _looked_after(self, name: str) -> set[Place]:
+    async def _looked_after(self, name: str) -> set[ResourceAddress]:
         """What changed in a store that was announced: all of it, unless it is the one that is followed."""
         store = self._stores.get(name)
         if store is None:
@@ -134,7 +134,7 @@ class Watching:
         await self._follow(name)  # before it is told, so that nothing is missed
         return {*store.watched}
 
-    async def _written(self, name: str) -> set[Place]:
+    async def _written(self, name: str) -> set[ResourceAddress]:
         store = self._stores.get(name)
         if store is None or (commits := store.commits) is None:
             return set()
@@ -147,7 +147,11 @@ class Watching:
             return set()  # it is gone, which is announced
         if nodes is None:
             return set()
-        return {Place(name), Place(name, remembered=True), *(Place(name, node) for node in nodes)}
+        return {
+            ResourceAddress(name),
+            ResourceAddress(name, remembered=True),
+            *(ResourceAddress(name, node) for node in nodes),
+        }
 
     async def _follow(self, name: str) -> None:
         if (store := self._stores.get(name)) is None or store.commits is not None:
@@ -163,7 +167,7 @@ class Watching:
         else:
             store.commits = commits
 
-    def _commits(self, name: str) -> Touched | None:
+    def _commits(self, name: str) -> StoreListener | None:
         try:
             self._pool.require_files(name)
         except NotFound:
@@ -171,7 +175,7 @@ class Watching:
         except (ServedElsewhere, OwnerQuiet):
             # While a copy of it is open, that follows.
             self._pool.release(self._pool.acquire(name, at_least=0))
-        return Touched(self._pool.feeds.of(name), self._waker(name))
+        return StoreListener(self._pool.feeds.of(name), self._waker(name))
 
     def _waker(self, name: str) -> Callable[[], None]:
         loop = self._loop
@@ -187,7 +191,7 @@ class Watching:
         self.some_news.set()
 
 
-class Touched:
+class StoreListener:
     """One listener's way through the commits of a store, from now on. For one thread at a time.
 
     A node is touched by what makes, changes or takes away the node itself or an edge at it.
@@ -250,7 +254,7 @@ class Touched:
                 yield commit.sequence, {node_id for some in ids for node_id in some or ()}
 
 
-def _of_event(event: Event) -> tuple[str, ...] | None:
+def _of_event(event: StoreEvent) -> tuple[str, ...] | None:
     found: tuple[str, ...] | None = None
     match event.subject:
         case NodeRow() as row:
@@ -333,7 +337,7 @@ class Notifications:
         """Remember a session of the handshake era, until it ends."""
         self._session(context)
 
-    async def subscribe(self, context: Context, uri: str, place: Place) -> None:
+    async def subscribe(self, context: Context, uri: str, place: ResourceAddress) -> None:
         """Tell a session of the handshake era of a resource from now on. Raises MCPError for one more than it may."""
         if (session := self._session(context)) is not None:
             await self._subscriptions.add(session, {uri: place})
@@ -459,7 +463,7 @@ def _concerns(visit: RequestContext, stores: set[str]) -> bool:
     return visit.still_valid and any(map(visit.caller.sees, stores))
 
 
-def _places(uris: Iterable[str]) -> Generator[tuple[str, Place]]:
+def _places(uris: Iterable[str]) -> Generator[tuple[str, ResourceAddress]]:
     """The places of the URIs that are ours. A listener's others are not acknowledged, which is how it hears of that."""
     for uri in uris:
         with contextlib.suppress(NotFound, InvalidInput):
@@ -510,14 +514,14 @@ class Subscriber:
     def __init__(self, visit: RequestContext, stream: ServerSession | None = None) -> None:
         self.visit = visit
         self.stream = stream
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, ResourceAddress] = {}
 
     def concerned(self, news: News) -> list[str]:
         """The URIs, as they were given, of what has changed; none for a key that is no longer valid."""
         found = [uri for uri, place in self.places.items() if self._is_news(place, news)]
         return found if found and self.visit.still_valid else []
 
-    def _is_news(self, place: Place, news: News) -> bool:
+    def _is_news(self, place: ResourceAddress, news: News) -> bool:
         sees = self.visit.caller.sees
         if place.store is None:
             return any(map(sees, news.announced))
@@ -531,7 +535,7 @@ class Subscriptions:
         self._watching = watching
         self._of_keys: Counter[str] = Counter()
 
-    async def add(self, subscriber: Subscriber, places: Mapping[str, Place]) -> None:
+    async def add(self, subscriber: Subscriber, places: Mapping[str, ResourceAddress]) -> None:
         """Have a subscriber told of more, from now on. Raises MCPError when it would be too many."""
         new = {uri: place for uri, place in places.items() if uri not in subscriber.places}
         self._check(subscriber, new)
@@ -552,7 +556,7 @@ class Subscriptions:
         """It is told of nothing any longer."""
         self.remove(subscriber, subscriber.places)
 
-    def _check(self, subscriber: Subscriber, new: Mapping[str, Place]) -> None:
+    def _check(self, subscriber: Subscriber, new: Mapping[str, ResourceAddress]) -> None:
         if len(subscriber.places) + len(new) > MAX_SUBSCRIPTIONS:
             raise _too_many(f"a session or listener may subscribe to {MAX_SUBSCRIPTIONS} resources")
         key = subscriber.visit.caller.key_id

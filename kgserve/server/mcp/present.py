@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from kgserve.errors import ConflictManual
 from kgserve.graph import answers
 from kgserve.graph.compat.versioned_api import (
     EdgeList,
@@ -24,7 +25,6 @@ from kgserve.graph.compat.versioned_api import (
     RetireAnswer,
 )
 from kgserve.graph.merge_api import MergeAnswer, NotRestored, UnmergeAnswer
-from kgserve.platform.errors import ConflictManual
 from kgserve.server.mcp import schemas
 from kgserve.server.mcp.values import (
     EXCERPT,
@@ -70,7 +70,7 @@ _NEARER = "use a smaller depth, start nearer to what you need, or ask with query
 T = TypeVar("T")
 
 
-class Reply(NamedTuple):
+class ToolReply(NamedTuple):
     """An answer twice over. ``more``: what was left out, and how to get it. ``hint``: what else is worth knowing.
 
     ``alone``: nothing is said beside it, for it has the form of somebody else's. ``names_store``: whether the text says
@@ -99,13 +99,13 @@ class Reply(NamedTuple):
 
 
 @singledispatch
-def present(answer: Any, _given: Any, _store: str) -> Reply:
+def present(answer: Any, _given: Any, _store: str) -> ToolReply:
     """An answer of a tool, by its type, to the arguments given and of the store meant."""
     raise TypeError(f"there are no words for {type(answer).__name__}")
 
 
 @present.register
-def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> Reply:
+def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> ToolReply:
     if isinstance(given, schemas.RevertEntity):
         return _revert(found, given.id, given.version)
     if isinstance(given, schemas.EntityHistory):
@@ -114,13 +114,13 @@ def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> R
     lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *_merged_lines(found)]
     counts = _counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
     if not found.edges_skipped_count:
-        return Reply(joined(lines), counts, hint=_followed(found.redirected))
+        return ToolReply(joined(lines), counts, hint=_followed(found.redirected))
     lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
     lines += [f"  {_arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
     skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), _ROOM // 2)
     hint = "add the nodes that are missing and send the skipped edges again"
     hint = "; ".join(filter(None, (hint, _followed(found.redirected))))
-    return Reply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
+    return ToolReply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
 
 
 def _merged_lines(found: answers.InjectAnswer) -> list[str]:
@@ -150,29 +150,31 @@ def _changed(found: answers.InjectAnswer, what: str) -> list[str]:
     return [f"{counted(number, what[:-1])} {word}" for number, word in numbers if number]
 
 
-def _revert(found: answers.InjectAnswer, entity: str, version: int) -> Reply:
+def _revert(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:
     values = {"changed": not found.nodes_unchanged, **_counts(found)}
     if found.nodes_unchanged:
         said = f"is as it was in version {version} already; nothing changed"
     else:
         said = f"is again as it was in version {version}, as a new version"
-    return Reply(f"{quoted(entity)} {said}. Sequence {found.sequence}.", values)
+    return ToolReply(f"{quoted(entity)} {said}. Sequence {found.sequence}.", values)
 
 
 @present.register
-def _delete_entity(found: answers.DeleteNodeAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
+def _delete_entity(found: answers.DeleteNodeAnswer, _given: schemas.DeleteNodeArguments, _store: str) -> ToolReply:
     if not found.existed:
-        return Reply(f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found))
+        return ToolReply(
+            f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found)
+        )
     text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
     hint = ""
     if found.memories_about:
         text += f" {_memories_left(found)}"
         hint = _FORGET_THEM
-    return Reply(text, msgspec.to_builtins(found), hint=hint)
+    return ToolReply(text, msgspec.to_builtins(found), hint=hint)
 
 
 @present.register
-def _delete_entities(found: answers.DeleteNodesAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
+def _delete_entities(found: answers.DeleteNodesAnswer, _given: schemas.DeleteNodeArguments, _store: str) -> ToolReply:
     done = "Would delete" if found.dry_run else "Deleted"
     ids = first_fitting(found.ids, _ROOM // 2)
     missing = first_fitting(found.missing, _ROOM // 4)
@@ -186,7 +188,7 @@ def _delete_entities(found: answers.DeleteNodesAnswer, _given: schemas.DeleteEnt
         values |= {"memories_about": found.memories_about, "memory_ids": found.memory_ids}
     more = "more entities fit than go at once: send it again" if found.more else ""
     values |= {"edges_deleted": found.edges_deleted, "sequence": found.sequence}
-    return Reply(joined(lines), values, more, _FORGET_THEM if found.memories_about else "")
+    return ToolReply(joined(lines), values, more, _FORGET_THEM if found.memories_about else "")
 
 
 _FORGET_THEM = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
@@ -201,11 +203,11 @@ def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) 
 
 
 @present.register
-def _merged(found: MergeAnswer, _given: schemas.MergeEntities, _store: str) -> Reply:
+def _merged(found: MergeAnswer, _given: schemas.MergeEntities, _store: str) -> ToolReply:
     named = f"{quoted(found.id)} into {quoted(found.into)}"
     values: dict[str, Any] = {"id": found.id, "into": found.into, "changed": found.changed, **_written(found.node)}
     if not found.changed:
-        return Reply(f"Merged {named} already; nothing changed.", values)
+        return ToolReply(f"Merged {named} already; nothing changed.", values)
     counts = {"edges_moved": found.edges_moved, "edges_dropped": found.edges_dropped + found.loops_dropped}
     values |= {name: number for name, number in counts.items() if number}
     values |= {name: each for name in ("taken_over", "not_taken") if (each := getattr(found, name))}
@@ -213,13 +215,13 @@ def _merged(found: MergeAnswer, _given: schemas.MergeEntities, _store: str) -> R
     text += f", taken over: {', '.join(found.taken_over)}" if found.taken_over else ""
     kept = f"the two differ in {', '.join(found.not_taken)}, where {quoted(found.into)} kept its own"
     hint = kept if found.not_taken else ""
-    return Reply(f"{text}. Sequence {found.sequence}.", values | {"sequence": found.sequence}, hint=hint)
+    return ToolReply(f"{text}. Sequence {found.sequence}.", values | {"sequence": found.sequence}, hint=hint)
 
 
 @present.register
-def _unmerged(found: UnmergeAnswer, _given: schemas.MergeEntities, _store: str) -> Reply:
+def _unmerged(found: UnmergeAnswer, _given: schemas.MergeEntities, _store: str) -> ToolReply:
     if not found.changed:
-        return Reply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
+        return ToolReply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
     text = (
         f"{quoted(found.id)} is out of {quoted(found.out_of or '')} again, with {counted(found.edges_restored, 'edge')}"
     )
@@ -227,18 +229,18 @@ def _unmerged(found: UnmergeAnswer, _given: schemas.MergeEntities, _store: str) 
     values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
     lost = [f"{_arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_SKIPPED_SHOWN]]
     hint = f"not put back: {'; '.join(lost)}" if lost else ""
-    return Reply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
+    return ToolReply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
 
 
 @present.register
-def _delete_relation(found: answers.DeleteEdgeAnswer, given: schemas.DeleteRelation, _store: str) -> Reply:
+def _delete_relation(found: answers.DeleteEdgeAnswer, given: schemas.DeleteRelation, _store: str) -> ToolReply:
     edge = _arrow(given)
     text = f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed."
-    return Reply(text, msgspec.to_builtins(found))
+    return ToolReply(text, msgspec.to_builtins(found))
 
 
 @present.register
-def _put(found: PutNodeAnswer, _given: schemas.PutNode, _store: str) -> Reply:
+def _put(found: PutNodeAnswer, _given: schemas.PutNode, _store: str) -> ToolReply:
     node = found.node
     named = f"{quoted(node.id)} ({node.type})"
     done = f"Created {named}" if found.created else f"{named} is now"
@@ -253,7 +255,7 @@ def _put(found: PutNodeAnswer, _given: schemas.PutNode, _store: str) -> Reply:
     beside = {"replaced_version": found.replaced_version, "cleared": found.cleared}
     text = f"{done} at version {node.version}{_facts(node)}. Sequence {found.sequence}."
     values = {"ok": True, **_written(node), "created": found.created, "sequence": found.sequence}
-    return Reply(text, values | {name: value for name, value in beside.items() if value}, hint="; ".join(hints))
+    return ToolReply(text, values | {name: value for name, value in beside.items() if value}, hint="; ".join(hints))
 
 
 def _written(node: answers.Node) -> dict[str, Any]:
@@ -261,7 +263,7 @@ def _written(node: answers.Node) -> dict[str, Any]:
     return {"node": {"version": node.version, **item(node, detail=False)}}
 
 
-def conflict(error: ConflictManual) -> Reply:
+def conflict(error: ConflictManual) -> ToolReply:
     """What to say of a node that was kept beside other versions, in the form of `put_node`'s answers."""
     node: answers.Node = error.node
     others = ", ".join(map(str, node.conflicts or ()))
@@ -271,11 +273,11 @@ def conflict(error: ConflictManual) -> Reply:
         "Until then all of these versions are kept"
     )
     values = {"ok": False, **_written(node), "created": False, "sequence": node.sequence}
-    return Reply(f"conflict_manual: {error}.", values, hint=hint)
+    return ToolReply(f"conflict_manual: {error}.", values, hint=hint)
 
 
 @present.register
-def _put_subgraph(found: PutSubgraphAnswer, _given: schemas.PutSubgraph, store: str) -> Reply:
+def _put_subgraph(found: PutSubgraphAnswer, _given: schemas.PutSubgraph, store: str) -> ToolReply:
     created = sum(node.created for node in found.nodes)
     nodes = counted(sum(not node.error for node in found.nodes), "node")
     edges = counted(sum(not edge.error for edge in found.edges), "edge")
@@ -293,11 +295,11 @@ def _put_subgraph(found: PutSubgraphAnswer, _given: schemas.PutSubgraph, store: 
     lines += [f"Not new, the result says what was replaced: {', '.join(there)}."] if there else []
     values = msgspec.to_builtins(found)
     if fits(values, _ROOM):
-        return Reply(joined(lines), values)
+        return ToolReply(joined(lines), values)
     values["nodes"] = list(map(_short_node_result, found.nodes))
     values["edges"] = list(map(_short_edge_result, found.edges))
     more = "refs, ids of edges and long errors were left out for their size; the order is as sent"
-    return Reply(joined(lines), values, more)
+    return ToolReply(joined(lines), values, more)
 
 
 def _short_node_result(result: NodeResult) -> dict[str, Any]:
@@ -312,24 +314,24 @@ def _short_edge_result(result: EdgeResult) -> dict[str, Any]:
 
 
 @present.register
-def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> Reply:
+def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
     named = schemas.end_of(given) if isinstance(given, schemas.Retire) else given
     what = _arrow(named) if isinstance(named, schemas.DeleteRelation) else quoted(getattr(named, "id", ""))
     end = moment(found.valid_to)
     done = f"{what} is true until {end}" if found.changed else f"{what} had ended at {end} already; nothing changed"
     values = msgspec.to_builtins(replace(found, valid_to=end))
-    return Reply(f"{done}. Version {found.version}, sequence {found.sequence}.", values)
+    return ToolReply(f"{done}. Version {found.version}, sequence {found.sequence}.", values)
 
 
 @present.register
-def _traverse(found: answers.TraverseAnswer, given: schemas.Traverse, _store: str) -> Reply:
+def _traverse(found: answers.TraverseAnswer, given: schemas.Traverse, _store: str) -> ToolReply:
     when = _moment_asked(given)
     head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
     if not found.nodes:
         hint = f"there is no node {quoted(given.start_id)}{when}; search_knowledge finds ids"
         values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
-        return Reply(f"{head}\n\n{_NODES}", values, hint=hint, names_store=False)
+        return ToolReply(f"{head}\n\n{_NODES}", values, hint=hint, names_store=False)
     edge_room = min(_ROOM * 2 // 5, len(encode(found.edges)))
     shown = lines_within(map(_walked_node_line, found.nodes), _ROOM - edge_room)
     reached = found.nodes[: len(shown)]
@@ -350,7 +352,7 @@ def _traverse(found: answers.TraverseAnswer, given: schemas.Traverse, _store: st
     lines = [head, "", _NODES, *shown[: len(nodes)], *(["", _EDGES, *links[: len(edges)]] if edges else [])]
     hint, redirected = _redirect(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
-    return Reply("\n".join(lines), values, more, hint, names_store=False)
+    return ToolReply("\n".join(lines), values, more, hint, names_store=False)
 
 
 def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
@@ -360,7 +362,7 @@ def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None,
 
 
 @present.register
-def _get_entity(found: answers.NodeAnswer, given: schemas.GetEntity, _store: str) -> Reply:
+def _get_entity(found: answers.NodeAnswer, given: schemas.GetEntity, _store: str) -> ToolReply:
     whole = found.node
     end = given.content_offset + _CONTENT_OF_ONE
     node = replace(
@@ -388,7 +390,7 @@ def _get_entity(found: answers.NodeAnswer, given: schemas.GetEntity, _store: str
         more.append("the tags are too long for one answer")
     edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
     hint, redirected = _redirect(found.redirected_from)
-    return Reply(_entity_text(node, edges, _moment_asked(given)), values | redirected, "; ".join(more), hint)
+    return ToolReply(_entity_text(node, edges, _moment_asked(given)), values | redirected, "; ".join(more), hint)
 
 
 def _redirect(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
@@ -423,15 +425,15 @@ def fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
 
 
 @present.register
-def _list_entities(found: answers.ListedPage, given: schemas.ListEntities, store: str) -> Reply:
+def _list_entities(found: answers.ListedPage, given: schemas.ListEntities, store: str) -> ToolReply:
     nodes, lines = _page(found.nodes, _listed_line, detail=given.detail, content=LONG)
     more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
-    return Reply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
+    return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
 
 
 @present.register
-def _some_entities(found: answers.NodesAnswer, given: schemas.ListEntities, store: str) -> Reply:
+def _some_entities(found: answers.NodesAnswer, given: schemas.ListEntities, store: str) -> ToolReply:
     nodes, lines = _page(found.nodes, _listed_line, detail=given.detail, content=TEASER if given.compact else LONG)
     more = (
         f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
@@ -440,34 +442,34 @@ def _some_entities(found: answers.NodesAnswer, given: schemas.ListEntities, stor
     hint = f"there is no {', '.join(map(quoted, missing))}" if missing else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
     values = {"nodes": nodes} | ({"missing": missing} if missing else {})
-    return Reply("\n".join([head, *lines]), values, more, hint)
+    return ToolReply("\n".join([head, *lines]), values, more, hint)
 
 
 @present.register
-def _counted(found: answers.CountAnswer, given: schemas.ListEntities, store: str) -> Reply:
+def _counted(found: answers.CountAnswer, given: schemas.ListEntities, store: str) -> ToolReply:
     least = "" if found.exact else "at least "
     text = f"{least}{counted(found.count, 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
-    return Reply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
+    return ToolReply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
 
 
 @present.register
-def _list_relations(found: EdgeList, given: schemas.ListRelations, _store: str) -> Reply:
+def _list_relations(found: EdgeList, given: schemas.ListRelations, _store: str) -> ToolReply:
     edges, lines = _page(found.edges, _edge_line, detail=given.detail)
     next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
     more = "" if next_offset is None else f"the next page: offset={next_offset}"
     head = f"{counted(len(edges), f'{given.direction} relation')} of {quoted(given.id)}{_moment_asked(given)}"
-    return Reply("\n".join([head, *lines]), {"edges": edges, "next_offset": next_offset}, more)
+    return ToolReply("\n".join([head, *lines]), {"edges": edges, "next_offset": next_offset}, more)
 
 
 @present.register
-def _history(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> Reply:
+def _history(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> ToolReply:
     detail = isinstance(given, schemas.EntityHistory) and given.detail
     shown, lines = _page(found.states, _state_lines, detail=detail)
     states = shown if detail else list(map(_state_values, found.states[: len(shown)]))
     next_before = found.next_before if len(states) == len(found.states) else found.states[len(states) - 1].from_sequence
     more = "" if next_before is None else f"older states: before={next_before}"
     head = f"{counted(len(states), 'state')} of {quoted(found.id)}, newest first"
-    return Reply("\n".join([head, *lines]), {"id": found.id, "states": states, "next_before": next_before}, more)
+    return ToolReply("\n".join([head, *lines]), {"id": found.id, "states": states, "next_before": next_before}, more)
 
 
 def _state_values(state: answers.NodeState) -> dict[str, Any]:
@@ -495,7 +497,7 @@ def _value(value: Any) -> str:
 
 
 @present.register
-def _search(found: answers.SearchAnswer, given: schemas.Search, _store: str) -> Reply:
+def _search(found: answers.SearchAnswer, given: schemas.Search, _store: str) -> ToolReply:
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
         reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
@@ -503,7 +505,7 @@ def _search(found: answers.SearchAnswer, given: schemas.Search, _store: str) -> 
 
 
 @present.register
-def _search_batch(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> Reply:
+def _search_batch(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
     asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
     detail = getattr(given, "detail", False)
     reply = _hits(found.hits, " / ".join(asked), 0, detail=detail)
@@ -520,17 +522,17 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
     return given.queries or () if isinstance(given, schemas.Search | schemas.SearchBatch) else ()
 
 
-def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> Reply:
+def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
     head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, EXCERPT))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
     shown, lines = _page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=EXCERPT)
     if len(shown) == len(hits):
-        return Reply("\n".join([head, *lines]), {"hits": shown})
+        return ToolReply("\n".join([head, *lines]), {"hits": shown})
     more = f"{len(hits) - len(shown):,} hits are not shown here: offset={offset + len(shown)} or a lower limit"
-    return Reply("\n".join([head, *lines]), {"hits": shown}, more)
+    return ToolReply("\n".join([head, *lines]), {"hits": shown}, more)
 
 
-def _degraded(reply: Reply, *, degraded: bool, meaning: bool) -> Reply:
+def _degraded(reply: ToolReply, *, degraded: bool, meaning: bool) -> ToolReply:
     if not (degraded and meaning):
         return reply
     hint = "this server has no model for meaning: ask with the words that were used"
@@ -545,18 +547,18 @@ def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
 
 
 @present.register
-def _context(found: answers.ContextAnswer, given: schemas.Context, _store: str) -> Reply:
+def _context(found: answers.ContextAnswer, given: schemas.ContextArguments, _store: str) -> ToolReply:
     if not found.ids:
         text = f"Nothing was found for {quoted(shortened(given.query, EXCERPT))}."
-        return Reply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
+        return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
     more = "there is more than the budget allowed: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
     values |= {"stores": found.stores} if found.stores else {}
-    return _degraded(Reply(found.text, values, more), degraded=found.degraded, meaning=True)
+    return _degraded(ToolReply(found.text, values, more), degraded=found.degraded, meaning=True)
 
 
 @present.register
-def _query(found: answers.CypherAnswer, given: schemas.QueryCypher, _store: str) -> Reply:
+def _query(found: answers.CypherAnswer, given: schemas.QueryCypher, _store: str) -> ToolReply:
     rows = first_fitting(found.rows, _ROOM)
     lines = lines_within(map(as_json, rows), _ROOM)
     rows = rows[: len(lines)]
@@ -565,7 +567,7 @@ def _query(found: answers.CypherAnswer, given: schemas.QueryCypher, _store: str)
     values = {"columns": found.columns, "rows": rows, "row_count": len(rows), "truncated": truncated}
     if given.detail:
         values |= {"types": found.types, "took_ms": found.took_ms}
-    return Reply("\n".join([head, *lines]), values, _more_rows(found, len(rows)))
+    return ToolReply("\n".join([head, *lines]), values, _more_rows(found, len(rows)))
 
 
 def _more_rows(found: answers.CypherAnswer, shown: int) -> str:
@@ -575,12 +577,12 @@ def _more_rows(found: answers.CypherAnswer, shown: int) -> str:
 
 
 @present.register
-def _describe_schema(found: answers.SchemaDescription, _given: schemas.DescribeSchema, _store: str) -> Reply:
+def _describe_schema(found: answers.SchemaDescription, _given: schemas.DescribeSchema, _store: str) -> ToolReply:
     lists = {name: first_fitting(getattr(found, name), _ROOM // 3) for name in ("kinds", "tag_prefixes", "tags")}
     cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
     more = "less frequent ones were left out for their size; list_tags takes a prefix" if cut else ""
     values = replace(found, **lists)
-    return Reply(joined(_schema_lines(values)), msgspec.to_builtins(values), more)
+    return ToolReply(joined(_schema_lines(values)), msgspec.to_builtins(values), more)
 
 
 def _schema_lines(values: answers.SchemaDescription) -> list[str]:
@@ -594,7 +596,7 @@ def _schema_lines(values: answers.SchemaDescription) -> list[str]:
 
 
 @present.register
-def _list_tags(found: answers.TagList, given: schemas.ListTags, _store: str) -> Reply:
+def _list_tags(found: answers.TagList, given: schemas.ListTags, _store: str) -> ToolReply:
     tags = first_fitting(found.tags, _ROOM)
     lines = lines_within(map(_tag_line, tags), _ROOM)
     more = ""
@@ -604,7 +606,7 @@ def _list_tags(found: answers.TagList, given: schemas.ListTags, _store: str) -> 
         more = "there may be less frequent ones; ask with a longer prefix"
     which = f" starting with {quoted(given.prefix)}" if given.prefix else ""
     head = f"{counted(len(lines), 'tag')}{which}"
-    return Reply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
+    return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
 def _tag_line(each: kinds.TagFreq) -> str:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from mcp import MCPError, types
 
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.handle import Graph, Graphs, Threads
 from kgserve.platform.access.authentication import Hidden
-from kgserve.platform.errors import InvalidInput, NotFound
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.server.mcp.calls import Context, as_protocol_errors, default_store, visit_of
 from kgserve.server.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE

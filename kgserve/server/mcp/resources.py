@@ -21,6 +21,7 @@ from mcp import MCPError, types
 
 from kgserve.admin import stores
 from kgserve.admin.api import StoreSummary
+from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import reading
 from kgserve.graph.answers import Edge, Node, NodeAnswer
 from kgserve.graph.compat.versioned_api import EdgeList
@@ -31,13 +32,12 @@ from kgserve.memory.api import Memory
 from kgserve.memory.presentation import now_in_microseconds, settings_of, shown
 from kgserve.memory.reflect_api import memory_line
 from kgserve.platform.access.authentication import Hidden
-from kgserve.platform.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
 from kgserve.server.mcp.calls import Context, as_protocol_errors, asked_elsewhere, visit_of
 from kgserve.server.mcp.store_tools import describe
 from kgserve.server.mcp.values import first_fitting
-from kgserve.server.proxy import Forwarder
+from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.rows.snapshot import Rows
 
@@ -52,7 +52,7 @@ _PARTS = ("after", "content_offset", "attributes_offset", "outgoing_offset", "in
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
-class Place(NamedTuple):
+class ResourceAddress(NamedTuple):
     """What a URI names: without a store all of them, without a node the store, or what it remembers."""
 
     store: str | None = None
@@ -70,7 +70,7 @@ class Place(NamedTuple):
         return f"{SCHEME}{store}/{'%6Demory' if self.node == 'memory' else quote(self.node, safe='')}"
 
 
-class Part(NamedTuple):
+class ResourcePart(NamedTuple):
     """Of a resource that is long, the part behind a place: one of its lists, or its content."""
 
     name: str
@@ -84,25 +84,25 @@ class Part(NamedTuple):
         return int(self.value)
 
 
-def place_of(uri: str) -> tuple[Place, Part | None]:
+def place_of(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
     """What a URI names, and which part of it. Raises NotFound for a URI of others, InvalidInput for an unknown part."""
     if not uri.startswith(SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
     address, _, query = uri.partition("?")
     part = _part_of(query) if query else None
     if address == STORES:
-        return Place(), part
+        return ResourceAddress(), part
     if address.endswith(_MEMORY) and address.count("/") == SCHEME.count("/") + 1:
-        return Place(unquote(address.removeprefix(SCHEME).removesuffix(_MEMORY)), remembered=True), part
+        return ResourceAddress(unquote(address.removeprefix(SCHEME).removesuffix(_MEMORY)), remembered=True), part
     name, slash, node = address.removeprefix(SCHEME).partition("/")
-    return Place(unquote(name), unquote(node) if slash else None), part
+    return ResourceAddress(unquote(name), unquote(node) if slash else None), part
 
 
-def _part_of(query: str) -> Part:
+def _part_of(query: str) -> ResourcePart:
     name, _, value = query.partition("=")
     if name not in _PARTS or "&" in value:
         raise InvalidInput(f"?{query[:80]}: a resource is read on with one of {', '.join(_PARTS)}")
-    return Part(name, unquote(value))
+    return ResourcePart(name, unquote(value))
 
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class StoresPage(msgspec.Struct, kw_only=True):
 class Resources:
     """The resources over some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
         self._graphs = graphs
         self._threads = threads
         self._forwarder = forwarder
@@ -236,7 +236,7 @@ class Resources:
                 raise MCPError(code, error.message, error.data) from None
             return types.ReadResourceResult.model_validate(found)
 
-    async def place(self, context: Context, uri: str) -> Place:
+    async def place(self, context: Context, uri: str) -> ResourceAddress:
         """What a URI names, for who subscribes to it: its store has to be there. Raises MCPError."""
         return await self._asked(context, uri, lambda graphs: _there(graphs, place_of(uri)[0]))
 
@@ -265,23 +265,23 @@ def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
 def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
     place, part = place_of(uri)
     match place, part:
-        case Place(str() as store, None, True), None:
+        case ResourceAddress(str() as store, None, True), None:
             return digest(graphs.graph(store))
-        case Place(None), (None | Part("after")):
+        case ResourceAddress(None), (None | ResourcePart("after")):
             return _stores(graphs, part.value if part else "")
-        case Place(str() as store, None), None:
+        case ResourceAddress(str() as store, None), None:
             return describe(graphs.graph(store))
-        case Place(str() as store, str()), None:
+        case ResourceAddress(str() as store, str()), None:
             return _entity(graphs.graph(store), place)
-        case Place(str() as store, str()), Part("content_offset" | "attributes_offset"):
+        case ResourceAddress(str() as store, str()), ResourcePart("content_offset" | "attributes_offset"):
             return _text_part(graphs.graph(store), place, part)
-        case Place(str() as store, str()), Part("outgoing_offset" | "incoming_offset"):
+        case ResourceAddress(str() as store, str()), ResourcePart("outgoing_offset" | "incoming_offset"):
             return _edges_part(graphs.graph(store), place, part)
         case _:
             raise InvalidInput(f"{place.uri} has no part {part.name if part else ''}")
 
 
-def _there(graphs: Graphs, place: Place) -> Place:
+def _there(graphs: Graphs, place: ResourceAddress) -> ResourceAddress:
     if place.store is not None:
         graphs.pool.require(place.store)
     return place
@@ -291,11 +291,11 @@ def _stores(graphs: Graphs, after: str) -> StoresPage:
     listed = stores.list_stores(graphs)
     later = [each for each in listed.stores if each.name > after]
     page = later[:PAGE]
-    more = [_more("the next stores", Place(), "after", page[-1].name)] if len(later) > PAGE else []
+    more = [_more("the next stores", ResourceAddress(), "after", page[-1].name)] if len(later) > PAGE else []
     return StoresPage(stores=page, count=listed.count, more=more)
 
 
-def _entity(graph: Graph, place: Place) -> EntityResource:
+def _entity(graph: Graph, place: ResourceAddress) -> EntityResource:
     whole = _node(graph, place)
     outgoing, incoming = (_edges(graph, place, 0, outgoing=way) for way in (True, False))
     content = whole.content[:TEXT]
@@ -317,7 +317,7 @@ def _entity(graph: Graph, place: Place) -> EntityResource:
     )
 
 
-def _text_part(graph: Graph, place: Place, part: Part) -> TextPart:
+def _text_part(graph: Graph, place: ResourceAddress, part: ResourcePart) -> TextPart:
     node, what = _node(graph, place), part.name.removesuffix("_offset")
     whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
     text = whole[part.offset : part.offset + TEXT]
@@ -325,15 +325,15 @@ def _text_part(graph: Graph, place: Place, part: Part) -> TextPart:
     return TextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
 
 
-def _edges_part(graph: Graph, place: Place, part: Part) -> EdgesPart:
+def _edges_part(graph: Graph, place: ResourceAddress, part: ResourcePart) -> EdgesPart:
     return _edges(graph, place, part.offset, outgoing=part.name == "outgoing_offset")
 
 
-def _node(graph: Graph, place: Place) -> Node:
+def _node(graph: Graph, place: ResourceAddress) -> Node:
     return as_struct(reading.get_node(graph, NodeRequest(node_id=place.node or "")), NodeAnswer).node
 
 
-def _edges(graph: Graph, place: Place, offset: int, *, outgoing: bool) -> EdgesPart:
+def _edges(graph: Graph, place: ResourceAddress, offset: int, *, outgoing: bool) -> EdgesPart:
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"at most {MAX_EDGES_OFFSET:,} edges are passed over; query_cypher finds those behind")
     request = EdgesRequest(node_id=place.node or "", limit=_MOST_EDGES, offset=offset)
@@ -346,13 +346,13 @@ def _edges(graph: Graph, place: Place, offset: int, *, outgoing: bool) -> EdgesP
     return EdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
 
 
-def _rest(place: Place, what: str, end: int, length: int) -> list[More]:
+def _rest(place: ResourceAddress, what: str, end: int, length: int) -> list[More]:
     if end >= length:
         return []
     return [_more(f"{what} from character {end:,} of {length:,}", place, f"{what}_offset", end)]
 
 
-def _more(what: str, place: Place, part: str, value: str | int) -> More:
+def _more(what: str, place: ResourceAddress, part: str, value: str | int) -> More:
     return More(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
 
 
@@ -362,12 +362,14 @@ _LIST = types.Resource(
 
 
 def _memory(name: str) -> types.Resource:
-    place = Place(name, remembered=True)
+    place = ResourceAddress(name, remembered=True)
     return types.Resource(name=f"{name} memory", uri=place.uri, description=_REMEMBERED, mime_type=TEXT_TYPE)
 
 
 def _store(name: str) -> types.Resource:
-    return types.Resource(name=name, uri=Place(name).uri, description=f"What the store {name} holds", mime_type=JSON)
+    return types.Resource(
+        name=name, uri=ResourceAddress(name).uri, description=f"What the store {name} holds", mime_type=JSON
+    )
 
 
 MOST_TOKENS = 1_500
@@ -376,7 +378,7 @@ _CHARACTERS = 300
 _START = MemoryPlace()
 
 
-class Section(msgspec.Struct, frozen=True):
+class ResourceSection(msgspec.Struct, frozen=True):
     """Some memories, under what they are called."""
 
     title: str
@@ -395,15 +397,15 @@ def digest(graph: Graph) -> str:
         # What waits to be journaled is not in the view.
         store.accesses.settle()
 
-        def look(memories: Memories, rows: Rows) -> list[Section]:
+        def look(memories: Memories, rows: Rows) -> list[ResourceSection]:
             told = set[str]()
-            sections: list[Section] = []
+            sections: list[ResourceSection] = []
             for title, ids in _chosen(memories, wanted):
                 new = [each for each in ids if each not in told]
                 told.update(new)
                 found = rows.nodes(new)
                 there = [found[each] for each in new if each in found]
-                sections.append(Section(title, shown(store, rows, there, now)))
+                sections.append(ResourceSection(title, shown(store, rows, there, now)))
             return sections
 
         sections = store.memories.ask(look)
@@ -420,7 +422,7 @@ def _chosen(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, lis
     yield "Also known", listed("confidence", 40)
 
 
-def text_of(store: str, sections: Iterable[Section], now: float, most: int = MOST_TOKENS) -> str:
+def text_of(store: str, sections: Iterable[ResourceSection], now: float, most: int = MOST_TOKENS) -> str:
     """The sections as text that is within a number of tokens; ``now`` is in seconds since 1970."""
     lines = [f'What the store "{store}" remembers. recall finds more, get_memory shows one whole.']
     spent = count_tokens(lines[0]) + 1

@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
+from kgserve.errors import InvalidInput
 from kgserve.graph import requests
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_names import FieldNames, again
 from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
-from kgserve.platform.errors import InvalidInput
 from kgserve.storage.model import walk
 from kgserve.storage.model.attributes import Wanted
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
@@ -259,7 +259,7 @@ class Inject(Arguments, kw_only=True):
     edges: list[InjectEdge] = []
 
 
-class DeleteEntity(Arguments, kw_only=True):
+class DeleteNodeArguments(Arguments, kw_only=True):
     """The node to delete, or which nodes."""
 
     id: _Id | UnsetType = UNSET
@@ -328,7 +328,7 @@ class SearchBatch(Detailed, kw_only=True):
 
 
 @with_fields_of(requests.ContextRequest, "format", "limit")
-class Context(Detailed, kw_only=True):
+class ContextArguments(Detailed, kw_only=True):
     """A question, and how much text may answer it."""
 
     query: _Query
@@ -443,12 +443,12 @@ class PutSubgraph(Arguments, kw_only=True):
 
 def subgraph(given: PutSubgraph) -> versioned_api.PutSubgraphRequest:
     """The request that the arguments make, in the contract's own names."""
-    nodes: list[SubgraphNode | versioned_api.Unread] = [*given.nodes]
-    edges: list[SubgraphEdge | versioned_api.Unread] = [*given.edges]
+    nodes: list[SubgraphNode | versioned_api.UnreadItem] = [*given.nodes]
+    edges: list[SubgraphEdge | versioned_api.UnreadItem] = [*given.edges]
     refs = {node.ref for node in nodes if node.ref}
     return versioned_api.PutSubgraphRequest(
-        nodes=[node if isinstance(node, versioned_api.Unread) else _node_spec(node) for node in nodes],
-        edges=[edge if isinstance(edge, versioned_api.Unread) else _edge_spec(edge, refs) for edge in edges],
+        nodes=[node if isinstance(node, versioned_api.UnreadItem) else _node_spec(node) for node in nodes],
+        edges=[edge if isinstance(edge, versioned_api.UnreadItem) else _edge_spec(edge, refs) for edge in edges],
     )
 
 

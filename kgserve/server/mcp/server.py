@@ -34,11 +34,11 @@ from kgserve import __version__
 from kgserve.graph.handle import Graphs, Threads
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.server.mcp.calls import Calls, Context, check_wishes, wished
+from kgserve.server.mcp.calls import Context, ToolCaller, check_wishes, wished
 from kgserve.server.mcp.notifications import Notices, Notifications
 from kgserve.server.mcp.prompts import INSTRUCTIONS, Completions, get_prompt, list_prompts
 from kgserve.server.mcp.resources import Resources
-from kgserve.server.proxy import Forwarder
+from kgserve.server.proxy import NodeProxy
 
 RETRY_MS = 1_000
 """How long a client is to wait before it comes back."""
@@ -262,7 +262,7 @@ class Sessions(StreamableHTTPSessionManager):
 class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
         self.notifications = Notifications(graphs.pool)
         self.manager = Sessions(
             make_server(graphs, threads, forwarder, self.notifications),
@@ -288,9 +288,9 @@ class Served:
             yield
 
 
-def make_server(graphs: Graphs, threads: Threads, forwarder: Forwarder, notifications: Notifications) -> Server[Any]:
+def make_server(graphs: Graphs, threads: Threads, forwarder: NodeProxy, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
-    calls, notices = Calls(graphs, threads, forwarder), Notices(graphs, threads)
+    calls, notices = ToolCaller(graphs, threads, forwarder), Notices(graphs, threads)
     resources = Resources(graphs, threads, forwarder)
 
     async def call(context: Context, params: types.CallToolRequestParams) -> Any:

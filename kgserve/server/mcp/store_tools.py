@@ -18,12 +18,12 @@ from kgserve.admin.api import (
     StoreSettingsRequest,
     StoreSummary,
 )
+from kgserve.errors import InvalidInput
 from kgserve.graph import reading
 from kgserve.graph.cross_store_links import store_links
 from kgserve.graph.handle import Graph
 from kgserve.graph.queries import DropQuery, NodesQuery, TagsQuery
-from kgserve.platform.errors import InvalidInput
-from kgserve.server.mcp.present import Reply, counted, joined, present, quoted
+from kgserve.server.mcp.present import ToolReply, counted, joined, present, quoted
 from kgserve.server.mcp.schemas import Arguments, as_request, with_fields_of
 from kgserve.server.mcp.tools import Tool
 from kgserve.server.mcp.values import (
@@ -187,14 +187,14 @@ def _drop_store(graph: Graph, given: DropStore) -> DropAnswer:
 
 
 @present.register
-def _dropped_reply(found: DropAnswer, _given: DropStore, _store: str) -> Reply:
+def _dropped_reply(found: DropAnswer, _given: DropStore, _store: str) -> ToolReply:
     left = f" {counted(found.inbound, 'relation')} of other stores still lead there." if found.inbound else ""
     text = f'Dropped the store "{found.dropped}" and everything in it.{left}'
-    return Reply(text, msgspec.to_builtins(found))
+    return ToolReply(text, msgspec.to_builtins(found))
 
 
 @present.register
-def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> Reply:
+def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolReply:
     offset = given.offset if isinstance(given, ListStores) else 0
     fitting = first_fitting(map(_store_values, found.stores), _ROOM)
     lines = lines_within(map(_store_line, fitting), _ROOM)
@@ -203,7 +203,7 @@ def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> Reply
     more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
     hint = "" if found.count else "there are no stores yet; inject_knowledge_graph makes one"
     text = "\n".join([counted(found.count, "store"), *lines])
-    return Reply(text, {"stores": named, "count": found.count}, more, hint)
+    return ToolReply(text, {"stores": named, "count": found.count}, more, hint)
 
 
 def _store_line(each: dict[str, Any]) -> str:
@@ -245,16 +245,16 @@ def _settings_said(values: dict[str, Any]) -> Iterator[str]:
 
 
 @present.register
-def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> Reply:
+def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> ToolReply:
     values = _settings_values(found.settings, _ROOM // 3)
     hint = "the store was there and keeps its settings; without create they are changed" if found.kept else ""
     done = f'{"Made" if found.created else "Settings of"} "{store}"'
     text = f"{done}: {', '.join(_settings_said(values))}. Sequence {found.settings.sequence}."
-    return Reply(text, {"name": store, "created": found.created, **values}, hint=hint)
+    return ToolReply(text, {"name": store, "created": found.created, **values}, hint=hint)
 
 
 @present.register
-def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> Reply:
+def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> ToolReply:
     tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_TAGS_SHOWN]
     types = first_fitting((_type_values(each) for each in found.types), _ROOM * 2 // 5)
     relations = dict(first_fitting(found.relation_types.items(), _ROOM // 7))
@@ -285,7 +285,7 @@ def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> 
         hints.append(f"search has yet to see the last {counted(found.indexes_behind, 'commit')}")
     left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
     more = "less frequent ones are left out: tags_prefix asks for tags that begin so" if left else ""
-    return Reply(joined(lines), values, more, "; ".join(hints))
+    return ToolReply(joined(lines), values, more, "; ".join(hints))
 
 
 def _linked(links: LinkManifest) -> dict[str, dict[str, int]]:

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from kgserve.errors import InvalidInput
 from kgserve.graph import answers, history, merge, mutations, queries, reading, requests, versions
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.cypher import write_transaction
@@ -17,7 +18,6 @@ from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, Unmer
 from kgserve.graph.search import search
 from kgserve.platform.access.authentication import Role
 from kgserve.platform.codecs import convert
-from kgserve.platform.errors import InvalidInput
 from kgserve.server.mcp import present, schemas
 from kgserve.server.mcp.schemas import as_request
 
@@ -142,7 +142,7 @@ def _variant(given: schemas.Search) -> dict[str, Any]:
 
 
 def _delete_entity(
-    graph: Graph, given: schemas.DeleteEntity
+    graph: Graph, given: schemas.DeleteNodeArguments
 ) -> Future[answers.DeleteNodeAnswer] | Future[answers.DeleteNodesAnswer]:
     filters = (given.ids, given.types, given.tags, given.attributes)
     if given.id and not any(filters) and not given.dry_run:
@@ -186,7 +186,7 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
         "Get text about a question",
         "When a question is about what the graph holds: the entities that fit it best and their relations, as text of "
         "at most `budget` tokens with ids to cite.",
-        schemas.Context,
+        schemas.ContextArguments,
         "gathering context",
         lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
         nothing=_CONTEXT,
@@ -260,7 +260,7 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
         "Delete an entity",
         "When something was never true: remove it with its relations, one by `id`, or all that fit `ids`, `types`, "
         "`tags` and `attributes`; `dry_run` first. What was true and ended: set its valid_to.",
-        schemas.DeleteEntity,
+        schemas.DeleteNodeArguments,
         "deleting",
         _delete_entity,
         "deletes",

@@ -23,9 +23,9 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 import xxhash
 
+from kgserve.errors import Internal, JournalDamaged, Unavailable
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.durable_files import named, storage_error, storing, sync_file, sync_folder, write_all
-from kgserve.platform.errors import Internal, JournalDamaged, Unavailable
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change import ChangeSet
 
@@ -95,20 +95,20 @@ def encode_frame(changes: list[ChangeSet]) -> bytes:
     return _framed(MAGIC, _encode(changes), changes)
 
 
-class Encoded(NamedTuple):
+class EncodedFrame(NamedTuple):
     """The bytes of a frame, and how many packing has spared; 0 for one that is not packed."""
 
     data: bytes
     spared: int
 
 
-def encode_packed(changes: list[ChangeSet]) -> Encoded:
+def encode_packed(changes: list[ChangeSet]) -> EncodedFrame:
     """As `encode_frame`, packed where that is worth its time."""
     payload = _encode(changes)
     if sum(change.size for change in changes) < MANY or not _is_worth_packing(payload):
-        return Encoded(_framed(MAGIC, payload, changes), 0)
+        return EncodedFrame(_framed(MAGIC, payload, changes), 0)
     packed = zlib.compress(payload, _LEVEL)
-    return Encoded(_framed(PACKED, packed, changes), len(payload) - len(packed))
+    return EncodedFrame(_framed(PACKED, packed, changes), len(payload) - len(packed))
 
 
 def frame_bytes(frame: Frame) -> bytes:
@@ -220,7 +220,7 @@ class JournalEnd(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Witness(msgspec.Struct, frozen=True):
     """Somebody who was told of commits once they were durable, and the last sequence that they know of."""
 
     name: str
@@ -294,7 +294,7 @@ class Journal:
         segment_bytes: int,
         after: int,
         trusted: JournalEnd | None = None,
-        seen: Iterable[Seen] = (),
+        seen: Iterable[Witness] = (),
     ) -> Journal:
         """Open a journal of which the frames after sequence ``after`` are needed.
 
@@ -308,7 +308,7 @@ class Journal:
         newest = segments[-1]
         if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
             return cls(folder, segments, trusted.sequence, segment_bytes)
-        closed = Seen("the mark of its clean close", trusted.sequence if trusted is not None else 0)
+        closed = Witness("the mark of its clean close", trusted.sequence if trusted is not None else 0)
         last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
         # A process that was killed has left what it wrote to the system: views are about to believe it.
         sync_file(newest.path)
@@ -473,7 +473,7 @@ def _new_segment(folder: Path, first: int) -> Segment:
     return Segment(first, path, path.stat().st_size)
 
 
-def _verify(segments: list[Segment], after: int, least: Seen) -> int:
+def _verify(segments: list[Segment], after: int, least: Witness) -> int:
     """Check all frames after a sequence and cut a torn tail; the last whole sequence, not before ``least``."""
     last = segments[-1].first - 1
     for index, segment in enumerate(segments):
@@ -506,7 +506,7 @@ def _missing(folder: Path, last: int) -> JournalDamaged:
     )
 
 
-def _behind(path: Path, last: int, seen: Seen, fault: str = "") -> JournalDamaged:
+def _behind(path: Path, last: int, seen: Witness, fault: str = "") -> JournalDamaged:
     whole = f"{named(path)}: it is whole up to sequence {last}{fault}"
     return JournalDamaged(
         f"{whole}, but {seen.name} has seen sequence {seen.sequence}: commits that were durable are missing; "

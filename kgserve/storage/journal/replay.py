@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
+from kgserve.errors import JournalDamaged
 from kgserve.platform.allocator import give_back
 from kgserve.platform.durable_files import named
-from kgserve.platform.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.fold import Folded, fold
 from kgserve.storage.journal.journal import Journal

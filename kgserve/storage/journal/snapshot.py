@@ -20,9 +20,9 @@ import msgspec
 import xxhash
 from msgspec.structs import astuple
 
+from kgserve.errors import JournalDamaged
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import named, sync_file, sync_folder, write_whole
-from kgserve.platform.errors import JournalDamaged
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
 from kgserve.storage.model import fields
 from kgserve.storage.model.change import Access, LinksState, StoreState

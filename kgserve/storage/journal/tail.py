@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from kgserve.errors import Gone, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.durable_files import named
-from kgserve.platform.errors import Gone, JournalDamaged
 from kgserve.storage.journal.journal import (
     Frame,
     FrameError,
@@ -126,14 +126,14 @@ Changed = dict[str, Access | None]
 """Final values of accesses by id; None for those that went with their node."""
 
 
-class _Part(Protocol):
+class _ChangeSetPart(Protocol):
     """What is decoded of a change set."""
 
     @property
     def sequence(self) -> int: ...
 
 
-Part = TypeVar("Part", bound=_Part)
+Part = TypeVar("Part", bound=_ChangeSetPart)
 
 
 class _Accesses(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from operator import attrgetter
 import msgspec
 from msgspec import UNSET
 
-from kgserve.platform.errors import Conflict
+from kgserve.errors import Conflict
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import (
     AUTHOR,

@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import RUN
 from kgserve.storage.model.change import ChangeSet, Former, Kind
@@ -198,7 +198,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
         return f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class StoreEvent(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened in a store. ``index`` is -1 for what is not in the journal; ``time`` is in microseconds.
 
     ``subject`` depends on the kind: the row as it is now, of what is gone the id or key, else further fields by name.
@@ -254,14 +254,14 @@ class Selection(msgspec.Struct, frozen=True):
     kinds: frozenset[str] | None = None
     types: frozenset[str] | None = None
 
-    def takes(self, event: Event) -> bool:
+    def takes(self, event: StoreEvent) -> bool:
         """Whether an event is wanted."""
         if self.kinds is not None and event.kind not in self.kinds:
             return False
         return self.types is None or (kind := event.type) is None or kind in self.types
 
 
-def expand(store: str, change: ChangeSet) -> list[Event]:
+def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
     """The events of a change set in order: a row comes after the rows that it needs, and goes before them.
 
     Behind all rows comes what they mean for memories and entities, so that the rows are where they always were.
@@ -271,7 +271,7 @@ def expand(store: str, change: ChangeSet) -> list[Event]:
     subjects = chain(_rows(change), told(change) if means_more else ())
     if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
         subjects = _bulk(counts, change)
-    return [Event(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
+    return [StoreEvent(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
 
 
 def _bulk(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
@@ -366,7 +366,7 @@ def _edge_fields(row: EdgeRow, now: int) -> dict[str, Any]:
     }
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def _fields(event: StoreEvent) -> dict[str, Any]:
     match event.subject:
         case NodeRow() as row:
             fields = {

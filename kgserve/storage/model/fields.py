@@ -34,19 +34,19 @@ Number = float | None | UnsetType
 _Text = str | UnsetType
 
 
-class Type(NamedTuple):
+class FieldType(NamedTuple):
     """What a field holds, by its names in the engine and in Arrow; ``[]`` stands behind those of lists."""
 
     engine: LiteralString
     arrow: str
 
 
-TEXT = Type("STRING", "string")
-TEXTS = Type("STRING[]", "string[]")
-WHOLE = Type("INT64", "int64")
-WHOLES = Type("INT64[]", "int64[]")
-REAL = Type("DOUBLE", "float64")
-TIME = Type("TIMESTAMP", "timestamp[us]")
+TEXT = FieldType("STRING", "string")
+TEXTS = FieldType("STRING[]", "string[]")
+WHOLE = FieldType("INT64", "int64")
+WHOLES = FieldType("INT64[]", "int64[]")
+REAL = FieldType("DOUBLE", "float64")
+TIME = FieldType("TIMESTAMP", "timestamp[us]")
 
 
 class Width(IntEnum):
@@ -69,7 +69,7 @@ class Field(NamedTuple):
     """
 
     name: LiteralString
-    type: Type
+    type: FieldType
     wire: LiteralString
     is_own: bool = False
     is_kept: bool = False
@@ -119,7 +119,7 @@ def names(fields: tuple[Field, ...]) -> tuple[LiteralString, ...]:
 
 def _field(
     name: LiteralString,
-    type_: Type,
+    type_: FieldType,
     wire: LiteralString = "",
     *,
     is_own: bool = False,

@@ -51,7 +51,7 @@ class Counted(msgspec.Struct, frozen=True):
     exact: bool
 
 
-class Place(NamedTuple):
+class PagePosition(NamedTuple):
     """Where a page begins: behind the node ``after``, "" for the start, with ``skip`` nodes of the list passed over."""
 
     after: str = ""
@@ -65,16 +65,16 @@ class Listed(NamedTuple, Generic[Item]):
     """
 
     items: list[Item]
-    next: Place | None
+    next: PagePosition | None
 
 
-def page_of(found: Iterable[tuple[str, Item, object]], place: Place, limit: int) -> Listed[Item]:
+def page_of(found: Iterable[tuple[str, Item, object]], place: PagePosition, limit: int) -> Listed[Item]:
     """The next ``limit`` of those that fit: ``found`` are ids in order, from behind ``place``, items, and whether."""
     items: list[Item] = []
     last, skip = place
     for number, (node_id, item, fits) in enumerate(found):
         if number == MAX_PASSED or (fits and len(items) == limit):
-            return Listed(items, Place(last, skip))
+            return Listed(items, PagePosition(last, skip))
         if fits and skip:
             skip -= 1
         elif fits:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 
 MAX_STORE_NAME = 64
 STORE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?![\s\S])"

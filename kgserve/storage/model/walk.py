@@ -43,7 +43,7 @@ class Walk(msgspec.Struct, frozen=True):
         return fits and held and (self.min_weight is None or edge.weight >= self.min_weight)
 
 
-class Reached(msgspec.Struct, frozen=True):
+class WalkResult(msgspec.Struct, frozen=True):
     """What a walk found: nodes with their depth, nearest first, and the edges between them."""
 
     nodes: list[tuple[NodeRow, int]]

@@ -41,7 +41,7 @@ BEST = 1_000
 """Nodes with most edges that are known of a base."""
 
 
-class Base:
+class BaseSegment:
     """An open base. Numbers of nodes and edges are only good for this file. Safe for any number of threads."""
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import Width
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rows.base import Base
+from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.encoding import encode_edge, encode_node
 from kgserve.storage.rows.format import Numbers
 
@@ -65,7 +65,7 @@ class Around(NamedTuple):
 class Delta:
     """The changes since a base."""
 
-    def __init__(self, base: Base) -> None:
+    def __init__(self, base: BaseSegment) -> None:
         self.base = base
         self.sequence = base.state.sequence
         self.versions = 0

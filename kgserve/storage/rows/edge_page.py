@@ -9,7 +9,7 @@ import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow, edge_created_at
 from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
-from kgserve.storage.rows.base import Base
+from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.delta import Gathered, edge_data
 from kgserve.storage.rows.format import LAST, Numbers
 from kgserve.storage.rows.snapshot import Rows
@@ -110,7 +110,7 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
     return texts, start + limit < len(found)
 
 
-def _spot(base: Base, number: int, row: EdgeRow) -> int:
+def _spot(base: BaseSegment, number: int, row: EdgeRow) -> int:
     """Where an edge stands among those of the base, whose places are odd."""
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 

@@ -31,7 +31,7 @@ fields of a memory or a name."""
 _Read = TypeVar("_Read")
 
 
-class NodeFields(NodeExtrasShown, gc=False):
+class EncodedNodeFields(NodeExtrasShown, gc=False):
     """As `kgserve.graph.answers.Node`, with attributes that are JSON already."""
 
     id: str
@@ -104,7 +104,7 @@ class RowsOfAnotherFormat(RowsDamaged):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_node = json_decoder(NodeFields).decode
+_decode_node = json_decoder(EncodedNodeFields).decode
 _decode_edge = json_decoder(EdgeFields).decode
 _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
@@ -139,7 +139,7 @@ def width_of_flags(flags: int) -> Width:
 
 def encode_node(row: NodeRow) -> bytes:
     """The open JSON object of a node; whether it is stale is not in it."""
-    node = NodeFields(
+    node = EncodedNodeFields(
         row.id,
         row.type,
         row.content,

@@ -23,7 +23,7 @@ import xxhash
 from kgserve.platform.durable_files import sync_folder
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_at
-from kgserve.storage.rows.base import Base
+from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
 from kgserve.storage.rows.endings import Endings
 from kgserve.storage.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers, RowsFile, TextsFile
@@ -34,7 +34,7 @@ USED = 2
 COPIED_BYTES = 16 << 20
 
 
-class NodePut(msgspec.Struct, frozen=True, gc=False):
+class NodeMerge(msgspec.Struct, frozen=True, gc=False):
     """A node as it is now, its number in the base or -1, and its JSON if it has been made."""
 
     row: NodeRow
@@ -42,8 +42,8 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None = None
 
 
-class EdgePut(msgspec.Struct, frozen=True, gc=False):
-    """As `NodePut`, of an edge."""
+class EdgeMerge(msgspec.Struct, frozen=True, gc=False):
+    """As `NodeMerge`, of an edge."""
 
     row: EdgeRow
     number: int = -1
@@ -53,14 +53,14 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
 class Changes(msgspec.Struct):
     """What is to be folded into a base: rows that are new or other, and the numbers of those that are gone."""
 
-    nodes: list[NodePut]
-    edges: list[EdgePut]
+    nodes: list[NodeMerge]
+    edges: list[EdgeMerge]
     nodes_gone: list[int]
     edges_gone: list[int]
     linked: bool = False
 
 
-def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
+def followed_by(base: BaseSegment, changes: Changes, net: NetChange) -> Changes:
     """What changes of a base and the commits after them come to."""
 
     def edge_number(key: EdgeKey) -> int:
@@ -70,12 +70,12 @@ def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
     # What is created is in the base only if the changes have taken it away.
     nodes = {put.row.id: put for put in changes.nodes}
     gone = bool(changes.nodes_gone)
-    nodes |= {key: NodePut(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
-    nodes |= {key: NodePut(row, base.number(key)) for key, row in net.nodes_updated.items()}
+    nodes |= {key: NodeMerge(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
+    nodes |= {key: NodeMerge(row, base.number(key)) for key, row in net.nodes_updated.items()}
     edges = {put.row.key: put for put in changes.edges}
     gone = bool(changes.edges_gone)
-    edges |= {key: EdgePut(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
-    edges |= {key: EdgePut(row, edge_number(key)) for key, row in net.edges_updated.items()}
+    edges |= {key: EdgeMerge(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
+    edges |= {key: EdgeMerge(row, edge_number(key)) for key, row in net.edges_updated.items()}
     for node_id in net.nodes_deleted:
         nodes.pop(node_id, None)
     for key in net.edges_deleted:
@@ -87,7 +87,7 @@ def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
 
 
 def fold(
-    base: Base, changes: Changes, state: StoreState, path: Path, *, durable: bool = True, copying: bool = False
+    base: BaseSegment, changes: Changes, state: StoreState, path: Path, *, durable: bool = True, copying: bool = False
 ) -> None:
     """Write a new base, whole or not there. ``state`` is what the rows come to. Raises OSError.
 
@@ -120,7 +120,7 @@ def fold(
         raise
 
 
-def _is_worth_adding_to(base: Base) -> bool:
+def _is_worth_adding_to(base: BaseSegment) -> bool:
     """Whether enough of its file of texts is used."""
     used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
     return base.texts_size <= USED * used
@@ -167,14 +167,14 @@ class _Splice:
                 yield old[int(old_at[first]) : int(old_at[last + 1])]
 
 
-class _Keys(NamedTuple):
+class _EdgeKeys(NamedTuple):
     """What identifies edges, in numbers and in order: by source, target and relation type."""
 
     source: Numbers
     target: Numbers
     relation: Numbers
 
-    def places(self, others: _Keys) -> Numbers:
+    def places(self, others: _EdgeKeys) -> Numbers:
         """How many of these are before each of some others."""
         own, asked = self._pairs(), others._pairs()
         found = np.searchsorted(own, asked, "left")
@@ -191,7 +191,9 @@ class _Keys(NamedTuple):
 class _Fold:
     """One fold: nodes first, for edges are told by the numbers of their ends."""
 
-    def __init__(self, base: Base, changes: Changes, writer: RowsFile, texts: TextsFile, *, copying: bool) -> None:
+    def __init__(
+        self, base: BaseSegment, changes: Changes, writer: RowsFile, texts: TextsFile, *, copying: bool
+    ) -> None:
         """With ``copying`` what stays is written to ``texts`` as well; without it is there already."""
         self._base = base
         self._changes = changes
@@ -275,7 +277,7 @@ class _Fold:
         created = np.array([edge_created_at(row) for row in rows], np.int64)[order]
         flags = np.array([edge_flags(row.extras) for row in rows], np.uint8)[order]
         recoded = np.array([codes.get(name, 0) for name in base.names], "<u4")
-        old = _Keys(
+        old = _EdgeKeys(
             self._new_number[base.source[kept]],
             self._new_number[base.target[kept]],
             recoded[base.relation[kept]] if len(kept) else kept,
@@ -305,17 +307,17 @@ class _Fold:
         found = self._numbers.get(node_id)
         return self._new_number.data[self._base.number(node_id)] if found is None else found
 
-    def _in_order(self, puts: list[EdgePut], codes: dict[str, int]) -> tuple[Numbers, _Keys]:
+    def _in_order(self, puts: list[EdgeMerge], codes: dict[str, int]) -> tuple[Numbers, _EdgeKeys]:
         """The order of edges by their keys, and the keys in that order."""
         sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
         number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
-        found = _Keys(
+        found = _EdgeKeys(
             np.array([number[each] for each in sources], np.uint64),
             np.array([number[each] for each in targets], np.uint64),
             np.array([codes[put.row.relation_type] for put in puts], np.uint64),
         )
         order = np.lexsort((found.relation, found.target, found.source))
-        return order, _Keys(*(each[order] for each in found))
+        return order, _EdgeKeys(*(each[order] for each in found))
 
     def _names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
         """The relation types in use, in order, and their codes."""
@@ -421,22 +423,22 @@ def write_empty(path: Path) -> None:
 
 def build(
     folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, *, linked: bool = False
-) -> Base:
+) -> BaseSegment:
     """A base of rows in any order, made in slices in a folder of its own. Raises OSError."""
     path = folder / "empty"
     write_empty(path)
-    base = Base(path)
+    base = BaseSegment(path)
     for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
         change = Changes([], [], [], [], linked)
-        change.nodes = [NodePut(row) for row in rows if isinstance(row, NodeRow)]
-        change.edges = [EdgePut(row) for row in rows if isinstance(row, EdgeRow)]
+        change.nodes = [NodeMerge(row) for row in rows if isinstance(row, NodeRow)]
+        change.edges = [EdgeMerge(row) for row in rows if isinstance(row, EdgeRow)]
         path = folder / str(number)
         fold(base, change, state, path)
         base.path.unlink()
-        base = Base(path)
+        base = BaseSegment(path)
     if base.state.sequence != state.sequence:
         fold(base, Changes([], [], [], [], linked), state, folder / "none")
-        base = Base(folder / "none")
+        base = BaseSegment(folder / "none")
     return base
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.fields import Width
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
-from kgserve.storage.rows.base import SLICE_BYTES, SLICE_ROWS, Base, slices
+from kgserve.storage.rows.base import SLICE_BYTES, SLICE_ROWS, BaseSegment, slices
 from kgserve.storage.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
 from kgserve.storage.rows.encoding import FRESH, MEMORY, decode_edge, decode_node, node_flags, with_staleness
 from kgserve.storage.rows.format import Numbers
@@ -28,7 +28,7 @@ LOOKED_AT = 100
 class Rows:
     """The rows as of one commit. For one thread at a time; numbers are good for this snapshot alone."""
 
-    def __init__(self, base: Base, delta: Delta, state: StoreState) -> None:
+    def __init__(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
         self.base = base
         self.delta = delta
         self.state = state

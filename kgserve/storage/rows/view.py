@@ -18,15 +18,15 @@ from typing import cast
 import msgspec
 import structlog
 
+from kgserve.errors import KgserveError
 from kgserve.platform.durable_files import storage_error, sync_file, sync_folder
-from kgserve.platform.errors import KgserveError
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.storage.rows.base import Base
+from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.delta import Delta, Version
 from kgserve.storage.rows.encoding import RowsDamaged, RowsOfAnotherFormat
-from kgserve.storage.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
+from kgserve.storage.rows.fold import TEXTS_SUFFIX, Changes, EdgeMerge, NodeMerge, build, fold, followed_by, write_empty
 from kgserve.storage.rows.format import read_directory
 from kgserve.storage.rows.snapshot import Rows
 
@@ -52,7 +52,7 @@ def newest_first(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
-def _remove_files(base: Base, *others: Base) -> None:
+def _remove_files(base: BaseSegment, *others: BaseSegment) -> None:
     """Remove the files of a base that the others do not need."""
     remove_path(base.path)
     if base.texts not in {"", *(other.texts for other in others)}:
@@ -68,7 +68,7 @@ class Foreseen:
 
     def __init__(self, view: RowsView, rows: Rows, pending: deque[ChangeSet]) -> None:
         self.rows = rows
-        self.base: Base | None = None
+        self.base: BaseSegment | None = None
         self._view = view
         self._pending = pending
         self._delta: Delta | None = None
@@ -127,7 +127,7 @@ class FoldLimits(msgspec.Struct, frozen=True):
 class _Epoch(msgspec.Struct, frozen=True, eq=False):
     """A base and its changes, and how many read which commit of it."""
 
-    base: Base
+    base: BaseSegment
     delta: Delta
     readers: Counter[int]
 
@@ -146,7 +146,7 @@ class RowsView:
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
         self._applying: Sequence[ChangeSet] = ()
-        self._behind: Base | None = None
+        self._behind: BaseSegment | None = None
         self.folds = 0
         self.on_damage: Callable[[RowsDamaged], Exception] = lambda error: error
         """Has damaged rows rebuilt; the error that answers say meanwhile."""
@@ -333,7 +333,7 @@ class RowsView:
             raise storage_error(error, "making the present rows anew") from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        epoch, state = self._replayed(_new_epoch(Base(path)), base.state, changes_after)
+        epoch, state = self._replayed(_new_epoch(BaseSegment(path)), base.state, changes_after)
         with self._lock:
             old, self._epoch, self._state = self._epoch, epoch, state
         self._remove(old.base, epoch.base)
@@ -358,19 +358,19 @@ class RowsView:
                 epoch = _new_epoch(folded)
         return epoch, state
 
-    def _folded(self, rows: Rows, *, copying: bool = False) -> Base:
+    def _folded(self, rows: Rows, *, copying: bool = False) -> BaseSegment:
         return self._made(rows.base, changes_of(rows), rows.state, copying=copying)
 
     def _made(
         self,
-        base: Base,
+        base: BaseSegment,
         changes: Changes,
         state: StoreState,
         *,
         durable: bool = True,
         copying: bool = False,
         mark: str = UNSYNCED,
-    ) -> Base:
+    ) -> BaseSegment:
         """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
@@ -382,9 +382,9 @@ class RowsView:
         self.folds += 1
         seconds = round(time.perf_counter() - started, 3)
         log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
-        return Base(path)
+        return BaseSegment(path)
 
-    def without(self, rows: Rows, nodes: set[int], edges: set[int]) -> Base:
+    def without(self, rows: Rows, nodes: set[int], edges: set[int]) -> BaseSegment:
         """A base of these rows without some, which is not to be used again once it is closed. Raises as `fold` does."""
         before, base = changes_of(rows), rows.base
         gone = Changes(
@@ -396,7 +396,7 @@ class RowsView:
         )
         return self._made(base, gone, base.state, durable=False, mark=FORESEEN)
 
-    def show_foreseen(self, base: Base, delta: Delta, state: StoreState) -> None:
+    def show_foreseen(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
         """Put a base that was made ahead in service, with the changes that it lacked. For who applies commits."""
         with self._lock:
             former, behind = self._epoch.base, self._behind
@@ -420,7 +420,7 @@ class RowsView:
             if not epoch.readers[state.sequence]:
                 del epoch.readers[state.sequence]
 
-    def _put_in_service(self, base: Base) -> None:
+    def _put_in_service(self, base: BaseSegment) -> None:
         """Put a base in service, with the changes that have come since it was begun."""
         epoch = _new_epoch(base)
         while True:
@@ -435,7 +435,7 @@ class RowsView:
                 epoch.delta.apply(change, base.state.sequence)
         self._remove(old.base, base)
 
-    def _remove(self, base: Base, following: Base) -> None:
+    def _remove(self, base: BaseSegment, following: BaseSegment) -> None:
         behind, self._behind = self._behind, None
         for former in (base, behind):
             if former is not None:
@@ -449,7 +449,7 @@ class RowsView:
     def _open(self) -> _Epoch:
         for path in newest_first(self.folder):
             try:
-                base = Base(path)
+                base = BaseSegment(path)
                 if UNSYNCED in path.suffixes:
                     base.check()
             except RowsOfAnotherFormat:
@@ -468,7 +468,7 @@ class RowsView:
             remove_path(texts)
         path = self._path(0)
         write_empty(path)
-        return _new_epoch(Base(path))
+        return _new_epoch(BaseSegment(path))
 
 
 def changes_of(rows: Rows) -> Changes:
@@ -477,8 +477,8 @@ def changes_of(rows: Rows) -> Changes:
     nodes, nodes_gone = _parted(delta.nodes, rows.at, base.nodes)
     edges, edges_gone = _parted(delta.edges, rows.at, base.edges)
     return Changes(
-        [NodePut(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
-        [EdgePut(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
+        [NodeMerge(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
+        [EdgeMerge(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
         nodes_gone,
         edges_gone,
         rows.linked,
@@ -498,5 +498,5 @@ def _parted(changed: dict[int, Version], at: int, count: int) -> tuple[list[tupl
     return there, gone
 
 
-def _new_epoch(base: Base) -> _Epoch:
+def _new_epoch(base: BaseSegment) -> _Epoch:
     return _Epoch(base, Delta(base), Counter())

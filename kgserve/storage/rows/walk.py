@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import MAX_EDGES, Reached, Walk
+from kgserve.storage.model.walk import MAX_EDGES, Walk, WalkResult
 from kgserve.storage.rows.delta import Around, Gathered, Version
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.snapshot import Rows
@@ -29,7 +29,7 @@ class _Large(Exception):
     """The walk meets more edges than are worth being looked at one by one."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class WalkedLevels(msgspec.Struct, frozen=True):
     """What a walk found: the nodes of each level, in the order of their ids, and the edges between all of them."""
 
     levels: list[Numbers]
@@ -42,25 +42,25 @@ class Found(msgspec.Struct, frozen=True):
         return sum(map(len, self.levels))
 
 
-def walk(rows: Rows, wanted: Walk, allowed: int | None = None) -> Found:
+def walk(rows: Rows, wanted: Walk, allowed: int | None = None) -> WalkedLevels:
     """Walk in one snapshot. An unknown start reaches nothing.
 
     Raises TooLong when it meets more than ``allowed`` edges.
     """
     start = rows.number(wanted.start)
     if start < 0 or not _held(rows, start, wanted.valid_at):
-        return Found([], _NOTHING, truncated=False)
+        return WalkedLevels([], _NOTHING, truncated=False)
     with suppress(_Large):
         return _SmallWalk(rows, wanted).run(start)
     return LargeWalk(rows, wanted, allowed).run(start)
 
 
-def edges_json(rows: Rows, found: Found) -> bytes:
+def edges_json(rows: Rows, found: WalkedLevels) -> bytes:
     """The edges, as the elements of a JSON array."""
     return b",".join(rows.edge_texts(found.edges))
 
 
-def nodes_json(rows: Rows, found: Found, now: int) -> bytes:
+def nodes_json(rows: Rows, found: WalkedLevels, now: int) -> bytes:
     """The nodes with their depths, as the elements of a JSON array; ``now`` in microseconds decides on staleness."""
     parts: list[bytes] = []
     for depth, level in enumerate(found.levels):
@@ -69,7 +69,7 @@ def nodes_json(rows: Rows, found: Found, now: int) -> bytes:
     return b",".join(parts)
 
 
-def reached(rows: Rows, found: Found) -> Reached:
+def reached(rows: Rows, found: WalkedLevels) -> WalkResult:
     """What a walk found, as rows."""
     nodes = [
         (row, depth)
@@ -77,7 +77,7 @@ def reached(rows: Rows, found: Found) -> Reached:
         for number in level.tolist()
         if (row := rows.node_row(number)) is not None
     ]
-    return Reached(nodes, list(rows.rows_of(found.edges)), found.truncated)
+    return WalkResult(nodes, list(rows.rows_of(found.edges)), found.truncated)
 
 
 class LargeWalk:
@@ -91,7 +91,7 @@ class LargeWalk:
         self._codes = None if types is None else [rows.base.code(name) for name in types]
         self._dated = wanted.valid_at is not None and rows.dated
 
-    def run(self, start: int) -> Found:
+    def run(self, start: int) -> WalkedLevels:
         """Walk from a node."""
         wanted = self._wanted
         seen = np.array([start], np.int64)
@@ -109,7 +109,7 @@ class LargeWalk:
             if truncated:
                 break
         edges, cut = self.between(seen)
-        return Found(levels, edges, truncated or cut)
+        return WalkedLevels(levels, edges, truncated or cut)
 
     def _beyond(self, level: Numbers, seen: Numbers) -> Numbers:
         """The nodes that some lead to and that have not been seen."""
@@ -177,7 +177,7 @@ class _SmallWalk:
         self._filters = types is not None or wanted.min_weight is not None or dated
         self._outgoing: dict[int, Around] = {}
 
-    def run(self, start: int) -> Found:
+    def run(self, start: int) -> WalkedLevels:
         wanted = self._wanted
         levels = [[start]]
         seen = {start}
@@ -195,7 +195,7 @@ class _SmallWalk:
             seen.update(level)
             if truncated:
                 break
-        return Found([np.array(level) for level in levels], self._between(levels, seen), truncated)
+        return WalkedLevels([np.array(level) for level in levels], self._between(levels, seen), truncated)
 
     def _beyond(self, level: list[int]) -> set[int]:
         found: set[int] = set()

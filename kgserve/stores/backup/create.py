@@ -19,8 +19,7 @@ from typing import BinaryIO
 import msgspec
 import structlog
 
-from kgserve.platform.durable_files import named, storing, sync_file, sync_folder, write_all
-from kgserve.platform.errors import (
+from kgserve.errors import (
     BackupDamaged,
     InvalidInput,
     JournalDamaged,
@@ -29,6 +28,7 @@ from kgserve.platform.errors import (
     NotFound,
     Unavailable,
 )
+from kgserve.platform.durable_files import named, storing, sync_file, sync_folder, write_all
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.platform.times import format_time
@@ -42,14 +42,14 @@ from kgserve.storage.model.digest import to_text
 from kgserve.storage.plan import MAX_DRIFT
 from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.stores.backup.folder import (
+    BackedUpFile,
+    BackupBase,
     BackupFolder,
-    Base,
-    FileEntry,
+    BackupManifest,
+    BackupMark,
+    BackupRun,
     HistoryCopy,
-    Manifest,
-    Mark,
     Piece,
-    Run,
     SnapshotCopy,
     StoreBackup,
 )
@@ -73,7 +73,7 @@ class JournalTooShort(Exception):
     """The journal no longer reaches back as far as is needed."""
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class HistoryCursor(msgspec.Struct, frozen=True):
     """What a history has seen, since when it knows, and when the last commit that it has seen was made."""
 
     sequence: int
@@ -92,7 +92,7 @@ class Chunk(msgspec.Struct, frozen=True):
     state: StoreState
 
 
-def cursor_of(path: Path) -> Cursor | None:
+def cursor_of(path: Path) -> HistoryCursor | None:
     """Where a history stands; None when there is none that can be read."""
     if not path.is_file():
         return None
@@ -102,7 +102,7 @@ def cursor_of(path: Path) -> Cursor | None:
             made = connection.execute(_TIME, (sequence,)).fetchone()
     except (sqlite3.Error, TypeError):
         return None
-    return Cursor(sequence, oldest, made[0] if made else 0)
+    return HistoryCursor(sequence, oldest, made[0] if made else 0)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _copy_chunk(chunk: Chunk, folder: Path) -> Piece:
     return Piece(entry, chunk.segment, chunk.offset, chunk.first, chunk.state.sequence, chunk.state.time)
 
 
-def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) -> FileEntry:
+def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) -> BackedUpFile:
     """Copy so many bytes into a new file, durably; ``path`` is its name in the manifest. Raises StorageFull."""
     hasher = hashlib.sha256()
     file.seek(offset)
@@ -189,7 +189,7 @@ def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) 
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    return FileEntry(path, size, hasher.hexdigest())
+    return BackedUpFile(path, size, hasher.hexdigest())
 
 
 def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> None:
@@ -371,7 +371,7 @@ class _Copying:
             took_ms=0.0,
         )
 
-    def _next_base(self, before: Manifest) -> tuple[Base, str]:
+    def _next_base(self, before: BackupManifest) -> tuple[BackupBase, str]:
         """The base with what is new, and why it is another one; empty when the last one goes on."""
         for _ in range(TRIES):
             described = self._described()
@@ -396,9 +396,9 @@ class _Copying:
             raise Unavailable(f"the settings of store {self._layout.name!r} cannot be read; start its server once")
         return found
 
-    def _marked(self, state: StoreState, described: StoreFile) -> Mark:
+    def _marked(self, state: StoreState, described: StoreFile) -> BackupMark:
         cursor = cursor_of(self._layout.history) if described.history != "none" else None
-        return Mark(
+        return BackupMark(
             sequence=state.sequence,
             time=state.time,
             # Of a clock that was ahead the last commit may have a time that is yet to come.
@@ -413,7 +413,7 @@ class _Copying:
 
     # Going on with the last base
 
-    def _why_new(self, before: Manifest, described: StoreFile) -> str:
+    def _why_new(self, before: BackupManifest, described: StoreFile) -> str:
         if not before.bases:
             return "it is the first"
         base = before.bases[-1]
@@ -426,7 +426,7 @@ class _Copying:
             return f"the former one has {MAX_RUNS:,} runs"
         return ""
 
-    def _continued(self, before: Manifest, described: StoreFile) -> Base:
+    def _continued(self, before: BackupManifest, described: StoreFile) -> BackupBase:
         base = before.bases[-1]
         self._require_files(base)
         mark = max(self._mark, base.last.sequence)
@@ -441,12 +441,12 @@ class _Copying:
         except JournalTooShort:
             raise _Discontinued("the journal no longer reaches back to the former backup") from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
-        runs = [*base.runs, Run(number, pieces)] if pieces else base.runs
+        runs = [*base.runs, BackupRun(number, pieces)] if pieces else base.runs
         # It takes the place of the last mark when only the time differs.
         same = msgspec.structs.replace(marked, taken=base.last.taken) == base.last
         return msgspec.structs.replace(base, runs=runs, marks=[*(base.marks[:-1] if same else base.marks), marked])
 
-    def _require_files(self, base: Base) -> None:
+    def _require_files(self, base: BackupBase) -> None:
         for file in base.files:
             path = self._backup.folder / file.path
             if not path.is_file() or path.stat().st_size != file.bytes:
@@ -454,7 +454,7 @@ class _Copying:
                     f"{path}: it is missing or has another size; `kgserve verify` says more, and --full begins anew"
                 )
 
-    def _require_same(self, opened: tuple[Segment, BinaryIO], base: Base) -> None:
+    def _require_same(self, opened: tuple[Segment, BinaryIO], base: BackupBase) -> None:
         """Whether the store's journal goes on from the last piece, or has become another one since."""
         segment, file = opened
         if not base.pieces:
@@ -466,7 +466,7 @@ class _Copying:
         if sum_of(file, newest.offset, newest.file.bytes) != newest.file.sha256:
             raise _Discontinued("the journal was changed before the end of the former backup, as by a restore")
 
-    def _require_same_snapshot(self, segment: Segment, base: Base) -> None:
+    def _require_same_snapshot(self, segment: Segment, base: BackupBase) -> None:
         """The same for a base without any journal: the store's snapshot must be the one that was copied."""
         state = base.last.state
         taken = snapshot.newest_whole(self._layout.journal, state.sequence) if state.sequence else None
@@ -475,7 +475,7 @@ class _Copying:
 
     # Beginning a new base
 
-    def _new_base(self, folder: Path, described: StoreFile) -> Base:
+    def _new_base(self, folder: Path, described: StoreFile) -> BackupBase:
         """Copy rows to start from, the journal since, and the history if the journal does not tell it, into a folder.
 
         Raises FileMoved, JournalDamaged, StorageFull.
@@ -490,7 +490,7 @@ class _Copying:
         sync_folder(folder)
         first = max(rows_from, known)
         since = max(made, taken.time if taken and first == taken.sequence else 0)
-        return Base(
+        return BackupBase(
             created_at=described.created_at,
             rows_from=rows_from,
             first=first,
@@ -519,18 +519,18 @@ class _Copying:
                 return None, 0
             time.sleep(0.05)
 
-    def _is_told_by_journal(self, described: StoreFile, cursor: Cursor | None) -> bool:
+    def _is_told_by_journal(self, described: StoreFile, cursor: HistoryCursor | None) -> bool:
         from_start = oldest_sequence(self._layout.journal) == 1 and described.history_from == 0
         return from_start and (cursor is None or cursor.oldest == 0)
 
-    def _is_usable(self, described: StoreFile, cursor: Cursor) -> bool:
+    def _is_usable(self, described: StoreFile, cursor: HistoryCursor) -> bool:
         is_current = cursor.oldest >= min(described.history_from, self._mark)
         return is_current and cursor.sequence + 1 >= oldest_sequence(self._layout.journal)
 
 
 def _journal(
     layout: Layout, taken: snapshot.Manifest | None, history: HistoryCopy | None, folder: Path, mark: int
-) -> tuple[int, Run, StoreState]:
+) -> tuple[int, BackupRun, StoreState]:
     """From where rows are made, the journal from there on, and the state at its end."""
     starts = [*([0] if oldest_sequence(layout.journal) == 1 else []), *([taken.sequence] if taken else [])]
     failed: JournalDamaged | None = None
@@ -539,7 +539,7 @@ def _journal(
         try:
             with opened_from(layout, needed) as opened:
                 found = chunks(opened, 0, opened[0][0].first, mark)
-                run = Run(int(folder.name.rpartition("-")[2]), copy_chunks(found, folder))
+                run = BackupRun(int(folder.name.rpartition("-")[2]), copy_chunks(found, folder))
                 return rows_from, run, _state(taken, found)
         except JournalTooShort:
             continue
@@ -594,5 +594,5 @@ def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
     sync_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
-        entry = FileEntry(f"{folder.name}/{HISTORY}", size, sum_of(file, 0, size))
+        entry = BackedUpFile(f"{folder.name}/{HISTORY}", size, sum_of(file, 0, size))
     return HistoryCopy(cursor.sequence, cursor.oldest, entry), cursor.time

@@ -20,9 +20,9 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from kgserve.errors import BackupDamaged, Conflict, InvalidInput, KgserveError, NotFound
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storing, sync_folder, write_whole
-from kgserve.platform.errors import BackupDamaged, Conflict, InvalidInput, KgserveError, NotFound
 from kgserve.platform.permissions import close_folder, private_folder
 from kgserve.platform.times import is_within
 from kgserve.storage.layout import StoreFile
@@ -41,7 +41,7 @@ STORES = "stores.json"
 _FILE = re.compile(r"run-[0-9]{6,}/(?:snapshot\.[0-9]+/[a-z]+\.(?:parquet|json)|history\.sqlite|[0-9]+\.[0-9]+\.log)")
 
 
-class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackedUpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file by its path below the store's folder: size in bytes and SHA-256 checksum in hexadecimal."""
 
     path: str
@@ -55,7 +55,7 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``time`` is that of the last commit, in microseconds.
     """
 
-    file: FileEntry
+    file: BackedUpFile
     segment: int
     offset: int
     first: int
@@ -72,7 +72,7 @@ class SnapshotCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A snapshot of all rows."""
 
     sequence: int
-    files: list[FileEntry]
+    files: list[BackedUpFile]
 
 
 class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,10 +80,10 @@ class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     sequence: int
     oldest: int
-    file: FileEntry
+    file: BackedUpFile
 
 
-class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class BackupMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The end of one backup: the store's state and settings then, and how far back its history went.
 
     ``time`` is that of the last commit, ``taken`` that of the backup; both in microseconds. ``is_empty`` says that the
@@ -106,14 +106,14 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return StoreState(self.sequence, self.time, int(self.digest, 16), self.nodes, self.edges)
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one backup brought: a folder of pieces."""
 
     number: int
     pieces: list[Piece]
 
 
-class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where restoring can begin, and all that was added since.
 
     Every sequence from ``first`` to that of the last mark can be restored, every time from ``since`` to when that was
@@ -128,11 +128,11 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keeps_history: bool
     snapshot: SnapshotCopy | None
     history: HistoryCopy | None
-    runs: list[Run]
-    marks: list[Mark]
+    runs: list[BackupRun]
+    marks: list[BackupMark]
 
     @property
-    def last(self) -> Mark:
+    def last(self) -> BackupMark:
         """The newest mark."""
         return self.marks[-1]
 
@@ -142,7 +142,7 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [piece for run in self.runs for piece in run.pieces]
 
     @property
-    def files(self) -> list[FileEntry]:
+    def files(self) -> list[BackedUpFile]:
         """All that it needs."""
         history = [self.history.file] if self.history else []
         return [*(self.snapshot.files if self.snapshot else ()), *history, *(piece.file for piece in self.pieces)]
@@ -153,12 +153,12 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 1 + min(self.rows_from, self.history.sequence if self.history else self.rows_from)
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The backup of one store: its bases, oldest first."""
 
     format: int
     store: str
-    bases: list[Base] = []
+    bases: list[BackupBase] = []
 
     @property
     def runs(self) -> range:
@@ -187,10 +187,10 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: msgspec.Raw
 
 
-Content = TypeVar("Content", Manifest, StoreNames)
+Content = TypeVar("Content", BackupManifest, StoreNames)
 
 
-def _write(path: Path, content: Manifest | StoreNames) -> None:
+def _write(path: Path, content: BackupManifest | StoreNames) -> None:
     """Replace a manifest in one step; it is durable afterwards."""
     text = msgspec.json.encode(content)
     write_whole(path, msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))))
@@ -212,7 +212,7 @@ def _read(path: Path, kind: type[Content]) -> Content:
     return found
 
 
-def _require_names(path: Path, manifest: Manifest, store: str) -> None:
+def _require_names(path: Path, manifest: BackupManifest, store: str) -> None:
     """Raises BackupDamaged for the manifest of another store, and for names and times that no backup writes."""
     if manifest.store != store:
         raise BackupDamaged(f"{path}: it belongs to store {manifest.store!r}, not to {store!r}")
@@ -236,12 +236,12 @@ class StoreBackup:
         """Whether there is a manifest."""
         return self.path.is_file()
 
-    def read(self) -> Manifest:
+    def read(self) -> BackupManifest:
         """What it holds; nothing when it is new. Raises BackupDamaged."""
         try:
-            found = _read(self.path, Manifest)
+            found = _read(self.path, BackupManifest)
         except FileNotFoundError:
-            return Manifest(FORMAT, self.store)
+            return BackupManifest(FORMAT, self.store)
         _require_names(self.path, found, self.store)
         return found
 
@@ -249,17 +249,17 @@ class StoreBackup:
         """Where a run keeps its files."""
         return self.folder / f"{RUN}{number:06d}"
 
-    def clear_leftovers(self, manifest: Manifest) -> None:
+    def clear_leftovers(self, manifest: BackupManifest) -> None:
         """Remove what a backup that did not end has left, and runs that are no longer needed."""
         for path in leftovers(self.folder, manifest):
             shutil.rmtree(path, ignore_errors=True)
 
-    def write(self, manifest: Manifest) -> None:
+    def write(self, manifest: BackupManifest) -> None:
         """Replace the manifest: from here on the backup is the new one."""
         _write(self.path, manifest)
 
 
-def leftovers(folder: Path, manifest: Manifest) -> list[Path]:
+def leftovers(folder: Path, manifest: BackupManifest) -> list[Path]:
     """Folders of runs that no manifest counts: a backup was interrupted before its manifest was written, or after."""
     if not folder.is_dir():
         return []

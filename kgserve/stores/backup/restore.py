@@ -16,9 +16,9 @@ from time import time_ns
 
 import msgspec
 
+from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.durable_files import storing, sync_file, sync_folder, write_all
-from kgserve.platform.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.history.history import History
@@ -37,28 +37,28 @@ from kgserve.stores.backup.folder import (
     MANIFEST,
     RUN,
     STORES,
+    BackedUpFile,
+    BackupBase,
     BackupFolder,
-    Base,
-    FileEntry,
-    Manifest,
-    Mark,
+    BackupManifest,
+    BackupMark,
     Piece,
     StoreBackup,
     leftovers,
 )
 
 
-class Commit(msgspec.Struct, frozen=True):
+class CommitMark(msgspec.Struct, frozen=True):
     """Number and time of a commit; of a change set nothing else is decoded."""
 
     sequence: int
     time: int
 
 
-_commits = msgpack_decoder(list[Commit]).decode
+_commits = msgpack_decoder(list[CommitMark]).decode
 
 
-def fault_of(folder: Path, file: FileEntry) -> str | None:
+def fault_of(folder: Path, file: BackedUpFile) -> str | None:
     """What is wrong with a file that is no piece of a journal, in words; None when nothing is."""
     path = folder / file.path
     if not path.is_file() or path.is_symlink():
@@ -109,7 +109,7 @@ def _frames(path: Path, piece: Piece) -> Iterator[Frame]:
         raise FrameError(offset, f"the end where sequence {due} was due")
 
 
-def commits(folder: Path, base: Base) -> Iterator[Commit]:
+def commits(folder: Path, base: BackupBase) -> Iterator[CommitMark]:
     """All commits that a base has in its journal, in order. Raises BackupDamaged."""
     for piece in base.pieces:
         for frame in checked_frames(folder, piece):
@@ -147,7 +147,7 @@ def _verified(backup: StoreBackup) -> VerifiedStore:
     return VerifiedStore(store=backup.store, ok=not faults, bases=bases, faults=faults, leftovers=len(left))
 
 
-def _may_lack_commits(base: Base) -> bool:
+def _may_lack_commits(base: BackupBase) -> bool:
     """Whether a base holds no commit, and does not say that the store had none."""
     return base.last.sequence == 0 and not base.last.is_empty
 
@@ -159,7 +159,7 @@ def _lacking(folder: Path) -> str:
     )
 
 
-def _base(base: Base, *, ok: bool) -> BaseAnswer:
+def _base(base: BackupBase, *, ok: bool) -> BaseAnswer:
     return BaseAnswer(
         ok=ok,
         first=base.first,
@@ -171,7 +171,7 @@ def _base(base: Base, *, ok: bool) -> BaseAnswer:
     )
 
 
-def _faults(folder: Path, base: Base) -> Iterator[str]:
+def _faults(folder: Path, base: BackupBase) -> Iterator[str]:
     pieces = {piece.file.path for piece in base.pieces}
     if _may_lack_commits(base):
         yield _lacking(folder)
@@ -210,7 +210,7 @@ def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
     return None
 
 
-def _extra(folder: Path, manifest: Manifest, left: list[Path]) -> Iterator[str]:
+def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator[str]:
     """Files that no backup has written, or whose mention is gone."""
     known = {MANIFEST, f"{MANIFEST}.new", *(file.path for base in manifest.bases for file in base.files)}
     for path in sorted(folder.rglob("*")):
@@ -242,17 +242,17 @@ CHANGES_AT_ONCE = 500
 class Point(msgspec.Struct, frozen=True):
     """What is to be restored: a sequence that a base covers."""
 
-    base: Base
+    base: BackupBase
     sequence: int
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> BackupMark:
         """The newest backup up to it, or else the first one: its settings are restored."""
         before = [mark for mark in self.base.marks if mark.sequence <= self.sequence]
         return before[-1] if before else self.base.marks[0]
 
 
-def find_point(backup: StoreBackup, manifest: Manifest, until: str | None) -> Point:
+def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None) -> Point:
     """The point that a sequence or an RFC 3339 time names; without one the end of the newest backup.
 
     Raises InvalidInput, with what is covered, for a point that is not, BackupDamaged.
@@ -272,7 +272,7 @@ def find_point(backup: StoreBackup, manifest: Manifest, until: str | None) -> Po
     return _at_time(backup, manifest, time, until)
 
 
-def covered(manifest: Manifest) -> str:
+def covered(manifest: BackupManifest) -> str:
     """What can be restored, in words."""
     ranges = [
         f"sequences {base.first} to {base.last.sequence} (times {format_time(base.since)} to "
@@ -282,21 +282,21 @@ def covered(manifest: Manifest) -> str:
     return "; ".join(ranges)
 
 
-def _at_sequence(manifest: Manifest, sequence: int) -> Point:
+def _at_sequence(manifest: BackupManifest, sequence: int) -> Point:
     for base in reversed(manifest.bases):
         if base.first <= sequence <= base.last.sequence:
             return Point(base, sequence)
     raise InvalidInput(f"until: sequence {sequence} is not covered; this backup covers {covered(manifest)}")
 
 
-def _at_time(backup: StoreBackup, manifest: Manifest, time: int, said: str) -> Point:
+def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, said: str) -> Point:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
             return Point(base, max(base.first, _last_by(commits(backup.folder, base), time, said)))
     raise InvalidInput(f"until: {said} is not covered; this backup covers {covered(manifest)}")
 
 
-def _last_by(found: Iterable[Commit], time: int, said: str) -> int:
+def _last_by(found: Iterable[CommitMark], time: int, said: str) -> int:
     """Return the last sequence stamped by a time; 0 if there is none.
 
     Raises InvalidInput if the commit after it was stamped by a clock that was ahead: it may have been made before.
@@ -420,7 +420,7 @@ def _forget(path: Path, journal: Path, after: int, last: int, oldest: int) -> No
     sync_file(path)
 
 
-def _copy(folder: Path, file: FileEntry, target: Path) -> None:
+def _copy(folder: Path, file: BackedUpFile, target: Path) -> None:
     if (fault := fault_of(folder, file)) is not None:
         raise BackupDamaged(fault)
     shutil.copyfile(folder / file.path, target)

@@ -19,8 +19,8 @@ import pytest
 from kgserve.platform import server_discovery
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import (
+    DiscoveredServer,
     LaunchFailed,
-    Server,
     answers,
     at,
     configured,
@@ -71,26 +71,26 @@ def test_an_address_to_listen_on_becomes_one_to_connect_to() -> None:
 def test_the_server_at_an_address_is_known_when_the_folder_is_its_own(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://0.0.0.0:80", "secret", "PEM")
-        known = Server("http://127.0.0.1:80", "secret", "PEM", os.getpid(), __version__)
+        known = DiscoveredServer("http://127.0.0.1:80", "secret", "PEM", os.getpid(), __version__)
         assert find(tmp_path) == known
         for url in ("http://127.0.0.1:80", "http://127.0.0.1", "http://0.0.0.0:80", "http://127.0.0.1:80/below"):
             assert at(f"{url}/", tmp_path) == known._replace(url=url)
-        assert at("http://127.0.0.1:81", tmp_path) == Server("http://127.0.0.1:81")
-    assert at("http://127.0.0.1:80", tmp_path) == Server("http://127.0.0.1:80")
-    assert configured("::", 1, tls=True) == Server("https://[::1]:1")
+        assert at("http://127.0.0.1:81", tmp_path) == DiscoveredServer("http://127.0.0.1:81")
+    assert at("http://127.0.0.1:80", tmp_path) == DiscoveredServer("http://127.0.0.1:80")
+    assert configured("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
 
 
 def test_a_key_takes_the_place_of_the_token() -> None:
-    found = Server("http://127.0.0.1:80", "secret")
+    found = DiscoveredServer("http://127.0.0.1:80", "secret")
     assert found.headers == found.with_key(None).headers == {"Authorization": "Bearer secret"}
     assert found.with_key("mine").headers == {"Authorization": "Bearer mine"}
-    assert Server(found.url).headers == {}
+    assert DiscoveredServer(found.url).headers == {}
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     assert find(tmp_path / "none") is None
-    assert not answers(Server("http://127.0.0.1:9"))
+    assert not answers(DiscoveredServer("http://127.0.0.1:9"))
 
 
 def test_ten_at_once_make_one_server_and_later_ones_find_it(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from kgserve.cli.shell.formats import WRITERS, cell, unique
 from kgserve.cli.shell.screen import draw, fitted, pointed, position, sentences
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import CypherAnswer
-from kgserve.platform.errors import FieldError, InvalidInput
 
 A = {"_label": "Entity", "id": "a", "type": "letter", "content": "the first"}
 B = {"_label": "Entity", "id": "b", "type": "letter"}

@@ -10,7 +10,7 @@ from typing import Self
 
 from tests.cli.running import PATIENCE, Outcome, environment
 
-IMPORTS = "import os, signal, sys, threading\nimport kgserve, kgserve.platform.errors\n"
+IMPORTS = "import os, signal, sys, threading\nimport kgserve, kgserve.errors\n"
 OPENING = "library = kgserve.open(FOLDER, embedding_provider='hashing')\nstore = library.store('s')\n"
 
 

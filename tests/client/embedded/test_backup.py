@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kgserve
-from kgserve.platform.errors import InvalidInput, NotFound
+from kgserve.errors import InvalidInput, NotFound
 
 
 def test_there_and_back(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from kgserve import client as clients
 from kgserve.client import Client
 from kgserve.client import embedded as libraries
 from kgserve.client.embedded import Library
+from kgserve.errors import KgserveError, NotFound
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec, PutNodeRequest
 from kgserve.graph.requests import EdgeInput, NodeInput
-from kgserve.platform.errors import KgserveError, NotFound
 
 OF_A_SERVER = {
     "health",

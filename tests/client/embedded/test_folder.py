@@ -10,7 +10,7 @@ import pytest
 import kgserve
 from kgserve.client import Client
 from kgserve.client.embedded import Library
-from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
+from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.platform.lock import DataFolderLock
 from tests.cli.running import serving
 from tests.client.embedded.running import Program
@@ -119,7 +119,7 @@ def test_a_forked_process_is_told_to_leave_it(folder: Path) -> None:
             for ask in (store.stats, lambda: kgserve.open(FOLDER, embedding_provider="hashing")):
                 try:
                     ask()
-                except kgserve.platform.errors.Conflict as error:
+                except kgserve.errors.Conflict as error:
                     print(error, flush=True)
             library.close()
             os._exit(7)

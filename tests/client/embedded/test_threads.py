@@ -11,8 +11,8 @@ import pytest
 import kgserve
 from kgserve.client import Client, Event, WriteHandler, subscribe
 from kgserve.client.embedded import Library, Store
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.answers import Edge, Node
-from kgserve.platform.errors import Conflict, InvalidInput, NotFound
 from kgserve.storage.model.store_settings import StoreSettings
 from tests.stores.writing import PATIENCE
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.errors import Conflict, TimedOut
 from kgserve.graph.cypher.read import Interruption
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.requests import CypherRequest
-from kgserve.platform.errors import Conflict, TimedOut
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough, some
 from tests.graph.bare import Bare, Statements
 from tests.graph.stating import changed, fill, one, rows, write
@@ -114,7 +114,7 @@ def scratch(pool: StorePool) -> Iterator[Path]:
 def test_compaction_beside_statements(pool: StorePool) -> None:
     stop = threading.Event()
 
-    def compact(store: Store) -> None:
+    def compact(store: OpenStore) -> None:
         while not stop.is_set():
             store.compactor.run()
 

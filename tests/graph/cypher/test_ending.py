@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.stores.pool import StorePool
 from tests.graph.bare import Bare, Rows
 from tests.graph.stating import changed, fill, rows, write

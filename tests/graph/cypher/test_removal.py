@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer
-from kgserve.platform.errors import InvalidInput, TooLarge
 from kgserve.storage.journal.journal import encode_frame
 from kgserve.storage.rows.view import FORESEEN, FoldLimits
 from kgserve.stores import bulk_delete
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.fuzzing import some
 from tests.graph.stating import fill, one, write
 from tests.stores.test_links import link, links, weights
@@ -49,7 +49,7 @@ def stock(pool: StorePool) -> None:
 
 
 @contextmanager
-def waiting(pool: StorePool, store: Store, *queries: str) -> Generator[list[Future[CypherAnswer]]]:
+def waiting(pool: StorePool, store: OpenStore, *queries: str) -> Generator[list[Future[CypherAnswer]]]:
     """Statements that have found what they change, and wait for the block to end."""
     with ThreadPoolExecutor(len(queries)) as threads, held(store):
         running: list[Future[CypherAnswer]] = []
@@ -59,7 +59,7 @@ def waiting(pool: StorePool, store: Store, *queries: str) -> Generator[list[Futu
         yield running
 
 
-def edges(store: Store) -> set[tuple[str, str]]:
+def edges(store: OpenStore) -> set[tuple[str, str]]:
     with store.reading() as rows:
         return {row.key[:2] for row in rows.all_edges()}
 
@@ -150,7 +150,7 @@ def test_a_node_that_has_got_an_edge_is_not_deleted_without_it(tmp_path: Path) -
             assert_whole(store)
 
 
-def waits(store: Store) -> bool:
+def waits(store: OpenStore) -> bool:
     """Whether a thread waits for who makes a base."""
     return bool(store.folding._idle._cond._waiters)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -188,7 +188,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def foreseen_files(store: Store) -> list[str]:
+def foreseen_files(store: OpenStore) -> list[str]:
     return [path.name for path in store.rows.folder.iterdir() if FORESEEN in path.suffixes]
 
 

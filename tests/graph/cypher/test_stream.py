@@ -7,10 +7,10 @@ from contextlib import closing
 import msgspec
 import pytest
 
+from kgserve.errors import TimedOut, TooLarge
 from kgserve.graph.cypher import read
 from kgserve.graph.cypher.read import stream
 from kgserve.graph.requests import CypherRequest
-from kgserve.platform.errors import TimedOut, TooLarge
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.errors import InvalidInput, StorageFull
+from kgserve.errors import InvalidInput, StorageFull
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.projections.cypher_engine.engine.protocol import NOTHING, FileOptions
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import Trial, WarmCopies, WarmCopy
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
 from tests.graph.bare import Bare, Statements
 from tests.graph.stating import changed, fill, rows, write
@@ -132,7 +132,7 @@ def untouched(trial: Trial) -> None:
     assert trial.difference(UNTOUCHED) == NOTHING
 
 
-def copy_of(store: Store, copies: WarmCopies, seconds: float = 60.0) -> WarmCopy:
+def copy_of(store: OpenStore, copies: WarmCopies, seconds: float = 60.0) -> WarmCopy:
     return WarmCopy(store.layout, store.journal, store.engine, store.rows, copies, seconds)
 
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from bench.server import Server
+from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
 from kgserve.graph.cypher.write_transaction import MAX_CHANGED, batch_of
 from kgserve.graph.requests import SearchRequest
 from kgserve.graph.search.search import search
-from kgserve.platform.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
 from kgserve.projections.cypher_engine.engine.protocol import Difference
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.batch import WriteBatch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgserve.graph.search.attribute_filter import Holders, IndexesAmong
-from kgserve.graph.search.search import PastSurroundings, Searched, at_moment
+from kgserve.graph.search.search import PastSurroundings, StoreSearch, at_moment
 from kgserve.graph.temporal import Past
 from kgserve.projections.text import ANYTHING
 from kgserve.storage.model.attributes import conditions, has_all
@@ -37,7 +37,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield store
 
 
-def among(searched: Searched, said: Watched, wanted: dict[str, Any], tried: int) -> IndexesAmong:
+def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> IndexesAmong:
     """The indexes narrowed, with so many hits tried before all names are given."""
     asked = conditions(wanted)
     around = searched.around

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import search as searches
 from kgserve.graph.search.search import PresentSurroundings, context, search, search_batch
-from kgserve.platform.errors import Conflict, InvalidInput, Unavailable
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.answers import ImportAnswer
 from kgserve.graph.transfer.transfer import (
     ARCHIVE,
@@ -19,7 +20,6 @@ from kgserve.graph.transfer.transfer import (
     Importer,
     export,
 )
-from kgserve.platform.errors import InvalidInput
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.events import BULK_ROWS
 from kgserve.stores.pool import StorePool

@@ -10,10 +10,10 @@ from kgserve.memory.api import Cluster
 from kgserve.memory.consolidation.plan import (
     MAX_LINES,
     MAX_TEXT,
+    AbsorbedRecord,
     ClusterPlan,
     Grown,
     Member,
-    Taken,
     TooManyEdges,
     grown_of,
     kind_of,
@@ -132,12 +132,12 @@ def test_relations_move_and_the_greater_weight_counts() -> None:
 
 
 def test_notes_are_read_as_they_were_written() -> None:
-    taken = Taken("run", "alice", 3, [edge("a", "b", weight=0.25)])
+    taken = AbsorbedRecord("run", "alice", 3, [edge("a", "b", weight=0.25)])
     assert taken_of(record(taken)) == taken
     grown = Grown("", 2, "former", parented=True, had=[edge("a", "c")])
     assert grown_of(record(grown)) == grown
     with pytest.raises(TooManyEdges):
-        record(Taken("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)]))
+        record(AbsorbedRecord("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)]))
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (5, None), (None, 9), (5, 9)])

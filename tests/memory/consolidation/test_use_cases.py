@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import (
     ApplyPlan,
     ConsolidateRequest,
@@ -23,7 +24,6 @@ from kgserve.memory.consolidation.use_cases import (
     prune_memories,
     undo_consolidation,
 )
-from kgserve.platform.errors import Conflict, NotFound, Unavailable
 from kgserve.projections.memory_index.decay import DAY
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS

@@ -10,7 +10,7 @@ import pytest
 
 import kgserve
 from kgserve.admin.composition import make_extractor
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings
 from tests.cli.running import environment
 from tests.cli.running import kgserve as command

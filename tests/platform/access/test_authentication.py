@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kgserve.errors import Conflict, InvalidInput, Unauthenticated
 from kgserve.platform.access.authentication import (
     KEY_FILE,
     LOCAL,
@@ -21,7 +22,6 @@ from kgserve.platform.access.authentication import (
     read_keys,
     revoke_key,
 )
-from kgserve.platform.errors import Conflict, InvalidInput, Unauthenticated
 from kgserve.platform.settings import Settings
 from tests.platform.access.keys import given, now
 

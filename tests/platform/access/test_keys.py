@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.access.authentication import (
     MAX_PATTERNS,
     Caller,
@@ -13,7 +14,6 @@ from kgserve.platform.access.authentication import (
     parse,
     parse_span,
 )
-from kgserve.platform.errors import Forbidden, InvalidInput
 from kgserve.platform.log import masked
 
 DAY = 86_400_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.access import audit as record
-from kgserve.platform.access.audit import AUDIT_FILE, Audit, Place, lines_after, newest_records
+from kgserve.platform.access.audit import AUDIT_FILE, Audit, AuditPosition, lines_after, newest_records
 
 
 def test_the_newest_records_are_found_in_files_that_were_turned_over(
@@ -38,7 +38,7 @@ def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
 ) -> None:
     monkeypatch.setattr(record, "MAX_BYTES", 1_000)
     chance, audit = random.Random(7), Audit(tmp_path)
-    place: Place | None = None
+    place: AuditPosition | None = None
     read, written = b"", 0
     while written < 300:
         for _ in range(chance.randrange(20)):  # fewer than what the files hold, of which none is lost then
@@ -53,6 +53,6 @@ def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
 
 def test_files_that_are_not_known_are_read_from_the_oldest(tmp_path: Path) -> None:
     Audit(tmp_path).administered("first", "done")
-    found = lines_after(tmp_path, Place(1, 5_000))
+    found = lines_after(tmp_path, AuditPosition(1, 5_000))
     assert found is not None
     assert b"first" in found[1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kgserve.cypher.guard import examine
-from kgserve.platform.errors import StorageFull
+from kgserve.errors import StorageFull
 from kgserve.platform.metrics.observation import (
     Observation,
     Origin,

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kgserve.errors import InvalidInput
 from kgserve.platform import settings
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.metrics.observation import tracing_to
 from tests.cli.running import environment
 from tests.platform.metrics.receiver import Receiver, receiving

@@ -21,7 +21,7 @@ from kgserve.storage.model.attributes import conditions, has_all
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
-from kgserve.storage.model.filters import MAX_PASSED, Counted, NodeFilter, Place
+from kgserve.storage.model.filters import MAX_PASSED, Counted, NodeFilter, PagePosition
 from kgserve.storage.model.kinds import KindFreq, TagFreq
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.pool import StorePool
@@ -107,7 +107,7 @@ def fits(each: NodeRow, wanted: NodeFilter) -> bool:
 
 def paged(catalog: Catalog, wanted: NodeFilter, limit: int, skip: int) -> list[str]:
     found: list[str] = []
-    place: Place | None = Place("", skip)
+    place: PagePosition | None = PagePosition("", skip)
     while place is not None:
         before = place
         items, place = catalog.listed(wanted, place, limit)
@@ -189,9 +189,9 @@ def test_a_page_passes_over_so_many_and_the_next_goes_on(tmp_path: Path) -> None
     over = [row(f"{place:06}", tags=("old",), valid_to=5) for place in range(number)]
     catalog.rebuild([*over, row("x", tags=("old",)), row("y", tags=("old",))], [], 1)
     for wanted in (NodeFilter(valid_at=9), NodeFilter(tags=("old",), valid_at=9)):
-        items, place = catalog.listed(wanted, Place("", 1), 10)
-        assert (items, place) == ([], Place(f"{MAX_PASSED - 1:06}", 1))
-        items, place = catalog.listed(wanted, place or Place(), 10)
+        items, place = catalog.listed(wanted, PagePosition("", 1), 10)
+        assert (items, place) == ([], PagePosition(f"{MAX_PASSED - 1:06}", 1))
+        items, place = catalog.listed(wanted, place or PagePosition(), 10)
         assert (items, place) == (["y"], None)
     catalog.close()
 
@@ -206,7 +206,7 @@ def test_the_rarest_index_is_walked(tmp_path: Path) -> None:
         (NodeFilter(types=("u",), tags=("common",)), "y"),
         (NodeFilter(types=("u", "v"), valid_at=3), "y"),
     ):
-        items, place = catalog.listed(wanted, Place(), 10)
+        items, place = catalog.listed(wanted, PagePosition(), 10)
         assert (items, place) == ([expected], None)
     catalog.close()
 

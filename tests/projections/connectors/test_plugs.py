@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import kgserve
-from kgserve.platform.errors import Conflict, InvalidInput
-from kgserve.projections.connectors import SyncBatch
+from kgserve.errors import Conflict, InvalidInput
+from kgserve.syncing import SyncBatch
 from tests.projections.connectors.test_webhook import awaited
 
 MODULE = """

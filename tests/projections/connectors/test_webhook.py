@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from kgserve.admin.composition import make_syncers
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings
 from tests.cli.running import kgserve as command
 from tests.projections.connectors.receiver import (

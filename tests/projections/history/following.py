@@ -11,7 +11,7 @@ from kgserve.projections.history_follower import Historian, HistoryFollower
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings
 
 SMALL_JOURNAL: dict[str, Any] = {"journal_segment_mb": 1, "journal_retention_mb": 0}
@@ -20,7 +20,7 @@ SMALL_JOURNAL: dict[str, Any] = {"journal_segment_mb": 1, "journal_retention_mb"
 class Kept:
     """One store with its history, in a pool of its own."""
 
-    def __init__(self, pool: StorePool, historian: Historian, store: Store) -> None:
+    def __init__(self, pool: StorePool, historian: Historian, store: OpenStore) -> None:
         self.pool = pool
         self.historian = historian
         self.store = store

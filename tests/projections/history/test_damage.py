@@ -14,11 +14,11 @@ import pytest
 
 from kgserve.admin.doctor import Repairs, doctor
 from kgserve.admin.stores import stats
+from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.temporal import Past
-from kgserve.platform.errors import BackupDamaged, Gone
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
-from kgserve.projections.history.pages import DatabasePages, Unread
+from kgserve.projections.history.pages import DatabasePages, UnreadPage
 from kgserve.projections.history.recovery import find_fault
 from kgserve.projections.history.seal import PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
@@ -387,7 +387,7 @@ def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
 
 def test_pages_are_read_as_sqlite_reads_them(filled: tuple[Path, dict[Any, Any]]) -> None:
     path = layout(filled[0]).history
-    pages, unread = DatabasePages(path, frozenset()), list[Unread]()
+    pages, unread = DatabasePages(path, frozenset()), list[UnreadPage]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
         for table, root in pages.roots().items():
             if table in {"node", "edge"}:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import Gone
+from kgserve.errors import Gone
 from kgserve.projections.history_follower import Historian
 from kgserve.storage.journal.snapshot import list_snapshots, sequence_of
 from kgserve.storage.model.batch import WriteBatch

@@ -14,7 +14,7 @@ import pytest
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.history import reading
 from kgserve.projections.history.history import History
-from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.history.reading import HistoryPosition, read_ended
 from kgserve.projections.history.statements import SCHEMA
 from kgserve.storage.journal import tail
 from kgserve.storage.journal.tail import Tail
@@ -106,7 +106,7 @@ def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, mon
     path = tmp_path / "history.sqlite"
     filled(path).close()
     monkeypatch.setattr(reading, "MOST_BYTES", 3 * LARGE)
-    place, ends = Place(0), list[int | None]()
+    place, ends = HistoryPosition(0), list[int | None]()
     while (found := read_ended(path, place, 1_000)) is not None:
         assert len(found.states) <= 3
         ends += [state.last for state in found.states]

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from kgserve.projections.history.reading import Place, read_ended
+from kgserve.projections.history.reading import HistoryPosition, read_ended
 from kgserve.projections.history.statements import SCHEMA
 from kgserve.storage.model.batch import WriteBatch
 from tests.projections.history.following import Kept, kept, node
@@ -24,7 +24,7 @@ def test_states_come_in_the_order_of_their_ends_in_pages_of_any_size(tmp_path: P
     with kept(tmp_path) as of:
         fill(of)
         for limit in (1, 2, 3, 5, 100):
-            place, states, reached = Place(1), list[tuple[int, str]](), 0
+            place, states, reached = HistoryPosition(1), list[tuple[int, str]](), 0
             while reached < 5:
                 found = read_ended(path, place, limit)
                 assert found is not None
@@ -42,7 +42,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     path = layout(tmp_path).root / "history.sqlite"
     with kept(tmp_path) as of:
         fill(of)
-        found = read_ended(path, Place(4), 100)
+        found = read_ended(path, HistoryPosition(4), 100)
         assert found is not None
         assert [state.row.id for state in found.states] == ["n3"]
         write(of.store, node("m", "no longer alone"))
@@ -53,9 +53,9 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_without_a_history_there_is_nothing_to_read(tmp_path: Path) -> None:
-    assert read_ended(tmp_path / "none.sqlite", Place(1), 10) is None
+    assert read_ended(tmp_path / "none.sqlite", HistoryPosition(1), 10) is None
     (tmp_path / "empty.sqlite").touch()
-    assert read_ended(tmp_path / "empty.sqlite", Place(1), 10) is None
+    assert read_ended(tmp_path / "empty.sqlite", HistoryPosition(1), 10) is None
 
 
 def test_while_a_history_is_being_made_there_is_nothing_to_read(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_while_a_history_is_being_made_there_is_nothing_to_read(tmp_path: Path) 
     making, row, rest = SCHEMA.partition("INSERT")
     with closing(sqlite3.connect(path)) as connection:
         for statement in making.split(";"):
-            assert read_ended(path, Place(1), 10) is None
+            assert read_ended(path, HistoryPosition(1), 10) is None
             connection.execute(statement)
         connection.executescript(row + rest)
-    found = read_ended(path, Place(1), 10)
+    found = read_ended(path, HistoryPosition(1), 10)
     assert found is not None
     assert (found.states, found.seen) == ([], 0)

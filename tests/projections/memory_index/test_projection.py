@@ -15,7 +15,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.projections.memory_index.follow import contents
 from tests.stores.writing import batch, forget_close, layout, opened, write
 
@@ -26,7 +26,7 @@ def memory(node_id: str, **extras: Any) -> NodePut:
     return NodePut(0, node_id, "fact", f"about {node_id}", extras=NodeExtrasPut(confidence=0.5, **extras))
 
 
-def remembered(store: Store) -> list[str]:
+def remembered(store: OpenStore) -> list[str]:
     """The memories that the view names, each of them a row."""
 
     def look(memories: Memories, rows: Rows) -> list[str]:
@@ -37,7 +37,7 @@ def remembered(store: Store) -> list[str]:
     return store.memories.ask(look)
 
 
-def whole(store: Store) -> dict[str, Any]:
+def whole(store: OpenStore) -> dict[str, Any]:
     return store.memories.ask(lambda memories, _: contents(memories))
 
 

@@ -19,7 +19,7 @@ from kgserve.memory.purge import Erasers
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
-from kgserve.server.app import Server, bind, create_app, uvicorn_config
+from kgserve.server.app import HttpServer, bind, create_app, uvicorn_config
 from kgserve.server.http.problem import KINDS
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
@@ -34,7 +34,7 @@ class Served(msgspec.Struct, frozen=True):
     url: str
     port: int
     settings: Settings
-    server: Server
+    server: HttpServer
     pool: StorePool
 
     @property
@@ -74,7 +74,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         app = create_app(Graphs(pool, indexer, historian, extractor=extractor, syncers=syncers))
         if syncers is not None:
             syncers.catch_up(pool)
-        server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
+        server = HttpServer(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name=f"server-{port}")
         thread.start()
         try:

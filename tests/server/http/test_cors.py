@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.server.http.edge import AllowedOrigins
 from tests.server.http.serving import PATIENCE, Reply, Served, accepted, exchange, refusal, serving
 

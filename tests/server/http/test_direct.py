@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from litestar import Litestar
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.server.http.connection import in_task, start_eagerly
 from kgserve.server.http.edge import BrowserGuard
 from kgserve.server.http.routes import HANDLERS
-from kgserve.server.http.service import DIRECT, Directory, Shortcuts
+from kgserve.server.http.service import DIRECT, RouteTable, Shortcuts
 from tests.server.http.serving import Served, accepted, read_reply, refusal
 
 JSON = {"content-type": "application/json"}
@@ -75,7 +75,7 @@ def routed(served: Served) -> Generator[None]:
     """Inside, the router answers everything."""
     edge = edge_of(served)
     before = edge.shortcuts
-    edge.shortcuts = Shortcuts(Directory(()), before.service)
+    edge.shortcuts = Shortcuts(RouteTable(()), before.service)
     try:
         yield
     finally:
@@ -136,7 +136,7 @@ def test_a_stop_waits_for_no_one_in_the_end(served: Served, http: httpx.Client) 
 
 
 def test_what_a_path_names() -> None:
-    directory = Directory(HANDLERS)
+    directory = RouteTable(HANDLERS)
     found = directory.find("GET", "/api/memory/s/nodes/a%2Fb")
     assert found is not None
     assert (found[0].case.path, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import Audit
 from kgserve.platform.access.authentication import Authenticator, Keyring, RequestContext
-from kgserve.platform.errors import ServedElsewhere, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.server.http.forward import PassingOn
-from kgserve.server.proxy import Forwarder
+from kgserve.server.proxy import NodeProxy
 from kgserve.stores.placement import Placement
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | No
         "state": {"request_context": context},
     }
     async with await asyncio.start_server(breaking_off, "127.0.0.1", 0) as server:
-        forwarder = Forwarder(_Beside(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        forwarder = NodeProxy(_Beside(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
         try:
             await asyncio.wait_for(PassingOn(app, forwarder)(scope, receive, send), 30)
         finally:

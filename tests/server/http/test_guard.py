@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.platform.errors import Forbidden, KgserveError
+from kgserve.errors import Forbidden, KgserveError
 from kgserve.platform.hosts import is_loopback
 from kgserve.server.http.edge import AllowedOrigins, BrowserGuard
 from kgserve.server.http.problem import Misdirected

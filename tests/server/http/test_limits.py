@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from kgserve.platform.settings import Settings
-from kgserve.server.http.connection import LEAST_PROGRESS, MAX_HEADER_LINES, HttpConnection, Limits, Progress
+from kgserve.server.http.connection import LEAST_PROGRESS, MAX_HEADER_LINES, BodyProgress, HttpConnection, Limits
 from tests.server.http.serving import PATIENCE, Reply, Served, accepted, read_reply, serving
 from tests.server.http.sockets import (
     HEALTH,
@@ -212,7 +212,7 @@ def test_abuse_14_slow_and_steady_survives(tmp_path: Path) -> None:
 @pytest.mark.abuse(14)
 def test_abuse_14_what_progress_is() -> None:
     """ABUSE 14: each window of time brings 1 kB; what came before it counts no more."""
-    progress = Progress()
+    progress = BodyProgress()
     progress.begin(100)
     progress.add(LEAST_PROGRESS)
     assert not progress.has_stopped(110, 10)

@@ -17,7 +17,7 @@ import yaml
 from litestar import Litestar
 
 from kgserve.admin.backup import backup_one
-from kgserve.admin.metrics import Moment
+from kgserve.admin.metrics import TransportState
 from kgserve.admin.metrics import metrics as collected
 from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Caller
@@ -221,7 +221,7 @@ def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: http
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
     seen = Caller("reader", "read", ("mine-*",), "k1")
-    body, _ = collected(Graphs(pool_of(watched)), seen, Moment(1, 0, 64), "")
+    body, _ = collected(Graphs(pool_of(watched)), seen, TransportState(1, 0, 64), "")
     found = Scrape.read(body.decode())
     assert set(found.by("store", "kgserve_store_sequence")) == {"mine-1"}
     assert "theirs" not in body.decode()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
-from kgserve.platform.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
+from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
 from kgserve.server.http import problem
 from kgserve.server.http.problem import KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
 from tests.captured_log import capture_log

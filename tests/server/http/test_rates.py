@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kgserve.errors import InvalidInput, Limited
 from kgserve.platform.access.authentication import LOCAL, Caller
-from kgserve.platform.errors import InvalidInput, Limited
 from kgserve.platform.hosts import network_of
 from kgserve.platform.settings import Settings
 from kgserve.server.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_pem_x509_certificate
 
-from kgserve.cli.mcp_stdio.connection import Connections, Exchange
-from kgserve.cli.shell.session import Connection
+from kgserve.cli.mcp_stdio.connection import Exchange, ServerConnections
+from kgserve.cli.shell.session import ServerConnection
 from kgserve.client import AsyncClient, Client, Unreachable
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.metrics.exposition import Scrape
-from kgserve.platform.server_discovery import Server, answers, encode, find, trust
+from kgserve.platform.server_discovery import DiscoveredServer, answers, encode, find, trust
 from kgserve.platform.settings import Settings
 from kgserve.server.http.tls import WARN_DAYS, Certificate, end_of
 from tests.captured_log import capture_log
@@ -167,14 +167,14 @@ async def _asked_asynchronously(secured: Running) -> str:
 
 
 def test_the_shell_and_the_bridge(secured: Running) -> None:
-    shell = Connection(None, secured.data, lambda _: None)
+    shell = ServerConnection(None, secured.data, lambda _: None)
     assert shell.stores() is not None
     shell.close()
     found = find(secured.data)
     assert found is not None
     assert answers(found)
     assert not answers(found._replace(certificate=None))
-    connections = Connections({})
+    connections = ServerConnections({})
     with Exchange(connections, found) as exchange:
         exchange.send("GET", {})
         assert exchange.answer.status in {400, 405, 406}
@@ -189,7 +189,7 @@ def test_what_server_json_says(secured: Running, files: Files) -> None:
     assert found.url.startswith("https://127.0.0.1:")
     assert found.certificate is not None
     assert found.certificate in files.cert.read_text()
-    assert b"certificate" not in encode(Server("http://x", "t", pid=1))
+    assert b"certificate" not in encode(DiscoveredServer("http://x", "t", pid=1))
 
 
 def test_only_this_certificate_is_believed(secured: Running, tmp_path: Path, files: Files) -> None:

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from bench.mcp_mistakes import MISTAKES, RIGHT, made
-from kgserve.platform.errors import InvalidInput, NoStore
+from kgserve.errors import InvalidInput, NoStore
 from kgserve.server.mcp.arguments import explained, listed, read_arguments, store_named, store_of
 from kgserve.server.mcp.calls import TOOLS
 from kgserve.server.mcp.memory_tools import Recall
-from kgserve.server.mcp.present import Reply
+from kgserve.server.mcp.present import ToolReply
 from kgserve.server.mcp.schemas import (
-    Context,
+    ContextArguments,
     GetEntity,
     Inject,
     ListEntities,
@@ -138,7 +138,7 @@ def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
         ),
         (Traverse, {"start_id": "a", "type": "t"}, "type: unknown field"),
         (Search, {"query": "q", "types": "a, b"}, 'types: expected a list, got "a, b"; for example ["a", "b"]'),
-        (Context, {"query": ""}, "query: must not be empty"),
+        (ContextArguments, {"query": ""}, "query: must not be empty"),
         (Search, {"query": "q", "id": "a"}, "id: unknown field"),
         (ListEntities, {"compact": "yes"}, 'compact: expected true or false, got "yes"; for example true'),
         (
@@ -205,7 +205,7 @@ def test_the_store_that_is_on_record_is_the_one_that_is_meant() -> None:
 
 
 def test_notes_are_in_the_text_and_in_the_values() -> None:
-    text, values = Reply('Done in "s".', {"ok": True}).said("s", ["limit: taken"])
+    text, values = ToolReply('Done in "s".', {"ok": True}).said("s", ["limit: taken"])
     assert text == 'Done in "s".\nNote: limit: taken'
     assert values == {"store": "s", "ok": True, "notes": ["limit: taken"]}
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.server.mcp.arguments import read_arguments
 from kgserve.server.mcp.calls import TOOLS
 from kgserve.server.mcp.schemas import Arguments, as_request, input_schema, with_fields_of

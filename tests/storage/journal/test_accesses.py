@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.platform.errors import JournalDamaged
+from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.fold import fold
 from kgserve.storage.journal.journal import Frame, encode_frame

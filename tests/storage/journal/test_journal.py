@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import JournalDamaged, StorageFull, Unavailable
+from kgserve.errors import JournalDamaged, StorageFull, Unavailable
 from kgserve.storage.journal.journal import Journal, JournalEnd, encode_frame, list_segments, read_segment, segment_path
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
@@ -234,7 +234,7 @@ def test_a_segment_is_begun_where_one_is_asked_for_and_none_beside_an_empty_one(
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from kgserve.platform.errors import StorageFull
+from kgserve.errors import StorageFull
 from kgserve.storage.journal.journal import Journal
 from tests.storage.journal.history import nodes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

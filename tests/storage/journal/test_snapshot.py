@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.errors import JournalDamaged
+from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.fold import fold
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.storage.model.rows import EdgeKey, edge_id, edge_key
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import (
     BULK_ROWS,
-    Event,
     Position,
     Selection,
+    StoreEvent,
     expand,
     format_positions,
     parse_kinds,
@@ -37,7 +37,7 @@ def change(**rows: Any) -> ChangeSet:
     return ChangeSet(sequence=7, time=TIME, digest=b"", nodes=0, edges=0, **rows)
 
 
-def data(event: Event) -> dict[str, Any]:
+def data(event: StoreEvent) -> dict[str, Any]:
     return msgspec.json.decode(event.json())
 
 

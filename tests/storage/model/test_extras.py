@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from kgserve.platform.errors import InvalidInput, KindNotAllowed
+from kgserve.errors import InvalidInput, KindNotAllowed
 from kgserve.storage.model.batch import ANY, EdgePut, NodePut, Rules, WriteBatch, edge_extras, node_extras, put_again
 from kgserve.storage.model.change import Said, StoreState
 from kgserve.storage.model.digest import row_hash, rows_digest, to_text

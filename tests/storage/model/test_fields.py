@@ -16,11 +16,11 @@ from kgserve.graph.transfer.formats.lines import EdgeRecord, NodeRecord
 from kgserve.storage.model import fields
 from kgserve.storage.model.fields import EDGE, ENDS, NODE, Field, Fields, names
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.storage.rows.encoding import EdgeFields, ExportedEdge, ExportedNode, NodeFields
+from kgserve.storage.rows.encoding import EdgeFields, EncodedNodeFields, ExportedEdge, ExportedNode
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
-STORED: dict[fields.Type, Any] = {
+STORED: dict[fields.FieldType, Any] = {
     fields.TEXT: str,
     fields.TEXTS: tuple[str, ...],
     fields.WHOLE: int,
@@ -68,7 +68,7 @@ def test_all_extras_are_shown() -> None:
 
 @pytest.mark.parametrize(
     ("struct", "of"),
-    [(struct, NODE.whole) for struct in (Node, ListedNode, NodeFields)]
+    [(struct, NODE.whole) for struct in (Node, ListedNode, EncodedNodeFields)]
     + [(struct, EDGE.whole) for struct in (Edge, EdgeFields)]
     + [(struct, NODE.exchanged) for struct in (NodeLine, NodeRecord, ExportedNode)]
     + [(struct, EDGE.exchanged) for struct in (EdgeLine, EdgeRecord, ExportedEdge)],

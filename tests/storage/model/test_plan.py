@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.platform.errors import Conflict, InvalidInput
+from kgserve.errors import Conflict, InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access, ChangeSet, StoreState

@@ -18,7 +18,7 @@ from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
-from kgserve.storage.rows.base import Base, ranges
+from kgserve.storage.rows.base import BaseSegment, ranges
 from kgserve.storage.rows.delta import Delta
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.fold import build, fold
@@ -188,15 +188,15 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
         for offset in range(0, len(whole), max(len(whole) // 150, 1)):
             path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
             with pytest.raises(RowsDamaged):
-                Base(rows).check()
+                BaseSegment(rows).check()
         for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:size])
             with pytest.raises(RowsDamaged):
-                Base(rows).check()
+                BaseSegment(rows).check()
         path.write_bytes(whole)
     texts.unlink()
     with pytest.raises(RowsDamaged):
-        Base(rows)
+        BaseSegment(rows)
 
 
 def test_who_reads_a_changed_text_is_told(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_who_reads_a_changed_text_is_told(tmp_path: Path) -> None:
     for place in (first, first + len(content) // 2, first + len(content) - 1):
         texts.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
         with pytest.raises(RowsDamaged):
-            Base(rows).node(0)
+            BaseSegment(rows).node(0)
 
 
 @pytest.mark.parametrize("others", ["", "a", "z", "az"])

@@ -10,13 +10,13 @@ import pytest
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.walk import Direction, Walk, clamp
 from kgserve.storage.rows.walk import reached, walk
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.property.graph import Graph
 from tests.stores.writing import opened, write
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Graph]]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenStore, Graph]]:
     source, graph = random.Random(3), Graph()
     names = [f"n{number}" for number in range(120)]
     keys = [(source.choice(names), source.choice(names), source.choice("ab")) for _ in range(400)]
@@ -32,7 +32,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Gr
 @pytest.mark.parametrize("types", [None, frozenset("a")])
 @pytest.mark.parametrize("weight", [None, 0.6])
 def test_walks(
-    stored: tuple[Store, Graph], direction: Direction, types: frozenset[str] | None, weight: float | None
+    stored: tuple[OpenStore, Graph], direction: Direction, types: frozenset[str] | None, weight: float | None
 ) -> None:
     store, graph = stored
     source = random.Random(1)
@@ -47,7 +47,7 @@ def test_walks(
             assert all(row == graph.edges[row.key] for row in found.edges)
 
 
-def test_an_unknown_start_reaches_nothing(stored: tuple[Store, Graph]) -> None:
+def test_an_unknown_start_reaches_nothing(stored: tuple[OpenStore, Graph]) -> None:
     with stored[0].reading() as rows:
         found = reached(rows, walk(rows, Walk("nobody", 3, "both", None, None, 10)))
     assert (found.nodes, found.edges, found.truncated) == ([], [], False)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgserve.admin import backup as ops
-from kgserve.platform.errors import KgserveError
+from kgserve.errors import KgserveError
 from kgserve.projections.history_follower import Historian
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
-from kgserve.stores.backup.folder import BackupFolder, Manifest
+from kgserve.stores.backup.folder import BackupFolder, BackupManifest
 from kgserve.stores.backup.restore import verify
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, batch, settings, write
 
 LONG = "a long text " * 400
@@ -25,7 +25,7 @@ def back_up(
     return ops.backup_one(pool, folder, NAME, BackupOptions(live=live, full=full, keep=keep))
 
 
-def manifest(folder: Path, name: str = NAME) -> Manifest:
+def manifest(folder: Path, name: str = NAME) -> BackupManifest:
     return BackupFolder(folder).store(name).read()
 
 
@@ -42,7 +42,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
 
 
-def restored(pool: StorePool, folder: Path, until: str | None = None, into: str = "again") -> Store:
+def restored(pool: StorePool, folder: Path, until: str | None = None, into: str = "again") -> OpenStore:
     """The store made of a backup, open; the pool closes it."""
     ops.restore(pool, folder, [ops.Source(NAME, into, until)])
     return pool.acquire(into)

@@ -19,7 +19,7 @@ from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.backup.folder import BackupFolder
 from kgserve.stores.backup.restore import verify
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.property.driver import NAME, PATIENCE, differ
 from tests.property.graph import Graph
 from tests.property.past import PastDriver
@@ -85,7 +85,7 @@ class KeepingDriver(PastDriver):
             pool.drop(RESTORED)
         historian.close()
 
-    def _compare_with(self, store: Store, graph: Graph) -> None:
+    def _compare_with(self, store: OpenStore, graph: Graph) -> None:
         state = store.state
         assert (state.sequence, state.nodes, state.edges) == (graph.sequence, len(graph.nodes), len(graph.edges))
         assert state.digest == graph.digest
@@ -94,7 +94,7 @@ class KeepingDriver(PastDriver):
             rows = list(present.all_nodes())
         differ(rows, graph.nodes, [row.id for row in rows])
 
-    def _compare_past(self, historian: Historian, store: Store, sequence: int) -> None:
+    def _compare_past(self, historian: Historian, store: OpenStore, sequence: int) -> None:
         if store.description.history == "none":
             return
         follower = historian.of(store)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kgserve.admin import backup as ops
-from kgserve.platform.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
+from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.journal.journal import list_segments, segment_path
 from kgserve.storage.layout import FORMAT, Layout

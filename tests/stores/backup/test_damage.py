@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.admin import backup as ops
-from kgserve.platform.errors import BackupDamaged, KgserveError
+from kgserve.errors import BackupDamaged, KgserveError
 from kgserve.stores.backup.folder import BackupFolder
 from kgserve.stores.backup.restore import verify
 from kgserve.stores.pool import StorePool

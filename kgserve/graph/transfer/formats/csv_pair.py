@@ -18,6 +18,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.transfer.formats.lines import (
     EDGE_COLUMNS,
     EDGE_FIELDS,
@@ -26,8 +27,8 @@ from kgserve.graph.transfer.formats.lines import (
     NODE_COLUMNS,
     NODES,
     BadCell,
+    InputPart,
     Lines,
-    Part,
     Record,
     Wrong,
     edge,
@@ -39,7 +40,6 @@ from kgserve.graph.transfer.formats.lines import (
     values_of,
 )
 from kgserve.platform.codecs import convert, decode_json, place_of
-from kgserve.platform.errors import FieldError, InvalidInput
 from kgserve.storage.model import fields
 from kgserve.storage.model.fields import EDGE, NODE, TEXT, TIME, Field, Fields
 
@@ -90,7 +90,7 @@ _TEXTS = {NODES: _texts(NODE.exchanged), EDGES: _texts(EDGE_FIELDS)}
 _TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FIELDS)}
 
 
-class Table:
+class CsvReader:
     """A CSV file being read: its header, then its rows with their numbers, as a spreadsheet counts them."""
 
     def __init__(
@@ -158,15 +158,15 @@ class CsvTable:
     """A CSV file that `write_csv` wrote, or one with some of its columns. Raises InvalidInput for other columns."""
 
     def __init__(self, file: BinaryIO, name: str, stack: ExitStack) -> None:
-        self._table = Table(file, name, stack)
+        self._table = CsvReader(file, name, stack)
         self.kind = kind_of(name, self._table.header)
 
-    def part(self) -> Part:
+    def part(self) -> InputPart:
         """Its rows, counted as a spreadsheet does: the header is row 1."""
-        return Part(self._table.name, "row", _records(self._table, self.kind))
+        return InputPart(self._table.name, "row", _records(self._table, self.kind))
 
 
-def _records(table: Table, kind: str) -> Iterator[Record]:
+def _records(table: CsvReader, kind: str) -> Iterator[Record]:
     for number, cells in table.rows():
         if isinstance(cells, str):
             yield Wrong(number, cells)
@@ -295,7 +295,7 @@ def read_mapping(path: Path) -> Mapping:
     return mapping
 
 
-def mapped(mapping: Mapping, folder: Path, files: Sequence[Path], stack: ExitStack) -> list[Part]:
+def mapped(mapping: Mapping, folder: Path, files: Sequence[Path], stack: ExitStack) -> list[InputPart]:
     """The parts of all tables, or of those whose ``files`` are named; nodes first.
 
     Raises InvalidInput when a column is missing, before anything is read, and for files that the mapping does not name.
@@ -304,14 +304,14 @@ def mapped(mapping: Mapping, folder: Path, files: Sequence[Path], stack: ExitSta
     named = {Path(table.file).name for table in (*mapping.nodes, *mapping.edges)}
     if unknown := sorted(given.keys() - named):
         raise InvalidInput(f"the mapping says nothing of {', '.join(unknown)}; it names {', '.join(sorted(named))}")
-    parts: list[Part] = []
+    parts: list[InputPart] = []
     for kind, tables in (("nodes", mapping.nodes), ("edges", mapping.edges)):
         for index, table in enumerate(tables):
             name = Path(table.file).name
             if not given or name in given:
                 path = given.get(name, folder / table.file)
                 rows = _Rows(mapping, table, path, stack, f"{kind}[{index}]")
-                parts.append(Part(name, "row", rows.records(table)))
+                parts.append(InputPart(name, "row", rows.records(table)))
     return parts
 
 
@@ -326,7 +326,7 @@ class _Rows:
         except (OSError, ValueError) as error:
             reason = f"{path}: {error.strerror if isinstance(error, OSError) else error}"
             raise InvalidInput.at(f"{place}.file", reason) from error
-        self._table = Table(
+        self._table = CsvReader(
             file, table.file, stack, delimiter=mapping.delimiter, quote=mapping.quote, encoding=mapping.encoding
         )
         self._check(table, place)

@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.transfer.formats.csv_pair import CsvTable, Sink, mapped, read_mapping, write_csv
 from kgserve.graph.transfer.formats.graphml import read_graphml, write_graphml
 from kgserve.graph.transfer.formats.kb import is_kb_folder, is_sqlite, kb_parts
-from kgserve.graph.transfer.formats.lines import EDGES, NODES, Part, edges_last, read_lines
+from kgserve.graph.transfer.formats.lines import EDGES, NODES, InputPart, edges_last, read_lines
 from kgserve.graph.transfer.formats.memory_server import read_memories, write_memory_server
 from kgserve.graph.transfer.formats.parquet_pair import ParquetTable, write_parquet
-from kgserve.platform.errors import InvalidInput, TooLarge
 
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
 ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti", "kb"]
@@ -75,7 +75,7 @@ def present(paths: Sequence[Path], kind: str) -> list[Path]:
     return files
 
 
-def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path | None = None) -> list[Part]:
+def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path | None = None) -> list[InputPart]:
     """What is in the files of an import, nodes first; files are closed with ``stack``.
 
     For every format but Graphiti's. Raises InvalidInput for files that are something else. With a mapping, only those
@@ -91,7 +91,7 @@ def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path
     return [stream_part(kind, stack.enter_context(path.open("rb")), path.name) for path in paths]
 
 
-def stream_part(kind: str, file: BinaryIO, name: str) -> Part:
+def stream_part(kind: str, file: BinaryIO, name: str) -> InputPart:
     """What is in one file that is read from its beginning to its end."""
     match kind:
         case "graphml":
@@ -100,7 +100,7 @@ def stream_part(kind: str, file: BinaryIO, name: str) -> Part:
             records = edges_last(read_memories(file))
         case _:
             records = read_lines(file)
-    return Part(name, "line", records)
+    return InputPart(name, "line", records)
 
 
 def write_stream(kind: str, blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, LiteralString
 
-from kgserve.graph.transfer.formats.lines import BadCell, Part, Record, Wrong, edge, node, parsed
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
+from kgserve.graph.transfer.formats.lines import BadCell, InputPart, Record, Wrong, edge, node, parsed
 from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
 Tables = Mapping[str, frozenset[str]]
@@ -36,7 +36,7 @@ _LINKS: tuple[tuple[LiteralString, LiteralString], ...] = (
 )
 
 
-def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[Part]:
+def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[InputPart]:
     """The tables of a file, nodes first. Raises InvalidInput when it is not Graphiti's."""
     if not {"Entity", "Episodic", "RelatesToNode_"} <= tables.keys():
         there = ", ".join(sorted(tables)) or "none"
@@ -50,10 +50,10 @@ def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[Part]:
         parts.append(_nodes("Community", rows, community, _community))
     if "Saga" in tables:
         parts.append(_nodes("Saga", rows, _select("MATCH (n:Saga)", "n", _GROUPS, tables["Saga"]), _saga))
-    parts.append(Part("RelatesToNode_", "row", _facts(rows, tables["RelatesToNode_"])))
+    parts.append(InputPart("RelatesToNode_", "row", _facts(rows, tables["RelatesToNode_"])))
     for table, pattern in _LINKS:
         if table in tables:
-            parts.append(Part(table, "row", _links(table, pattern, rows, tables[table])))
+            parts.append(InputPart(table, "row", _links(table, pattern, rows, tables[table])))
     return parts
 
 
@@ -67,7 +67,9 @@ def _select(match: LiteralString, name: LiteralString, columns: _Columns, there:
     return f"{match} RETURN {', '.join(chosen)}"
 
 
-def _nodes(table: str, rows: Rows, query: LiteralString, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Part:
+def _nodes(
+    table: str, rows: Rows, query: LiteralString, convert: Callable[[dict[str, Any]], dict[str, Any]]
+) -> InputPart:
     def records() -> Iterator[Record]:
         for number, row in enumerate(rows(query), 1):
             try:
@@ -75,7 +77,7 @@ def _nodes(table: str, rows: Rows, query: LiteralString, convert: Callable[[dict
             except BadCell as error:
                 yield Wrong(number, str(error))
 
-    return Part(table, "row", records())
+    return InputPart(table, "row", records())
 
 
 def _entity(row: dict[str, Any]) -> dict[str, Any]:

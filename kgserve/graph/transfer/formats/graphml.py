@@ -23,6 +23,7 @@ import msgspec
 from defusedxml import DefusedXmlException
 from defusedxml.sax import make_parser
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.lines import EDGE_FIELDS as EXCHANGED
 from kgserve.graph.transfer.formats.lines import (
     MAX_LINE_BYTES,
@@ -39,7 +40,6 @@ from kgserve.graph.transfer.formats.lines import (
     values_of,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import InvalidInput
 from kgserve.storage.model.fields import NODE, REAL, STORE, WHOLE, Field
 
 _FORBIDDEN = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
@@ -88,7 +88,7 @@ _decode = json_decoder(Any).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Key(NamedTuple):
+class GraphMLKey(NamedTuple):
     """A declared attribute: of nodes or edges, its name, and its type in GraphML."""
 
     of: str
@@ -138,9 +138,9 @@ class _Keys:
     """The keys of attributes, in the order in which they were met."""
 
     def __init__(self) -> None:
-        self._ids: dict[Key, str] = {}
+        self._ids: dict[GraphMLKey, str] = {}
 
-    def id(self, key: Key) -> str | None:
+    def id(self, key: GraphMLKey) -> str | None:
         """What a key is called in the file; None when there are too many."""
         found = self._ids.get(key)
         if found is None and len(self._ids) < MAX_KEYS_WRITTEN:
@@ -148,15 +148,15 @@ class _Keys:
         return found
 
     def declarations(self) -> Iterator[str]:
-        yield _declared(FORMAT_KEY, Key("graph", FORMAT_KEY, "string"), f"<default>{FORMAT}</default>")
+        yield _declared(FORMAT_KEY, GraphMLKey("graph", FORMAT_KEY, "string"), f"<default>{FORMAT}</default>")
         for of, fields in (("node", NODE_FIELDS), ("edge", EDGE_FIELDS)):
             for name, kind in fields.items():
-                yield _declared(f"{of}.{name}", Key(of, name, kind))
+                yield _declared(f"{of}.{name}", GraphMLKey(of, name, kind))
         for key, name in self._ids.items():
             yield _declared(name, key)
 
 
-def _declared(name: str, key: Key, content: str = "") -> str:
+def _declared(name: str, key: GraphMLKey, content: str = "") -> str:
     return f'<key id="{name}" for="{key.of}" attr.name="{xml_text(key.name)}" attr.type="{key.type}">{content}</key>\n'
 
 
@@ -197,7 +197,7 @@ def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], key
     rest: dict[str, Any] = {}
     for name, value in _decode(attributes).items():
         kind, text = _typed(value)
-        key = keys.id(Key(of, name, kind)) if kind and name not in taken else None
+        key = keys.id(GraphMLKey(of, name, kind)) if kind and name not in taken else None
         if key is None:
             rest[name] = value
         else:
@@ -224,13 +224,13 @@ GRAPHICS = "graphics"
 """The type of keys whose data are drawings, of which only labels are taken."""
 
 
-class Element(msgspec.Struct):
+class GraphMLElement(msgspec.Struct):
     """A node or an edge while it is read: line, id or ends, and the texts of its data by key."""
 
     line: int
     edge: bool
     attributes: dict[str, str]
-    data: list[tuple[Key, str]] = []
+    data: list[tuple[GraphMLKey, str]] = []
     label: str = ""
     directed: bool = True
     parent: str | None = None
@@ -238,7 +238,7 @@ class Element(msgspec.Struct):
     fault: str = ""
 
 
-Flavour = Callable[[Element], dict[str, Any]]
+Flavour = Callable[[GraphMLElement], dict[str, Any]]
 """An element as the fields of a line. Raises BadCell."""
 
 NODE_TYPE = "node"
@@ -256,7 +256,7 @@ _NO_TEXTS = _INTEGERS | _REALS | {"boolean"}
 _OURS_TOO = frozenset({"created_by", "valid_from", "valid_to", "summary"})
 
 
-def ours(element: Element) -> dict[str, Any]:
+def ours(element: GraphMLElement) -> dict[str, Any]:
     """As `write_graphml` wrote it."""
     fields = _ends(element, original)
     attributes: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def ours(element: Element) -> dict[str, Any]:
     return fields
 
 
-def foreign(element: Element) -> dict[str, Any]:
+def foreign(element: GraphMLElement) -> dict[str, Any]:
     """As others write it: what has no place of its own becomes an attribute of the key's type."""
     fields = _ends(element, str)
     # A number or a flag without text is how some programs write that there is none.
@@ -296,9 +296,9 @@ def foreign(element: Element) -> dict[str, Any]:
     return fields
 
 
-def _by_name(data: Iterable[tuple[Key, str]]) -> dict[str, tuple[Key, str]]:
+def _by_name(data: Iterable[tuple[GraphMLKey, str]]) -> dict[str, tuple[GraphMLKey, str]]:
     """Return data by the names of their keys; another text under the same name becomes ``name (2)`` and so on."""
-    named: dict[str, tuple[Key, str]] = {}
+    named: dict[str, tuple[GraphMLKey, str]] = {}
     for key, text in data:
         name, count = key.name, 1
         while name in named and named[name][1] != text:
@@ -308,7 +308,7 @@ def _by_name(data: Iterable[tuple[Key, str]]) -> dict[str, tuple[Key, str]]:
     return named
 
 
-def typed(key: Key, text: str) -> Any:
+def typed(key: GraphMLKey, text: str) -> Any:
     """A text as its key's type says. Raises BadCell; what JSON has no number for stays text."""
     try:
         if key.type in _INTEGERS:
@@ -323,14 +323,14 @@ def typed(key: Key, text: str) -> Any:
     return text
 
 
-def _flag(key: Key, text: str) -> bool:
+def _flag(key: GraphMLKey, text: str) -> bool:
     word = text.strip().lower()
     if word not in {"true", "false", "1", "0"}:
         raise BadCell(f"{key.name} is {text[:80]!r}, which is no boolean")
     return word in {"true", "1"}
 
 
-def _ends(element: Element, read: Callable[[str], str]) -> dict[str, Any]:
+def _ends(element: GraphMLElement, read: Callable[[str], str]) -> dict[str, Any]:
     wanted = {"source": "from", "target": "to"} if element.edge else {"id": "id"}
     for name in wanted:
         if name not in element.attributes:
@@ -338,12 +338,12 @@ def _ends(element: Element, read: Callable[[str], str]) -> dict[str, Any]:
     return {field: read(element.attributes[name]) for name, field in wanted.items()}
 
 
-def _own(element: Element, name: str) -> str:
+def _own(element: GraphMLElement, name: str) -> str:
     """An attribute of the element itself, as Neo4j writes labels: ``:Person:Actor``."""
     return element.attributes.get(name, "").strip(":")
 
 
-def _taken(named: dict[str, tuple[Key, str]], names: tuple[str, ...]) -> str:
+def _taken(named: dict[str, tuple[GraphMLKey, str]], names: tuple[str, ...]) -> str:
     """The first of these that has a text, which is then no attribute any more; nor are empty ones before it."""
     lower = {name.lower(): name for name in named}
     for name in names:
@@ -353,7 +353,7 @@ def _taken(named: dict[str, tuple[Key, str]], names: tuple[str, ...]) -> str:
     return ""
 
 
-def _take_type(named: dict[str, tuple[Key, str]], fields: dict[str, Any], labels: str) -> None:
+def _take_type(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any], labels: str) -> None:
     found = labels or _taken(named, _TYPES)
     names = [name for name in found.split(":") if name] if found.startswith(":") or labels else [found]
     if labels:
@@ -363,7 +363,7 @@ def _take_type(named: dict[str, tuple[Key, str]], fields: dict[str, Any], labels
         fields["tags"] = names[1:]
 
 
-def _take_weight(named: dict[str, tuple[Key, str]], fields: dict[str, Any]) -> None:
+def _take_weight(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]) -> None:
     for name in ("weight", "Weight"):
         if name in named:
             weight = typed(named[name][0]._replace(type="double"), named[name][1])
@@ -373,7 +373,7 @@ def _take_weight(named: dict[str, tuple[Key, str]], fields: dict[str, Any]) -> N
                 return
 
 
-def _attributes(named: dict[str, tuple[Key, str]], fields: dict[str, Any]) -> dict[str, Any]:
+def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]) -> dict[str, Any]:
     """What is left; ``tags`` and ``attributes`` may be JSON: files of ours that went through another program."""
     attributes: dict[str, Any] = {}
     for name, (key, text) in named.items():
@@ -443,14 +443,14 @@ class _Handler(ContentHandler):
         self.line: Any = None
         self.events = 0
         self.is_graphml = False
-        self._keys: dict[str, Key] = {}
-        self._defaults: dict[Key, str] = {}
+        self._keys: dict[str, GraphMLKey] = {}
+        self._defaults: dict[GraphMLKey, str] = {}
         self._flavour: Flavour = foreign
         self._depth = 0
-        self._open: list[Element] = []
-        self._key: Key | None = None
+        self._open: list[GraphMLElement] = []
+        self._key: GraphMLKey | None = None
         self._data_depth = 0
-        self._declared: Key | None = None
+        self._declared: GraphMLKey | None = None
         self._text: list[str] | None = None
         self._text_depth = 0
         self._directed = [True]
@@ -522,14 +522,14 @@ class _Handler(ContentHandler):
         drawn = any(name.startswith("yfiles.") for name in attributes)
         name = attributes.get("attr.name", attributes.get("id", ""))
         kind = GRAPHICS if drawn else attributes.get("attr.type", "string")
-        key = Key(attributes.get("for", "all"), name, kind)
+        key = GraphMLKey(attributes.get("for", "all"), name, kind)
         self._keys[attributes.get("id", "")] = self._declared = key
         if attributes.get("id") == FORMAT_KEY:
             self._flavour = ours
 
     def _begin(self, kind: str, attributes: dict[str, str]) -> None:
         parent = self._open[-1].attributes.get("id") if self._open and not self._open[-1].edge else None
-        element = Element(self.line(), kind == "edge", attributes, parent=parent)
+        element = GraphMLElement(self.line(), kind == "edge", attributes, parent=parent)
         element.directed = attributes.get("directed", "true" if self._directed[-1] else "false") == "true"
         self._open.append(element)
 
@@ -537,7 +537,7 @@ class _Handler(ContentHandler):
         if not self._open:
             return
         # Data of a key that is not declared are text, under the key's own id.
-        known = self._keys.get(key) or Key("all", key or UNNAMED, "string")
+        known = self._keys.get(key) or GraphMLKey("all", key or UNNAMED, "string")
         self._key, self._data_depth = known, self._depth
         self._collect()
 
@@ -561,7 +561,7 @@ class _Handler(ContentHandler):
             case _:
                 pass
 
-    def _record(self, element: Element) -> Record | None:
+    def _record(self, element: GraphMLElement) -> Record | None:
         """What an element is; None for a node that is there for links alone."""
         if element.fault:
             return Wrong(element.line, element.fault)

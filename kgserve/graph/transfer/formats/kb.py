@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from kgserve.graph.transfer.formats.lines import BadCell, Part, Record, Wrong, edge, node, parsed
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
+from kgserve.graph.transfer.formats.lines import BadCell, InputPart, Record, Wrong, edge, node, parsed
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
@@ -48,7 +48,7 @@ def is_kb_folder(path: Path) -> bool:
 
 
 @contextmanager
-def kb_parts(path: Path) -> Generator[list[Part]]:
+def kb_parts(path: Path) -> Generator[list[InputPart]]:
     """Open a file or a folder of kb, and yield its notes, then their links. The file is never changed.
 
     Raises InvalidInput for a file that is not kb's.
@@ -64,8 +64,8 @@ def kb_parts(path: Path) -> Generator[list[Part]]:
 
         # Both are rows of one table, which is read twice: nodes go before the edges that need them.
         yield [
-            Part(path.name, "row", _records(rows, _note)),
-            Part(path.name, "row", _link_records(rows)),
+            InputPart(path.name, "row", _records(rows, _note)),
+            InputPart(path.name, "row", _link_records(rows)),
         ]
 
 

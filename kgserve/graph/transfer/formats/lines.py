@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.errors import FieldError, InvalidInput
 from kgserve.storage.model.fields import EDGE, NODE, STORE, TEXT, EdgeExtrasLine, Field, NodeExtrasLine
 
 BLOCK_BYTES = 256 << 10
@@ -30,7 +30,7 @@ _HELD_BYTES = 8 << 20
 _encode = msgspec.json.Encoder().encode
 
 
-class Found(NamedTuple):
+class FoundLine(NamedTuple):
     """A line of the exchange format, without its end; ``number`` is where it comes from."""
 
     number: int
@@ -45,10 +45,10 @@ class Wrong(NamedTuple):
     message: str
 
 
-Record = Found | Wrong
+Record = FoundLine | Wrong
 
 
-class Part(NamedTuple):
+class InputPart(NamedTuple):
     """One file, or one table of it: how it is called, what its numbers count (row, line), and what is in it."""
 
     name: str
@@ -75,7 +75,7 @@ def _record(number: int, values: dict[str, Any], *, edge: bool) -> Record:
         return Wrong(number, f"cannot be written as JSON: {error}")
     if len(line) > MAX_LINE_BYTES:
         return Wrong(number, f"comes to {len(line):,} bytes; {MAX_LINE_BYTES:,} are taken at most")
-    return Found(number, line, edge)
+    return FoundLine(number, line, edge)
 
 
 def edges_last(records: Iterable[Record]) -> Iterator[Record]:
@@ -83,14 +83,14 @@ def edges_last(records: Iterable[Record]) -> Iterator[Record]:
     numbers = array("q")
     with tempfile.SpooledTemporaryFile(max_size=_HELD_BYTES) as waiting:
         for record in records:
-            if isinstance(record, Found) and record.edge:
+            if isinstance(record, FoundLine) and record.edge:
                 numbers.append(record.number)
                 waiting.write(record.line + b"\n")
             else:
                 yield record
         waiting.seek(0)
         for number in numbers:
-            yield Found(number, waiting.readline()[:-1], edge=True)
+            yield FoundLine(number, waiting.readline()[:-1], edge=True)
 
 
 class Conversion:
@@ -99,7 +99,7 @@ class Conversion:
     Consecutive lines from consecutive rows take no memory, every break in that 24 bytes.
     """
 
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, parts: Iterable[InputPart]) -> None:
         self._parts = list(parts)
         self._first_lines = array("q")
         self._first_numbers = array("q")
@@ -199,7 +199,7 @@ def read_lines(file: BinaryIO) -> Iterator[Record]:
         if len(line) > MAX_LINE_BYTES:
             yield Wrong(number, f"is longer than {MAX_LINE_BYTES:,} bytes")
         elif text:
-            yield Found(number, text, edge=False)
+            yield FoundLine(number, text, edge=False)
 
 
 NODES = "nodes"

@@ -10,7 +10,14 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from kgserve.graph.compat.entities_api import ENTITY_TYPE, Entity, Relation, content_of, is_placeholder, observations_of
+from kgserve.graph.compat.entities_api import (
+    ENTITY_TYPE,
+    Entity,
+    ServerRelation,
+    content_of,
+    is_placeholder,
+    observations_of,
+)
 from kgserve.graph.requests import EdgeLine, NodeLine
 from kgserve.graph.transfer.formats.lines import (
     EdgeRecord,
@@ -32,7 +39,7 @@ class _EntityLine(Entity, tag="entity", tag_field="type", kw_only=True):
     observations: list[str] = msgspec.field(default_factory=list)
 
 
-class _RelationLine(Relation, tag="relation", tag_field="type", kw_only=True):
+class _RelationLine(ServerRelation, tag="relation", tag_field="type", kw_only=True):
     pass
 
 
@@ -56,7 +63,7 @@ def is_memory_file(text: bytes) -> bool:
     return _WHOLE.match(text) is not None
 
 
-def read_line(text: bytes) -> Entity | Relation:
+def read_line(text: bytes) -> Entity | ServerRelation:
     """What a line of the memory server's says. Raises msgspec's DecodeError."""
     return _decode(text.removeprefix(BOM_UTF8))
 
@@ -67,7 +74,7 @@ def entity_line(entity: Entity) -> NodeLine:
     return NodeLine(id=entity.name, type=entity.entity_type or ENTITY_TYPE, content=content)
 
 
-def relation_line(relation: Relation) -> EdgeLine:
+def relation_line(relation: ServerRelation) -> EdgeLine:
     """The same as a line of the exchange format."""
     return EdgeLine(source=relation.source, target=relation.target, relation_type=relation.relation_type)
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.csv_pair import Sink
 from kgserve.graph.transfer.formats.lines import (
     EDGE_FIELDS,
     EDGES,
     MAX_LINE_BYTES,
     NODES,
+    InputPart,
     Lines,
-    Part,
     Record,
     Wrong,
     json_text,
@@ -22,7 +23,6 @@ from kgserve.graph.transfer.formats.lines import (
     record,
     values_of,
 )
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
 from kgserve.platform.times import format_time, is_within, parse_time
 from kgserve.storage.model.fields import NODE, TIME, Field
@@ -101,9 +101,9 @@ class ParquetTable:
             raise InvalidInput(f"{name} is no Parquet file that can be read: {error}") from error
         self.kind = kind_of(name, columns)
 
-    def part(self) -> Part:
+    def part(self) -> InputPart:
         """Its rows, counted from 1; the file is closed after the last one."""
-        return Part(self.name, "row", self._records())
+        return InputPart(self.name, "row", self._records())
 
     def _records(self) -> Iterator[Record]:
         number = 0

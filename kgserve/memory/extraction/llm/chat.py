@@ -51,7 +51,7 @@ class Unanswered(Exception):
         self.pause = pause
 
 
-class Interrupted(Exception):
+class ChatInterrupted(Exception):
     """Nobody wants the answer any more."""
 
 
@@ -69,22 +69,22 @@ class Question(NamedTuple):
         return (len(self.task) + len(self.material)) // BYTES_PER_TOKEN + 1
 
 
-class Reply(NamedTuple):
+class ChatReply(NamedTuple):
     """What the model says, and how many tokens it all took, by the larger of what the service says and an estimate."""
 
     text: str
     tokens: int
 
 
-class _Message(msgspec.Struct):
+class _ChatMessage(msgspec.Struct):
     content: str | None = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Message
+    message: _ChatMessage
 
 
-class _Answer(msgspec.Struct):
+class _ChatAnswer(msgspec.Struct):
     choices: list[_Choice]
     usage: Any = None
 
@@ -110,7 +110,7 @@ class Chat:
         self._client: httpx.AsyncClient | None = None
         self._closed = False
 
-    def ask(self, question: Question, unwanted: Callable[[], bool]) -> Reply:
+    def ask(self, question: Question, unwanted: Callable[[], bool]) -> ChatReply:
         """Ask, and wait for the answer, but no longer than it is wanted.
 
         Raises Unanswered, and Interrupted once it is ``unwanted`` or nobody asks any more.
@@ -120,11 +120,11 @@ class Chat:
             try:
                 return call.result(_LOOK_SECONDS)
             except concurrent.futures.CancelledError:
-                raise Interrupted from None
+                raise ChatInterrupted from None
             except TimeoutError:
                 if unwanted() or self._closed:
                     call.cancel()
-                    raise Interrupted from None
+                    raise ChatInterrupted from None
 
     def close(self) -> None:
         """Ask no more; who waits for an answer is told at once."""
@@ -140,7 +140,7 @@ class Chat:
         """The loop, which begins with the first question."""
         with self._lock:
             if self._closed:
-                raise Interrupted
+                raise ChatInterrupted
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name="llm", daemon=True)
@@ -162,7 +162,7 @@ class Chat:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _within_time(self, question: Question) -> Reply:
+    async def _within_time(self, question: Question) -> ChatReply:
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._asked(question)
@@ -171,7 +171,7 @@ class Chat:
         except httpx.HTTPError as error:
             raise Unanswered(self._told(str(error) or type(error).__name__), of_service=True) from None
 
-    async def _asked(self, question: Question) -> Reply:
+    async def _asked(self, question: Question) -> ChatReply:
         """Put the question in the way that was taken the last time, then in plainer ones while it is refused."""
         first, refusal = self._way, ""
         for way in range(first, _WAYS):
@@ -241,16 +241,16 @@ def _pause(response: httpx.Response) -> float:
         return 0.0
 
 
-def _reply(content: bytes, question: Question) -> Reply:
+def _reply(content: bytes, question: Question) -> ChatReply:
     estimate = question.tokens + len(content) // BYTES_PER_TOKEN
     try:
-        answer = decode_json(content, _Answer)
+        answer = decode_json(content, _ChatAnswer)
         text = answer.choices[0].message.content
     except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
         raise Unanswered("its answer is not of OpenAI's format", of_service=False) from None
     if not text:
         raise Unanswered("its answer is empty", of_service=False)
-    return Reply(text, max(estimate, _told_tokens(answer.usage)))
+    return ChatReply(text, max(estimate, _told_tokens(answer.usage)))
 
 
 def _told_tokens(usage: Any) -> int:

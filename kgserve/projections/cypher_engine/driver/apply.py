@@ -15,10 +15,10 @@ from typing import Any, LiteralString
 
 import msgspec
 
-from kgserve.platform.errors import EngineFailed
+from kgserve.errors import EngineFailed
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.columns import arrow_array, engine_time
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import to_text
 from kgserve.storage.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, TIME, WHOLES, Field, Fields, Width, names
@@ -146,10 +146,10 @@ RETURN count(*)
 """
 
 
-def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
+def apply(session: DriverSession, net: NetChange, state: StoreState | None) -> None:
     """Apply a net change and record the state that it leads to, unless it is None, in one transaction.
 
-    Raises an error of `kgserve.platform.errors`; the database must then be dropped, for no rollback is relied on.
+    Raises an error of `kgserve.errors`; the database must then be dropped, for no rollback is relied on.
     """
     session.run("BEGIN TRANSACTION")
     # An edge that changes is deleted and made again: SET keeps 60 kB of memory a column until the file is replaced. And
@@ -166,11 +166,11 @@ def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
     session.run("COMMIT")
 
 
-def _nodes_created(session: Session, rows: Iterable[NodeRow]) -> None:
+def _nodes_created(session: DriverSession, rows: Iterable[NodeRow]) -> None:
     _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_NODES)
 
 
-def _nodes_updated(session: Session, net: NetChange) -> None:
+def _nodes_updated(session: DriverSession, net: NetChange) -> None:
     # A node that had extras has some still, but perhaps fewer; or it was deleted and made again.
     def width(row: NodeRow) -> Width:
         return Width.PLAIN if row.extras is None and row.id not in net.remade else session.width
@@ -178,11 +178,11 @@ def _nodes_updated(session: Session, net: NetChange) -> None:
     _by_width(session, ((width(row), row) for row in net.nodes_updated.values()), _UPDATE_NODES)
 
 
-def _edges_created(session: Session, rows: Iterable[EdgeRow]) -> None:
+def _edges_created(session: DriverSession, rows: Iterable[EdgeRow]) -> None:
     _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_EDGES)
 
 
-def _links_deleted(session: Session, net: NetChange) -> None:
+def _links_deleted(session: DriverSession, net: NetChange) -> None:
     """Take links away, and what no link leads to any more."""
     keys = (*net.links_deleted, *net.links_updated)
     _change(session, map(_as_edge, keys), _DELETE_LINKS)
@@ -190,7 +190,7 @@ def _links_deleted(session: Session, net: NetChange) -> None:
         session.rows(_LEFT_ELSEWHERE, {"key_": key})
 
 
-def _links_created(session: Session, rows: Sequence[LinkRow]) -> None:
+def _links_created(session: DriverSession, rows: Sequence[LinkRow]) -> None:
     ends = {_far_key(row.key): (row.store, row.edge.target) for row in rows}
     _change(session, ((key, *end) for key, end in ends.items()), _HAVE_ELSEWHERE)
     edges = [msgspec.structs.replace(row.edge, target=_far_key(row.key)) for row in rows]
@@ -207,7 +207,9 @@ def _as_edge(key: LinkKey) -> EdgeKey:
     return source, _far_key(key), relation_type
 
 
-def _by_width(session: Session, rows: Iterable[tuple[Width, NodeRow | EdgeRow]], changes: Sequence[_Change]) -> None:
+def _by_width(
+    session: DriverSession, rows: Iterable[tuple[Width, NodeRow | EdgeRow]], changes: Sequence[_Change]
+) -> None:
     """Make a change of rows, each with the columns that it needs: most rows have no extras, and columns cost time."""
     parts: list[list[NodeRow | EdgeRow]] = [[] for _ in changes]
     for width, row in rows:
@@ -216,13 +218,13 @@ def _by_width(session: Session, rows: Iterable[tuple[Width, NodeRow | EdgeRow]],
         _change(session, part, change)
 
 
-def record(session: Session, state: StoreState) -> None:
+def record(session: DriverSession, state: StoreState) -> None:
     """Store the sequence and what belongs to it, within the caller's transaction."""
     values = {"sequence": state.sequence, "time": state.time, "digest": to_text(state.digest)}
     _expect(1, session.rows(COMMITTED, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 
-def _change(session: Session, items: Iterable[Any], change: _Change) -> None:
+def _change(session: DriverSession, items: Iterable[Any], change: _Change) -> None:
     for part in _parts(items):
         if len(part) <= change.threshold:
             met = sum(session.rows(change.one, change.parameters(item))[0][0] for item in part)

@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 import msgspec
 
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import EDGE, ENDS, NODE, TIME, Field, Width, names
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
@@ -38,24 +38,24 @@ def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, arrow_type(field.type.arrow))
 
 
-class Query(msgspec.Struct, frozen=True):
+class ColumnQueries(msgspec.Struct, frozen=True):
     """Texts that return the fields of each width."""
 
     texts: tuple[LiteralString, ...]
 
-    def text(self, session: Session) -> LiteralString:
+    def text(self, session: DriverSession) -> LiteralString:
         """The one that suits a session's file."""
         return self.texts[session.width]
 
 
-def node_query(before: LiteralString) -> Query:
+def node_query(before: LiteralString) -> ColumnQueries:
     """A query that returns ``e``; ``before`` ends in RETURN and what comes first."""
-    return Query(tuple(f"{before} {_listed('e', NODE.columns(width))}" for width in Width))
+    return ColumnQueries(tuple(f"{before} {_listed('e', NODE.columns(width))}" for width in Width))
 
 
-def edge_query(before: LiteralString) -> Query:
+def edge_query(before: LiteralString) -> ColumnQueries:
     """A query that returns ``k``; ``before`` ends in RETURN and its two ends."""
-    return Query(tuple(f"{before} {_listed('k', EDGE.columns(width)[ENDS:])}" for width in Width))
+    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[ENDS:])}" for width in Width))
 
 
 def _listed(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:

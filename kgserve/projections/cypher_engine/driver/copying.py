@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import LiteralString, cast
 
+from kgserve.errors import InvalidInput
 from kgserve.platform.allocator import give_back
-from kgserve.platform.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa, pq
 from kgserve.projections.cypher_engine.driver.columns import edge_query, node_query
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.journal.snapshot import width_of_rows
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated
@@ -50,7 +50,7 @@ _EDGE_FACTOR = 8
 _EDGE_BYTES = 600
 
 
-def load(session: Session, folder: Path, state: StoreState, group_bytes: int) -> None:
+def load(session: DriverSession, folder: Path, state: StoreState, group_bytes: int) -> None:
     """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Never for a file in service.
 
     No node group gets much more than ``group_bytes`` of rows.
@@ -74,7 +74,7 @@ def edge_memory(folder: Path) -> int:
         )
 
 
-def _load_nodes(session: Session, folder: Path, statement: str, group_bytes: int) -> None:
+def _load_nodes(session: DriverSession, folder: Path, statement: str, group_bytes: int) -> None:
     rows, spread = folder / "nodes.parquet", folder / _SPREAD
     try:
         if _spread(rows, spread, group_bytes):
@@ -160,13 +160,13 @@ RETURN part, many, bytes ORDER BY part
 """
 
 
-def state(session: Session) -> StoreState:
+def state(session: DriverSession) -> StoreState:
     """The state of the last commit in the engine. Looks at every commit since the file was made."""
     rows = session.rows(_STATE)
     return Stated(*rows[0]).state if rows else StoreState()
 
 
-def dump(session: Session, folder: Path) -> StoreState:
+def dump(session: DriverSession, folder: Path) -> StoreState:
     """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of.
 
     Links go to links.parquet, where the file has tables of them.
@@ -181,12 +181,12 @@ def dump(session: Session, folder: Path) -> StoreState:
     return found
 
 
-def write_edges(session: Session, folder: Path) -> None:
+def write_edges(session: DriverSession, folder: Path) -> None:
     """Write all edges to edges.parquet, within the transaction of the caller if there is one."""
     session.run(copy(f"COPY ({_EDGES.text(session)})", folder / "edges.parquet"))
 
 
-def write_nodes(session: Session, folder: Path) -> None:
+def write_nodes(session: DriverSession, folder: Path) -> None:
     """As `write_edges`, of all nodes."""
     target = folder / "nodes.parquet"
     bounds = _bounds(session)
@@ -201,7 +201,7 @@ def write_nodes(session: Session, folder: Path) -> None:
     _join(parts, target)
 
 
-def _slices(session: Session, bounds: Iterable[int]) -> Iterator[LiteralString]:
+def _slices(session: DriverSession, bounds: Iterable[int]) -> Iterator[LiteralString]:
     """The conditions of the slices: each node fits one, whatever its sequence; a statement on a copy may leave it out.
 
     COPY takes no parameters either; what stands in the text are numbers.
@@ -215,7 +215,7 @@ def _slices(session: Session, bounds: Iterable[int]) -> Iterator[LiteralString]:
         yield "e.sequence IS NULL"
 
 
-def _bounds(session: Session) -> list[int]:
+def _bounds(session: DriverSession) -> list[int]:
     """The sequences at which one slice ends and the next begins."""
     step = max(session.rows(_LAST)[0][0] or 0, 0) // _STEPS + 1
     bounds: list[int] = []

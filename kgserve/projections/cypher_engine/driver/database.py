@@ -9,13 +9,13 @@ from typing import LiteralString, TypeAlias, cast
 import msgspec
 import xxhash
 
-from kgserve.platform.errors import EngineFailed
+from kgserve.errors import EngineFailed
 from kgserve.platform.resources import shipped
 from kgserve.projections.cypher_engine.driver.apply import apply, record
 from kgserve.projections.cypher_engine.driver.binding import Database
 from kgserve.projections.cypher_engine.driver.copying import edge_memory, load
 from kgserve.projections.cypher_engine.driver.failures import translate
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import FileOptions
 from kgserve.storage.journal.snapshot import width_of_rows
 from kgserve.storage.model.change import NetChange, StoreState
@@ -43,7 +43,7 @@ def schema_files() -> list[SchemaFile]:
     return sorted((_read(f) for f in shipped("schema").iterdir() if f.name.endswith(".cypher")), key=lambda f: f.number)
 
 
-def create_tables(session: Session) -> None:
+def create_tables(session: DriverSession) -> None:
     """Give a new engine file its tables and record the files; with the columns of the session's width."""
     session.run(_RECORD)
     for file in schema_files():
@@ -57,14 +57,14 @@ def create_tables(session: Session) -> None:
         )
 
 
-def is_current(session: Session) -> bool:
+def is_current(session: DriverSession) -> bool:
     """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
     known = [(file.number, file.xxh3) for file in schema_files()]
     return found in [[file for file in known if file[0] <= NARROW + width] for width in Width]
 
 
-def _width(session: Session) -> Width:
+def _width(session: DriverSession) -> Width:
     """The columns that an engine file has. One that is being made may have no tables yet."""
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
         return Width.PLAIN
@@ -85,7 +85,7 @@ _BUILDING_BYTES = 384 << 20
 _GROUP_BYTES = 64 << 20
 
 
-OpenFile: TypeAlias = tuple[Database, Session]
+OpenFile: TypeAlias = tuple[Database, DriverSession]
 """A file in service, and the session that writes."""
 
 
@@ -96,7 +96,7 @@ def open_for_service(path: Path, options: FileOptions) -> OpenFile:
     """
     database = open_file(path, options)
     try:
-        writer = Session(database)
+        writer = DriverSession(database)
         writer.run("CALL auto_checkpoint=false")
         writer.run(_NO_CHECKPOINT)
         writer.width = _width(writer)
@@ -115,7 +115,7 @@ def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width
     cache_bytes = _BUILDING_BYTES + edge_memory(rows)
     database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
-        session = Session(database, max(width, width_of_rows(rows)))
+        session = DriverSession(database, max(width, width_of_rows(rows)))
         if not state.nodes:
             session.run(_NO_CHECKPOINT)
         create_tables(session)
@@ -147,7 +147,7 @@ def warm() -> None:
     The first file of a process is made in a third of the time.
     """
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
-    session = Session(database, Width.MEMORY)
+    session = DriverSession(database, Width.MEMORY)
     session.run("CALL auto_checkpoint=false")
     create_tables(session)
     for sequence, size in enumerate(_WARM_SIZES):
@@ -169,7 +169,7 @@ def _star(names: list[str]) -> NetChange:
     return net
 
 
-def _check_counts(session: Session, path: Path, state: StoreState) -> None:
+def _check_counts(session: DriverSession, path: Path, state: StoreState) -> None:
     counts = tuple(session.rows(query)[0][0] for query in _COUNTS)
     if counts != (state.nodes, state.edges, state.edges):
         raise EngineFailed(f"{path}: built with {counts} rows where {state.nodes} and {state.edges} were due")
@@ -190,7 +190,7 @@ _AROUND = "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE y.id = '0-0' RETURN
 
 
 def open_file(path: Path, options: FileOptions) -> Database:
-    """Open a file. Raises errors of `kgserve.platform.errors`."""
+    """Open a file. Raises errors of `kgserve.errors`."""
     try:
         return Database(
             str(path),

@@ -7,7 +7,7 @@ import re
 import structlog
 
 from kgserve.cypher.guard import Statement
-from kgserve.platform.errors import (
+from kgserve.errors import (
     EngineFailed,
     FieldError,
     Forbidden,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, LiteralString
 
-from kgserve.platform.errors import Conflict, InvalidInput
+from kgserve.errors import Conflict, InvalidInput
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database
 from kgserve.storage.layout import WAL_SUFFIX
 

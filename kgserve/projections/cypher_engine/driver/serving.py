@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kgserve.platform.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
+from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver import copying, database, statement
 from kgserve.projections.cypher_engine.driver.apply import apply
 from kgserve.projections.cypher_engine.driver.binding import Database
 from kgserve.projections.cypher_engine.driver.failures import SPENT
-from kgserve.projections.cypher_engine.driver.session import Session
-from kgserve.projections.cypher_engine.driver.statement import Cursor
+from kgserve.projections.cypher_engine.driver.session import DriverSession
+from kgserve.projections.cypher_engine.driver.statement import StatementResult
 from kgserve.projections.cypher_engine.driver.trial import Comparison
 from kgserve.projections.cypher_engine.engine.protocol import (
     Build,
@@ -42,10 +42,10 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     Next,
     Open,
     Opened,
-    Part,
     Query,
     Read,
     Request,
+    RowsPart,
     State,
     Tried,
     Try,
@@ -68,7 +68,7 @@ class EngineFile:
     def __init__(self) -> None:
         self.options = FileOptions()
         self._database: Database | None = None
-        self.writer: Session | None = None
+        self.writer: DriverSession | None = None
 
     def build(self, asked: Build) -> None:
         """Make a new file, which stays closed."""
@@ -88,18 +88,18 @@ class EngineFile:
         writer = self._serve(asked.options, database.open_for_service(Path(asked.path), asked.options))
         return Opened(State.of(copying.state(writer)), writer.width, database.is_current(writer))
 
-    def _serve(self, options: FileOptions, opened: database.OpenFile) -> Session:
+    def _serve(self, options: FileOptions, opened: database.OpenFile) -> DriverSession:
         """Have a file in service; the memory of this process is bounded from here on."""
         self.options = options
         self._database, self.writer = opened
         _bound_memory(options.memory_bytes)
         return self.writer
 
-    def session(self) -> Session:
+    def session(self) -> DriverSession:
         """A session of its own, with the columns that the writing one knows of."""
         if self._database is None or self.writer is None:
             raise EngineFailed("the engine has no file open")
-        session = Session(self._database, self.writer.width)
+        session = DriverSession(self._database, self.writer.width)
         session.slice_bytes = self.options.cache_bytes // _SHARE
         return session
 
@@ -111,18 +111,18 @@ class EngineFile:
             opened.close()
 
 
-class Channel:
+class ChannelServer:
     """Answers the requests of one channel, in order."""
 
     def __init__(self, connection: Connection, file: EngineFile, *, writes: bool) -> None:
         self._connection = connection
         self._file = file
         self._writes = writes
-        self._session: Session | None = None
-        self._before: Session | None = None
+        self._session: DriverSession | None = None
+        self._before: DriverSession | None = None
         self._lasting = ExitStack()
-        self._parts: Generator[Part] | None = None
-        self._ahead: Part | Exception | None = None
+        self._parts: Generator[RowsPart] | None = None
+        self._ahead: RowsPart | Exception | None = None
         self._requests = 0
         self._interrupting = threading.Lock()
         # The request whose statements may be interrupted, while it is handled: else an interrupt could meet the next
@@ -148,7 +148,7 @@ class Channel:
             if session is not None:
                 session.interrupt()
 
-    def session_of(self) -> Session | None:
+    def session_of(self) -> DriverSession | None:
         """The session that statements of this channel run in."""
         return self._file.writer if self._writes else self._session
 
@@ -178,7 +178,7 @@ class Channel:
             with self._interrupting:
                 self._at = 0
 
-    def _using(self) -> Session:
+    def _using(self) -> DriverSession:
         session = self.session_of()
         if session is None:
             session = self._session = self._file.session()
@@ -221,9 +221,9 @@ class Channel:
         self._parts, self._ahead = _parts(cursor, most), None
         return Head(cursor.columns, cursor.types, cursor.total, self._next(None))
 
-    def _next(self, _asked: Next | None) -> Part:
+    def _next(self, _asked: Next | None) -> RowsPart:
         if self._parts is None:
-            return Part(b"", 0, more=False)
+            return RowsPart(b"", 0, more=False)
         made, self._ahead = self._ahead or self._made(), None
         if isinstance(made, Exception):
             raise made
@@ -231,7 +231,7 @@ class Channel:
             self._leave(None)
         return made
 
-    def _made(self) -> Part | Exception:
+    def _made(self) -> RowsPart | Exception:
         assert self._parts is not None  # noqa: S101
         try:
             return next(self._parts)
@@ -281,7 +281,7 @@ class Channel:
 def serve(control: Connection, channels: list[Connection]) -> None:
     """Serve requests until the server is gone, then end this process, whatever it is at."""
     file = EngineFile()
-    served = [Channel(connection, file, writes=number == 0) for number, connection in enumerate(channels)]
+    served = [ChannelServer(connection, file, writes=number == 0) for number, connection in enumerate(channels)]
     for channel in served:
         threading.Thread(target=channel.serve, daemon=True).start()
     try:
@@ -295,7 +295,7 @@ def serve(control: Connection, channels: list[Connection]) -> None:
         os._exit(0)
 
 
-def _parts(cursor: Cursor, most: int) -> Generator[Part]:
+def _parts(cursor: StatementResult, most: int) -> Generator[RowsPart]:
     """At most so many rows, in parts of 1 MiB at most: whoever takes them keeps no more at once, however long a row is.
 
     The first rows are few, so that they come soon.
@@ -308,7 +308,7 @@ def _parts(cursor: Cursor, most: int) -> Generator[Part]:
         more = bool(rows) and sent < most
         for start in range(0, max(len(text), 1), PART_BYTES):
             piece = text[start : start + PART_BYTES]
-            yield Part(piece, piece.count(b"\n"), more or start + PART_BYTES < len(text))
+            yield RowsPart(piece, piece.count(b"\n"), more or start + PART_BYTES < len(text))
         if not more:
             return
         at_once = max(1, min(ROWS_AT_ONCE, len(rows) * PART_BYTES // max(len(text), 1)))

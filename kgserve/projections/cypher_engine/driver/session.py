@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, LiteralString
 
 from kgserve.cypher.guard import MAX_REMEMBERED_TEXT, Statement
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
 from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate, translate_statement
@@ -22,7 +22,7 @@ MAX_REMEMBERED = 64
 _ = importlib.util
 
 
-class Session:
+class DriverSession:
     """Runs statements whose text is a literal and whose values are parameters.
 
     ``width``: the columns that the file has. ``slice_bytes``: what a statement may gather in the page cache.
@@ -45,7 +45,7 @@ class Session:
         self._connection.interrupt()
 
     def rows(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """All rows of a statement, which is prepared once. Raises errors of `kgserve.platform.errors`."""
+        """All rows of a statement, which is prepared once. Raises errors of `kgserve.errors`."""
         try:
             with self._execute(self._prepare(query), parameters) as result:
                 return result.get_all()  # pyright: ignore[reportReturnType]  # rows are lists, not dicts, by default

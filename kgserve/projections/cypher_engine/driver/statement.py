@@ -18,13 +18,13 @@ import numpy as np
 
 from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS
 from kgserve.cypher.guard import Statement
-from kgserve.platform.errors import FieldError, InvalidInput
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.platform.times import format_time
 from kgserve.projections.cypher_engine.driver.binding import INTERNAL, QueryResult
 from kgserve.projections.cypher_engine.driver.columns import microseconds
 from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate_statement
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import Width
 from kgserve.storage.model.rows import NodeRow
 
@@ -133,11 +133,11 @@ _TIMES = ("DATE", "TIMESTAMP", "INTERVAL")
 _ELEMENTS = ("NODE", "REL")
 
 
-class Cursor:
+class StatementResult:
     """The open result of a statement. ``total`` is how many rows it has."""
 
     def __init__(
-        self, session: Session, statement: Statement, result: QueryResult, *, through_arrow: bool = False
+        self, session: DriverSession, statement: Statement, result: QueryResult, *, through_arrow: bool = False
     ) -> None:
         """``through_arrow`` when a node may hold any time, as in a file that a statement has written to."""
         self._session = session
@@ -250,7 +250,7 @@ MAX_HOPS = 30
 """Relationships in a path without an upper bound, for the engines."""
 
 
-def _check_assumptions(session: Session, statement: Statement) -> None:
+def _check_assumptions(session: DriverSession, statement: Statement) -> None:
     """Raise InvalidInput where the engine would answer wrongly because of what the store holds."""
     message = ""
     if NO_LOOPS in statement.assumptions and session.rows(_LOOPS)[0][0]:
@@ -269,8 +269,8 @@ def _check_assumptions(session: Session, statement: Statement) -> None:
 
 
 @contextmanager
-def reading(session: Session, statement: Statement) -> Generator[Cursor]:
-    """The rows of a statement that may only read. Raises errors of `kgserve.platform.errors`, made for who wrote it.
+def reading(session: DriverSession, statement: Statement) -> Generator[StatementResult]:
+    """The rows of a statement that may only read. Raises errors of `kgserve.errors`, made for who wrote it.
 
     A transaction that only reads takes as long as a point query. What has run in one is known to read.
     """
@@ -279,11 +279,11 @@ def reading(session: Session, statement: Statement) -> Generator[Cursor]:
     known = session.again(statement)
     if known is not None:
         with known:
-            yield Cursor(session, statement, known)
+            yield StatementResult(session, statement, known)
         return
     session.run("BEGIN TRANSACTION READ ONLY")
     with session.foreign(statement) as result:
-        cursor = Cursor(session, statement, result)
+        cursor = StatementResult(session, statement, result)
         yield cursor
     session.run("COMMIT")
     if not any(element in kind for kind in cursor.types for element in _ELEMENTS):
@@ -291,12 +291,12 @@ def reading(session: Session, statement: Statement) -> Generator[Cursor]:
 
 
 @contextmanager
-def writing(session: Session, statement: Statement) -> Generator[Cursor]:
+def writing(session: DriverSession, statement: Statement) -> Generator[StatementResult]:
     """The rows of a statement that may change the file of this session, which must be one that nobody serves."""
     if statement.assumptions:
         _check_assumptions(session, statement)
     with session.foreign(statement) as result:
-        yield Cursor(session, statement, result, through_arrow=True)
+        yield StatementResult(session, statement, result, through_arrow=True)
 
 
 def _collect(value: Any, names: dict[int, str], offsets: set[int], elsewhere: set[int]) -> None:

@@ -15,24 +15,24 @@ from typing import Any, LiteralString, TypeAlias
 import msgspec
 import numpy as np
 
-from kgserve.cypher.writes import Reach
+from kgserve.cypher.writes import WriteScope
 from kgserve.platform.lazy_pyarrow import pa, pc
 from kgserve.projections.cypher_engine.driver import copying
-from kgserve.projections.cypher_engine.driver.columns import Query, edge_query, node_query
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.columns import ColumnQueries, edge_query, node_query
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, WHOLES, Field, names
 from kgserve.storage.model.rows import EdgeKey
 
 
-class Kind(msgspec.Struct, frozen=True):
+class RowLookup(msgspec.Struct, frozen=True):
     """How rows of a table are looked at: prints of all, rows by their places, rows that have no version yet."""
 
     look: LiteralString
     columns: Mapping[str, LiteralString]
-    at: Query
-    new: Query
+    at: ColumnQueries
+    new: ColumnQueries
 
 
 def _columns(row: LiteralString, fields: tuple[Field, ...]) -> dict[str, LiteralString]:
@@ -46,13 +46,13 @@ def _look(value: LiteralString, field: Field) -> LiteralString:
     return f"hash({value})" if field.type is TEXT else value
 
 
-NODES = Kind(
+NODES = RowLookup(
     "MATCH (e:Entity) RETURN offset(id(e)), e.version",
     _columns("e", NODE.whole[1:]),
     node_query("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
     node_query("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
 )
-EDGES = Kind(
+EDGES = RowLookup(
     "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
     _columns("k", EDGE.whole[ENDS:]),
     edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
@@ -74,14 +74,14 @@ class Prints(msgspec.Struct, frozen=True):
         return bool((self.places[1:] > self.places[:-1]).all())
 
 
-class Touched(msgspec.Struct, frozen=True):
+class ChangedPlaces(msgspec.Struct, frozen=True):
     """The places of rows that are other than before or gone, and of those that are other or new."""
 
     before: list[int]
     now: list[int]
 
 
-def prints(session: Session, kind: Kind, columns: Collection[str]) -> Prints:
+def prints(session: DriverSession, kind: RowLookup, columns: Collection[str]) -> Prints:
     """A look at the version and at some more columns of all rows."""
     wanted: list[LiteralString] = [kind.look, *(text for name, text in kind.columns.items() if name in columns)]
     query: LiteralString = ", ".join(wanted)
@@ -91,7 +91,7 @@ def prints(session: Session, kind: Kind, columns: Collection[str]) -> Prints:
     return Prints(places[order], table.take(pa.array(order)).remove_column(0))
 
 
-def touched(before: Prints, now: Prints) -> Touched:
+def touched(before: Prints, now: Prints) -> ChangedPlaces:
     """Where two looks at the same columns differ."""
     stays, stayed = np.isin(before.places, now.places), np.isin(now.places, before.places)
     was, is_now = before.table.filter(pa.array(stays)), now.table.filter(pa.array(stayed))
@@ -99,7 +99,7 @@ def touched(before: Prints, now: Prints) -> Touched:
     for one, two in zip(was.columns, is_now.columns, strict=True):
         other |= differs(one, two).to_numpy().astype(np.bool_)
     changed = before.places[stays][other]
-    return Touched(
+    return ChangedPlaces(
         np.concatenate((before.places[~stays], changed)).tolist(),
         np.concatenate((now.places[~stayed], changed)).tolist(),
     )
@@ -111,22 +111,22 @@ def differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_(one_missing, pc.fill_null(pc.not_equal(one, other), fill_value=False))
 
 
-def node_count(session: Session) -> int:
+def node_count(session: DriverSession) -> int:
     """How many nodes there are."""
     return session.rows(_COUNT)[0][0]
 
 
-def rows_at(session: Session, kind: Kind, places: Sequence[int]) -> pa.Table:
+def rows_at(session: DriverSession, kind: RowLookup, places: Sequence[int]) -> pa.Table:
     """The rows at some places, at least one, with all their columns. Takes longer the more they are."""
     return session.arrow(kind.at.text(session), {"offsets": places})
 
 
-def rows_without_version(session: Session, kind: Kind) -> pa.Table:
+def rows_without_version(session: DriverSession, kind: RowLookup) -> pa.Table:
     """The rows that a statement has made and given no version."""
     return session.arrow(kind.new.text(session))
 
 
-def agree(session: Session, edges: Prints) -> bool:
+def agree(session: DriverSession, edges: Prints) -> bool:
     """Whether the engine meets the same edges from their targets as from their sources: a DETACH may leave some."""
     backwards = np.sort(session.arrow(_BACKWARDS).column(0).to_numpy())
     return np.array_equal(backwards, edges.places)
@@ -145,7 +145,7 @@ _EDGE_FIELDS = names(EDGE.whole)
 class Comparison:
     """One look at what a session has changed since another one began."""
 
-    def __init__(self, session: Session, before: Session, asked: Compare) -> None:
+    def __init__(self, session: DriverSession, before: DriverSession, asked: Compare) -> None:
         self._session = session
         self._before = before
         self._asked = asked
@@ -166,7 +166,7 @@ class Comparison:
         )
         return Compared(found, self._is_sound)
 
-    def _tables(self, kind: Kind, reach: Reach, count: int) -> _Tables:
+    def _tables(self, kind: RowLookup, reach: WriteScope, count: int) -> _Tables:
         """Rows before and after, at least those that differ."""
         names_version = reach.may_name("version")
         if kind is EDGES and not reach.relations:
@@ -187,7 +187,7 @@ class Comparison:
             return new.slice(0, 0), new
         return _nothing(kind)
 
-    def _some(self, kind: Kind, columns: set[str], reach: Reach, count: int) -> _Tables:
+    def _some(self, kind: RowLookup, columns: set[str], reach: WriteScope, count: int) -> _Tables:
         before, now = prints(self._before, kind, columns), prints(self._session, kind, columns)
         if not (before.is_sound and now.is_sound and len(before.places) == count and self._agrees(kind, reach, now)):
             self._doubt()
@@ -198,7 +198,7 @@ class Comparison:
             return self._all(kind)
         return self._fetched(kind, found) if most else _nothing(kind)
 
-    def _agrees(self, kind: Kind, reach: Reach, now: Prints) -> bool:
+    def _agrees(self, kind: RowLookup, reach: WriteScope, now: Prints) -> bool:
         return kind is NODES or not reach.deletes or agree(self._session, now)
 
     def _doubt(self) -> None:
@@ -206,7 +206,7 @@ class Comparison:
             raise Doubtful
         self._is_sound = False
 
-    def _fetched(self, kind: Kind, found: Touched) -> _Tables:
+    def _fetched(self, kind: RowLookup, found: ChangedPlaces) -> _Tables:
         if not found.before:
             new = _plain(rows_at(self._session, kind, found.now), kind)
             return new.slice(0, 0), new
@@ -214,7 +214,7 @@ class Comparison:
         now = _plain(rows_at(self._session, kind, found.now), kind) if found.now else before.slice(0, 0)
         return before, now
 
-    def _all(self, kind: Kind) -> _Tables:
+    def _all(self, kind: RowLookup) -> _Tables:
         write = copying.write_nodes if kind is NODES else copying.write_edges
         name = snapshot.NODES if kind is NODES else snapshot.EDGES
         tables: list[pa.Table] = []
@@ -235,11 +235,11 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-def _fields(kind: Kind) -> tuple[str, ...]:
+def _fields(kind: RowLookup) -> tuple[str, ...]:
     return _NODE_FIELDS if kind is NODES else _EDGE_FIELDS
 
 
-def _plain(rows: pa.Table, kind: Kind) -> pa.Table:
+def _plain(rows: pa.Table, kind: RowLookup) -> pa.Table:
     """Times as numbers: a statement can set some that Python has no value for. Lists as JSON, for a join takes none."""
     table = rows.rename_columns(_fields(kind))
     for place, column in enumerate(table.columns):
@@ -279,7 +279,7 @@ def _changed(row: dict[str, Any], fields: list[str], key: tuple[str, ...]) -> Ch
     return Changed(now, {name: row[name + _BEFORE] for name in fields} if was_there else None)
 
 
-def _nothing(kind: Kind) -> _Tables:
+def _nothing(kind: RowLookup) -> _Tables:
     none = pa.table({name: pa.array([], pa.string()) for name in _fields(kind)})
     return none, none
 

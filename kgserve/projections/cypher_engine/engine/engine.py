@@ -28,12 +28,12 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     Next,
     Open,
     Opened,
-    Part,
     Query,
     Read,
+    RowsPart,
     State,
 )
-from kgserve.projections.cypher_engine.engine.turns import Turns, asker
+from kgserve.projections.cypher_engine.engine.turns import FairPool, asker
 from kgserve.storage.layout import wal_path
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import Width
@@ -93,7 +93,7 @@ class Session:
         self._options = options
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
-        """All rows of a statement of our own, times as text. Raises errors of `kgserve.platform.errors`."""
+        """All rows of a statement of our own, times as text. Raises errors of `kgserve.errors`."""
         asked = Query(query, dict(parameters or {}), self.seconds)
         return self.channel.ask(asked, list[list[Any]], self._patience)
 
@@ -150,11 +150,11 @@ class Cursor:
         self._part = head.first
         self._patience = patience
 
-    def parts(self) -> Iterator[Part]:
-        """The text of all rows, cut anywhere. Raises errors of `kgserve.platform.errors`."""
+    def parts(self) -> Iterator[RowsPart]:
+        """The text of all rows, cut anywhere. Raises errors of `kgserve.errors`."""
         yield self._part
         while self._part.more:
-            self._part = self._channel.ask(Next(), Part, self._patience)
+            self._part = self._channel.ask(Next(), RowsPart, self._patience)
             yield self._part
 
     def lines(self) -> Iterator[bytes]:
@@ -198,7 +198,7 @@ class Engine:
         self._process = process
         writer, *readers = (Session(channel, options, self.width) for channel in process.channels)
         self.writer = writer
-        self._readers = Turns(readers)
+        self._readers = FairPool(readers)
         self._leases = 0
         self._retired = False
         self._lock = threading.Lock()

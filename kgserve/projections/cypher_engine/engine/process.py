@@ -24,8 +24,8 @@ from typing import Any, TypeVar, get_args
 import structlog
 
 from kgserve.cypher.guard import Statement
+from kgserve.errors import InvalidInput, TimedOut, Unavailable, kind_named
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.errors import InvalidInput, TimedOut, Unavailable, kind_named
 from kgserve.platform.log import LogFormat, LogLevel
 from kgserve.platform.settings import EngineName
 from kgserve.projections.cypher_engine.engine.protocol import (
@@ -211,7 +211,7 @@ class Channel:
         seconds: float | None = None,
         broken_off: threading.Event | None = None,
     ) -> _Value:
-        """What the process answers, as ``kind``. Raises the errors of `kgserve.platform.errors` that it names.
+        """What the process answers, as ``kind``. Raises the errors of `kgserve.errors` that it names.
 
         When it does not answer within so many ``seconds`` it is killed, and TimedOut raised; Lost when it has ended or
         hangs. What is ``broken_off`` raises Unavailable.

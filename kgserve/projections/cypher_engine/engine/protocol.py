@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.guard import Statement
-from kgserve.cypher.writes import Reach
+from kgserve.cypher.writes import WriteScope
+from kgserve.errors import FieldError
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.errors import FieldError
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import Stated
 from kgserve.storage.model.fields import Width
@@ -145,7 +145,7 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     writes: bool = False
 
 
-class Part(msgspec.Struct, frozen=True):
+class RowsPart(msgspec.Struct, frozen=True):
     """A piece of a statement's rows, each an array in JSON and a line: ``count`` end in it, ``more`` may follow."""
 
     lines: bytes
@@ -159,7 +159,7 @@ class Head(msgspec.Struct, frozen=True):
     columns: list[str]
     types: list[str]
     total: int
-    first: Part
+    first: RowsPart
 
 
 class Next(msgspec.Struct, frozen=True, tag=True):
@@ -187,7 +187,7 @@ class Compare(msgspec.Struct, frozen=True, tag=True):
     doubtful.
     """
 
-    reach: Reach
+    reach: WriteScope
     nodes: int
     edges: int
     folder: str

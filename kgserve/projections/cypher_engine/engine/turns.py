@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
-from kgserve.platform.errors import Unavailable
+from kgserve.errors import Unavailable
 
 WAITING_FOR_EACH = 16
 """For each place so many may wait, half of them of one caller's; who comes then is sent away."""
@@ -28,7 +28,7 @@ class _Wait(Generic[T]):
         self.place: T | None = None
 
 
-class Turns(Generic[T]):
+class FairPool(Generic[T]):
     """Hands out places to callers, who are told apart by a name."""
 
     def __init__(self, places: Iterable[T]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgserve.client.lines import complete
 from kgserve.graph.transfer.formats.files import import_format, open_parts, pair, write_pair
 from kgserve.graph.transfer.formats.graphml import write_graphml
-from kgserve.graph.transfer.formats.lines import Conversion, Part
+from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FORMATS = ("csv", "parquet", "graphml")
@@ -89,7 +89,7 @@ def read(*paths: Path, kind: str | None = None, mapping: Path | None = None) -> 
         return taken(open_parts(kind or import_format(paths), paths, stack, mapping))
 
 
-def taken(parts: Iterable[Part]) -> tuple[list[Row], list[str]]:
+def taken(parts: Iterable[InputPart]) -> tuple[list[Row], list[str]]:
     conversion = Conversion(parts)
     rows = [row(line) for block in conversion.blocks() for line in block.split(b"\n") if line]
     return rows, [fault.message for fault in conversion.faults]

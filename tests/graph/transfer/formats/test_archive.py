@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.files import extract
-from kgserve.platform.errors import InvalidInput
 
 NODES = "id,type\na,t\n"
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from tests.cli.nursery import TOP
 from tests.graph.transfer.formats.converting import read
 
@@ -141,11 +141,11 @@ import sys, tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
 from kgserve.graph.transfer.formats.files import open_parts
-from kgserve.graph.transfer.formats.lines import Found
+from kgserve.graph.transfer.formats.lines import FoundLine
 
 def sizes(path, stack):
     for part in open_parts("parquet", [path], stack):
-        yield from (len(record.line) for record in part.records if isinstance(record, Found))
+        yield from (len(record.line) for record in part.records if isinstance(record, FoundLine))
 
 tracemalloc.start()
 with ExitStack() as stack:

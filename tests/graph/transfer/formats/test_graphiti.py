@@ -10,8 +10,8 @@ from pathlib import Path
 import kuzu
 import pytest
 
+from kgserve.errors import Conflict, InvalidInput
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
-from kgserve.platform.errors import Conflict, InvalidInput
 from kgserve.projections.cypher_engine.driver.foreign import foreign_file
 from tests.graph.transfer.formats.converting import FIXTURES, Row, taken
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.files import import_format
-from kgserve.platform.errors import InvalidInput
 from tests.cli.running import kgserve
 from tests.graph.transfer.formats.converting import Row, read
 

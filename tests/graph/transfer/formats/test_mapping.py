@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.errors import InvalidInput
+from kgserve.errors import InvalidInput
 from tests.graph.transfer.formats.converting import Row, read
 
 MAPPING = """

@@ -6,8 +6,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.files import stream_part
-from kgserve.platform.errors import InvalidInput
 from tests.graph.transfer.formats.converting import FIXTURES, Row, read, taken
 
 HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="k" for="node" attr.name="n" attr.type="int"/>\n'

@@ -11,7 +11,7 @@ from kgserve.cypher.guard import Statement
 from kgserve.projections.cypher_engine.driver import statement
 from kgserve.projections.cypher_engine.driver.binding import Database  # noqa: TID251
 from kgserve.projections.cypher_engine.driver.database import create_tables
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 
 CREATE = """
 CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}',
@@ -22,9 +22,9 @@ CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}'
 
 
 @pytest.fixture(scope="module")
-def session() -> Generator[Session]:
+def session() -> Generator[DriverSession]:
     database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
-    session = Session(database)
+    session = DriverSession(database)
     create_tables(session)
     session.run(CREATE)
     yield session
@@ -32,7 +32,7 @@ def session() -> Generator[Session]:
     database.close()
 
 
-def rows(session: Session, text: str, *, through_arrow: bool) -> list[list[Any]]:
+def rows(session: DriverSession, text: str, *, through_arrow: bool) -> list[list[Any]]:
     way = statement.writing if through_arrow else statement.reading
     with way(session, Statement(text, updates=False, explains=False, parameters={})) as cursor:
         return cursor.take(1000)
@@ -55,7 +55,7 @@ def rows(session: Session, text: str, *, through_arrow: bool) -> list[list[Any]]
         "UNWIND [1, 2, 3, 4] AS i RETURN i, CASE WHEN i % 2 = 0 THEN {a: i, b: {c: [i]}} ELSE NULL END AS s",
     ],
 )
-def test_both_ways_agree(session: Session, text: str) -> None:
+def test_both_ways_agree(session: DriverSession, text: str) -> None:
     assert rows(session, text, through_arrow=True) == rows(session, text, through_arrow=False)
 
 
@@ -74,10 +74,10 @@ def test_both_ways_agree(session: Session, text: str) -> None:
         ("CAST(NULL AS DATE)", None),
     ],
 )
-def test_times_are_text_whatever_their_year(session: Session, expression: str, value: object) -> None:
+def test_times_are_text_whatever_their_year(session: DriverSession, expression: str, value: object) -> None:
     assert rows(session, f"RETURN {expression}", through_arrow=False) == [[value]]
 
 
-def test_nulls_within_lists_of_different_lengths(session: Session) -> None:
+def test_nulls_within_lists_of_different_lengths(session: DriverSession) -> None:
     text = "UNWIND [[date('2024-01-01')], NULL, [], [date('2024-01-02'), NULL]] AS days RETURN days"
     assert rows(session, text, through_arrow=False) == [[["2024-01-01"]], [None], [[]], [["2024-01-02", None]]]

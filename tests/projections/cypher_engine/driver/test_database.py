@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, TimedOut, Unavailable
+from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, TimedOut, Unavailable
 from kgserve.projections.cypher_engine.driver.failures import translate
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Retired, Session, build
 from kgserve.projections.cypher_engine.engine.protocol import FileOptions

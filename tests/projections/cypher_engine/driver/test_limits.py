@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.errors import TimedOut, Unavailable
+from kgserve.errors import TimedOut, Unavailable
 from tests.stores.writing import batch, opened, write
 
 SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity), (e:Entity) RETURN sum(a.version + b.version + e.version)"

@@ -13,7 +13,7 @@ from kgserve.projections.cypher_engine.engine.engine import Session
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.projections.cypher_engine.driver.reading import contents
 from tests.stores.test_compaction import outgrow
 from tests.stores.writing import ask, assert_whole, batch, forget_close, layout, opened, write, write_together
@@ -27,7 +27,7 @@ CLEARING = NodeExtrasPut("", (), None, "", None, None)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[OpenStore]:
     """A store with a ring of nodes."""
     with opened(tmp_path) as opened_store:
         write(opened_store, batch(*IDS, edges=EDGES))
@@ -51,7 +51,7 @@ def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]
     return nodes, edges
 
 
-def test_a_store_without_extras_has_no_columns_for_them(store: Store) -> None:
+def test_a_store_without_extras_has_no_columns_for_them(store: OpenStore) -> None:
     assert store.engine.width is Width.PLAIN
     with store.engine.reading() as session:
         assert session.width is Width.PLAIN
@@ -61,7 +61,7 @@ def test_a_store_without_extras_has_no_columns_for_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 60, 400])
-def test_the_first_extras_bring_the_columns(store: Store, count: int) -> None:
+def test_the_first_extras_bring_the_columns(store: OpenStore, count: int) -> None:
     with store.engine.reading() as before:
         plain = seen(before, IDS[:3])
         (report,) = write(store, extending(*IDS[:count]))
@@ -78,7 +78,7 @@ def test_the_first_extras_bring_the_columns(store: Store, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 60])
-def test_a_node_made_again_needs_no_columns(store: Store, count: int) -> None:
+def test_a_node_made_again_needs_no_columns(store: OpenStore, count: int) -> None:
     again = [NodePut(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
     write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
     ask(store)
@@ -86,14 +86,14 @@ def test_a_node_made_again_needs_no_columns(store: Store, count: int) -> None:
     assert_whole(store)
 
 
-def test_an_edge_alone_brings_them(store: Store) -> None:
+def test_an_edge_alone_brings_them(store: OpenStore) -> None:
     write(store, WriteBatch(edges=[EdgePut(0, EDGES[0], extras=EdgeExtrasPut(7))]))
     with store.engine.reading() as session:
         assert seen(session, ["n0", "n1"])[1][0].extras == EdgeExtras(7)
     assert_whole(store)
 
 
-def test_they_can_be_had_before_there_is_a_row(store: Store) -> None:
+def test_they_can_be_had_before_there_is_a_row(store: OpenStore) -> None:
     with store.engine.reading(width=Width.EXTRAS) as session:
         assert {row.extras for rows in seen(session, IDS) for row in rows} == {None}
     assert_whole(store)
@@ -109,7 +109,7 @@ def test_the_first_extras_of_an_empty_store(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def test_what_is_cleared_is_gone_and_what_is_made_again_has_none(store: Store) -> None:
+def test_what_is_cleared_is_gone_and_what_is_made_again_has_none(store: OpenStore) -> None:
     write(store, extending(*IDS[:50]))
     cleared, made_again = IDS[:45], IDS[45:50]
     clearing = [EdgePut(i, EDGES[i], extras=EdgeExtrasPut(0, "", None, None)) for i in range(45)]
@@ -130,7 +130,7 @@ def test_what_is_cleared_is_gone_and_what_is_made_again_has_none(store: Store) -
     assert_whole(store)
 
 
-def test_times_are_kept_and_cleared_one_by_one(store: Store) -> None:
+def test_times_are_kept_and_cleared_one_by_one(store: OpenStore) -> None:
     write(store, extending("n0"))
     write(store, extending("n0", extras=NodeExtrasPut(freshness_at=None, valid_from=UNSET, valid_to=0)))
     with store.engine.reading() as session:
@@ -154,7 +154,7 @@ def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -
         assert_whole(store)
 
 
-def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: Store) -> None:
+def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: OpenStore) -> None:
     ask(store)
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
@@ -166,7 +166,7 @@ def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: Store) -> None:
     assert_whole(store)
 
 
-def test_compacting_keeps_them(store: Store, tmp_path: Path) -> None:
+def test_compacting_keeps_them(store: OpenStore, tmp_path: Path) -> None:
     outgrow(store)
     store.compactor.run()
     assert store.engine.width is Width.PLAIN
@@ -188,7 +188,7 @@ OF_MEMORY = NodeExtras(
 )
 
 
-def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: Store) -> None:
+def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: OpenStore) -> None:
     write(store, extending("n0"))
     with store.engine.reading() as session:
         assert session.width is Width.EXTRAS
@@ -206,7 +206,7 @@ def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: Sto
     assert_whole(store)
 
 
-def test_what_is_no_memory_any_more_has_none_of_its_columns(store: Store) -> None:
+def test_what_is_no_memory_any_more_has_none_of_its_columns(store: OpenStore) -> None:
     write(store, WriteBatch(nodes=[NodePut(0, node_id, extras=MEMORY) for node_id in IDS[:50]]))
     gone = NodeExtrasPut(
         "", **dict.fromkeys(("confidence", "confidence_at", "importance", "layer", "former_to")), **NO_TEXT

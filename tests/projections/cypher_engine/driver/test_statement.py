@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kgserve.cypher.guard import Statement, examine
-from kgserve.platform.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
+from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
 from kgserve.projections.cypher_engine.driver import statement
 from kgserve.projections.cypher_engine.driver.database import create_tables, open_for_service
-from kgserve.projections.cypher_engine.driver.session import Session
+from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import FileOptions
 
 OPTIONS = FileOptions(cache_bytes=64 << 20)
@@ -27,9 +27,9 @@ class Engine:
         self._database, self.writer = open_for_service(path, OPTIONS)
 
     @contextmanager
-    def reader(self, seconds: float = 5) -> Generator[Session]:
+    def reader(self, seconds: float = 5) -> Generator[DriverSession]:
         """A session of its own."""
-        session = Session(self._database)
+        session = DriverSession(self._database)
         session.limit(seconds)
         try:
             yield session
@@ -56,7 +56,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
+def session(engine: Engine) -> Iterator[DriverSession]:
     with engine.reader() as session:
         yield session
 
@@ -65,7 +65,7 @@ def examined(text: str, **parameters: Any) -> Statement:
     return examine(text, parameters, writable=True)
 
 
-def rows(session: Session, text: str, at_once: int = 1000) -> list[list[Any]]:
+def rows(session: DriverSession, text: str, at_once: int = 1000) -> list[list[Any]]:
     found: list[list[Any]] = []
     with statement.reading(session, examined(text)) as cursor:
         while some := cursor.take(at_once):
@@ -76,7 +76,7 @@ def rows(session: Session, text: str, at_once: int = 1000) -> list[list[Any]]:
     return found
 
 
-def test_rows_are_taken_in_parts(session: Session) -> None:
+def test_rows_are_taken_in_parts(session: DriverSession) -> None:
     text = "MATCH (n) RETURN n.version ORDER BY n.version"
     assert [rows(session, text, at_once) for at_once in (1, 7, 300, 301)] == [[[i] for i in range(300)]] * 4
     with statement.reading(session, examined(text)) as cursor:
@@ -84,20 +84,20 @@ def test_rows_are_taken_in_parts(session: Session) -> None:
         assert (cursor.columns, cursor.types, cursor.total) == (["n.version"], ["INT64"], 300)
 
 
-def test_ends_of_relations_have_names_in_every_part(session: Session) -> None:
+def test_ends_of_relations_have_names_in_every_part(session: DriverSession) -> None:
     for at_once in (1, 40, 500):
         found = [relation for [relation] in rows(session, "MATCH ()-[r]->() RETURN r", at_once)]
         assert {(r["_from"], r["_to"]) for r in found} == {(f"n{i}", f"n{(i + 1) % 300}") for i in range(300)}
 
 
-def test_ends_have_names_wherever_the_relation_stands(session: Session) -> None:
+def test_ends_have_names_wherever_the_relation_stands(session: DriverSession) -> None:
     text = "MATCH (a {id: 'n5'})-[r]->() RETURN [r], {x: [r]}, collect(r), r"
     [[in_list, in_map, collected, plain]] = rows(session, text)
     assert plain["_from"] == "n5"
     assert in_list == in_map["x"] == collected == [plain]
 
 
-def test_the_transaction_ends(session: Session) -> None:
+def test_the_transaction_ends(session: DriverSession) -> None:
     for _ in range(3):
         assert rows(session, "MATCH (n) RETURN count(*)") == [[300]]
         session.run("BEGIN TRANSACTION READ ONLY")  # fails within another
@@ -165,7 +165,7 @@ LOOK_ALIKES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("value", LOOK_ALIKES)
-def test_maps_that_look_like_nodes_are_maps(session: Session, value: dict[str, Any]) -> None:
+def test_maps_that_look_like_nodes_are_maps(session: DriverSession, value: dict[str, Any]) -> None:
     with statement.reading(session, examined("RETURN $v, [$v]", v=value)) as cursor:
         assert cursor.take(1) == [[value, [value]]]
 
@@ -185,7 +185,7 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
     engine.retire()
 
 
-def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, session: Session) -> None:
+def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, session: DriverSession) -> None:
     def answer(value: object) -> list[list[Any]]:
         asked = examined("MATCH (e:Entity) WHERE e.type = 'u' WITH count(*) AS n RETURN n, $value", value=value)
         with statement.reading(session, asked) as cursor:
@@ -201,19 +201,19 @@ def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, se
 
 
 @pytest.mark.parametrize("value", ['"a"', '"\\" AS y UNWIND [1] AS z RETURN z"', "[1]"])
-def test_no_parameter_becomes_part_of_the_text(session: Session, value: str) -> None:
+def test_no_parameter_becomes_part_of_the_text(session: DriverSession, value: str) -> None:
     """Ladybug's own package writes such a parameter into the text, also between quotes, which ends them."""
     text = examined("RETURN 'to_json($x)' AS text, $x AS x", x=value)
     with statement.reading(session, text) as cursor:
         assert cursor.take(2) == [["to_json($x)", value]]
 
 
-def test_a_function_that_the_engine_lacks_is_a_fault_of_the_statement(session: Session) -> None:
+def test_a_function_that_the_engine_lacks_is_a_fault_of_the_statement(session: DriverSession) -> None:
     with pytest.raises(InvalidInput, match=r"^query: [^.]*$"):
         rows(session, "RETURN json_extract(1, 2, 3)")
 
 
-def test_a_parameter_that_is_null_has_a_type_for_each_of_its_places(session: Session) -> None:
+def test_a_parameter_that_is_null_has_a_type_for_each_of_its_places(session: DriverSession) -> None:
     text = examined("MATCH (n:Entity {id: 'n1'}) WHERE $x IS NULL OR n.type = $x RETURN n.version = $x, n.id", x=None)
     with statement.reading(session, text) as cursor:
         assert cursor.take(2) == [[None, "n1"]]

@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.graph.cypher.write_transaction import run
-from kgserve.graph.requests import CypherRequest
-from kgserve.platform.errors import (
+from kgserve.errors import (
     EngineFailed,
     Internal,
     InvalidInput,
@@ -28,13 +26,15 @@ from kgserve.platform.errors import (
     Unavailable,
     kind_named,
 )
+from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.requests import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
 from kgserve.projections.cypher_engine.engine.process import IDLE_SECONDS, Channel, Nursery, Process
 from kgserve.projections.cypher_engine.engine.protocol import FORK, Change, FileOptions, Query
 from kgserve.storage.model.change import StoreState
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import Store
+from kgserve.stores.store import OpenStore
 from tests.captured_log import capture_log
 from tests.engines import ENGINE
 from tests.graphs import graph_of
@@ -53,7 +53,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
         yield opened
 
 
-def process(store: Store) -> Process:
+def process(store: OpenStore) -> Process:
     """The process that has the store's file open."""
     engine = store.engine._engine
     assert engine is not None

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from kgserve.platform.errors import Unavailable
-from kgserve.projections.cypher_engine.engine.turns import WAITING_FOR_EACH, Turns
+from kgserve.errors import Unavailable
+from kgserve.projections.cypher_engine.engine.turns import WAITING_FOR_EACH, FairPool
 from tests.stores.writing import PATIENCE, until
 
 
 def test_a_caller_never_has_all_places() -> None:
-    turns = Turns(range(4))
+    turns = FairPool(range(4))
     held = [turns.take("greedy", 0) for _ in range(3)]
     with pytest.raises(Unavailable, match="busy"):
         turns.take("greedy", 0.01)
@@ -24,19 +24,19 @@ def test_a_caller_never_has_all_places() -> None:
 
 
 def test_the_process_itself_may_have_all() -> None:
-    turns = Turns(range(2))
+    turns = FairPool(range(2))
     assert {turns.take("", 0), turns.take("", 0)} == {0, 1}
 
 
 def test_one_place_is_everybodys() -> None:
-    turns = Turns(["only"])
+    turns = FairPool(["only"])
     assert turns.take("a", 0) == "only"
     turns.give_back("a", "only")
     assert turns.take("a", 0) == "only"
 
 
 def test_places_go_round_among_those_who_wait() -> None:
-    turns = Turns([1])
+    turns = FairPool([1])
     served: list[str] = []
     place = turns.take("first", 0)
 
@@ -58,7 +58,7 @@ def test_places_go_round_among_those_who_wait() -> None:
 
 
 def test_who_waits_too_long_is_told_and_takes_no_place_later() -> None:
-    turns = Turns([1])
+    turns = FairPool([1])
     place = turns.take("a", 0)
     started = time.monotonic()
     with pytest.raises(Unavailable):
@@ -69,7 +69,7 @@ def test_who_waits_too_long_is_told_and_takes_no_place_later() -> None:
 
 
 def test_a_queue_is_bounded_for_each_and_for_all() -> None:
-    turns = Turns([1])
+    turns = FairPool([1])
     place = turns.take("holder", 0)
     threads: list[threading.Thread] = []
 
