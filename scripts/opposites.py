@@ -1,4 +1,4 @@
-"""Writes kgserve/model/opposites.txt: the pairs of single words that WordNet calls antonyms, with WordNet's licence."""
+"""Writes opposites.txt of kgserve/platform/text: pairs of words that WordNet calls antonyms, with its licence."""
 
 from __future__ import annotations
 

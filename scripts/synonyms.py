@@ -1,4 +1,4 @@
-"""Writes kgserve/model/synonyms.txt: single words that WordNet lists as one in their first senses, with its licence."""
+"""Writes synonyms.txt of kgserve/platform/text: words that WordNet lists as one in their first senses."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if [ ! -e "$tools" ] || [ package-lock.json -nt "$tools" ]; then
     fi
     touch "$tools"
 fi
-page=../../kgserve/http/static/explorer
+page=../../kgserve/server/http/static/explorer
 node_modules/.bin/biome lint --error-on-warnings --log-level=error "$page" "$PWD"
 # Declarations stand in for the vendored modules, which are checked by nobody.
 copy=../../build/explorer
