@@ -258,7 +258,7 @@ def _look(path: Path) -> Any:
 
 
 def run(folders: Folders, cases: Iterable[Case], processes: int) -> list[Outcome]:
-    """Try some cases, in so many processes at once."""
+    """Try some cases, in a number of processes at once."""
     before = answer_folder(shutil.copytree(folders.data, folders.data.with_name("before")))
     again = answer_folder(shutil.copytree(folders.data, folders.data.with_name("again")))
     if other := {name for name in before if before[name] != again[name]}:

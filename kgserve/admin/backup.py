@@ -189,7 +189,7 @@ def _mark(pool: StorePool, name: str) -> int:
 
 
 def _shared_mark(pool: StorePool, name: str) -> int:
-    """How far a cluster's store has come, once its files here have come as far: files that nobody opened may not."""
+    """Bring the files of a cluster's store on this node up to date; return the sequence that they reach."""
     found = pool.acquire(name, at_least=0)
     try:
         if found.commits.is_copy:
