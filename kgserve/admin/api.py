@@ -66,7 +66,7 @@ _Indexes = (
 _Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
-    Meta(description="What is kept of former states: all, none, or those of so many last days (1 to 36,500)"),
+    Meta(description="Former states that are kept: all, none, or those of the last N days (1 to 36,500)"),
 ]
 
 
@@ -244,6 +244,4 @@ class StoreStats(msgspec.Struct, kw_only=True):
         str | None, Meta(description="Newest time of a commit where that lies in the future: the clock was ahead")
     ] = None
     extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Only where a language model is set")] = UNSET
-    syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where others are told of contents")] = (
-        UNSET
-    )
+    syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where connectors are configured")] = UNSET

@@ -34,7 +34,7 @@ _BACKED_UP = (
     TableColumn("Copied", "bytes"),
     TableColumn("In all", "bytes"),
     TableColumn("Bases", "number"),
-    TableColumn("Copied anew because"),
+    TableColumn("Full copy because"),
 )
 _RESTORED = (
     TableColumn("Store"),

@@ -62,7 +62,7 @@ MAX_LINKS = 10_000
 _STARTS = ("ids", "around", "overview")
 
 
-class _Drawing(msgspec.Struct):
+class _DrawnGraph(msgspec.Struct):
     """What is to be drawn: nodes in order with their degrees, edges by the places of their ends, and links."""
 
     sequence: int
@@ -169,7 +169,7 @@ class _Asking(NamedTuple):
             return self.walk.follows(row)
         return self.walk.valid_at is None or row.holds_at(self.walk.valid_at)
 
-    def known(self, drawing: _Drawing) -> Known:
+    def known(self, drawing: _DrawnGraph) -> Known:
         """What the history need not be asked for."""
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
@@ -177,7 +177,7 @@ class _Asking(NamedTuple):
         return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
-def _now(store: OpenStore, asking: _Asking) -> _Drawing:
+def _now(store: OpenStore, asking: _Asking) -> _DrawnGraph:
     with store.reading_links() as (rows, links):
         ground = CurrentIncidentEdges(rows, links, asking.walk, asking.types, merged=asking.merged)
         drawing = _drawn(ground, asking, rows.at)
@@ -185,14 +185,14 @@ def _now(store: OpenStore, asking: _Asking) -> _Drawing:
     return drawing
 
 
-def _then(store: OpenStore, past: Past, asking: _Asking) -> _Drawing:
+def _then(store: OpenStore, past: Past, asking: _Asking) -> _DrawnGraph:
     follower, at = past.of(store)
     best: list[str] = []
     if asking.request.overview is not None:
         with store.reading() as rows:
             best = rows.delta.ids(most_connected(rows, asking.first + SPARE, None))
 
-    def look(history: History) -> _Drawing:
+    def look(history: History) -> _DrawnGraph:
         ground = PastGraph(history, at, asking.walk, asking.types, merged=asking.merged, best=best)
         return _drawn(ground, asking, at)
 
@@ -205,7 +205,7 @@ def _then(store: OpenStore, past: Past, asking: _Asking) -> _Drawing:
     return drawing
 
 
-def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawing:
+def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _DrawnGraph:
     request, reach, redirected, missing = asking.request, asking.reach, dict[str, str](), list[str]()
     if request.overview is not None:
         starts, whole = ground.overview(asking.first, asking.most)
@@ -225,7 +225,7 @@ def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawing:
     edges, cut = ground.between(found.nodes)
     links = [*islice(ground.links([row.id for row in nodes]), MAX_LINKS + 1)]
     kept = [row for row in links[:MAX_LINKS] if asking.walk.follows(row.edge)]
-    return _Drawing(
+    return _DrawnGraph(
         sequence,
         nodes,
         ground.degrees(found.nodes) if "degree" in asking.fields else (),
@@ -260,7 +260,7 @@ def _as_written(nodes: Iterable[NodeRow]) -> dict[str, float]:
     return {each: confidence for each, confidence in confidences if confidence is not None}
 
 
-def _answer(asking: _Asking, drawing: _Drawing) -> Drawing:
+def _answer(asking: _Asking, drawing: _DrawnGraph) -> Drawing:
     """The drawing in columns, with what is gone at the end, but nodes that were named in their places."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
     lived = drawing.lives
@@ -314,7 +314,7 @@ class _Names:
 
 
 def _with_gone(
-    asking: _Asking, drawing: _Drawing, lived: Lives
+    asking: _Asking, drawing: _DrawnGraph, lived: Lives
 ) -> tuple[list[NodeRow], list[int | None], list[DrawnEdge]]:
     there = {row.id: row for row in drawing.nodes}
     named = (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else there
@@ -376,7 +376,7 @@ def _lives(column: list[list[Life]]) -> dict[str, Any]:
 
 
 def _links(
-    drawing: _Drawing, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
+    drawing: _DrawnGraph, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
 ) -> DrawnLinks | msgspec.UnsetType:
     lived = drawing.lives
     links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_LINKS]

@@ -19,7 +19,7 @@ from kgserve.memory.consolidation.apply import RunInProgress
 from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import MAX_SUGGESTED, Plan, RunRecord
 from kgserve.platform.times import format_time, time_of
-from kgserve.projections.background import Reminding
+from kgserve.projections.background import PeriodicWorker
 from kgserve.projections.follower import Erasure, FollowerThread, View
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
@@ -177,7 +177,7 @@ class Keeping(View):
         self._give_way(worked)
 
 
-class Keeper(Reminding[OpenStore, Keeping]):
+class Keeper(PeriodicWorker[OpenStore, Keeping]):
     """A companion of the pool: keeps the memories of every store while it is open."""
 
     def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:

@@ -16,7 +16,7 @@ Own = TypeVar("Own")
 OneView = TypeVar("OneView", bound=View)
 
 
-class PerStore(ABC, Generic[AnyStore, Own]):
+class StoreWorker(ABC, Generic[AnyStore, Own]):
     """A companion of the pool; see `stores.pool.Companion`."""
 
     of_copies = False
@@ -96,14 +96,14 @@ class PerStore(ABC, Generic[AnyStore, Own]):
         return found
 
 
-class OnePerStore(PerStore[AnyStore, OneView]):
+class SingleThreadWorker(StoreWorker[AnyStore, OneView]):
     """One view of each store, all of them in one thread."""
 
     def _served(self, own: OneView) -> Iterable[tuple[FollowerThread, View]]:
         return ((self._threads[0], own),)
 
 
-class Reminding(OnePerStore[AnyStore, OneView]):
+class PeriodicWorker(SingleThreadWorker[AnyStore, OneView]):
     """The same, each of which is reminded now and then, by a thread of its own."""
 
     def __init__(self, thread: FollowerThread, name: str, seconds: float) -> None:
@@ -114,12 +114,12 @@ class Reminding(OnePerStore[AnyStore, OneView]):
         self._reminder.start()
 
     def halt(self) -> None:
-        """See `PerStore.halt`."""
+        """See `StoreWorker.halt`."""
         self._closed.set()
         super().halt()
 
     def close(self) -> None:
-        """See `PerStore.close`."""
+        """See `StoreWorker.close`."""
         self._closed.set()
         super().close()
         self._reminder.join()

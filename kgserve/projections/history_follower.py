@@ -17,7 +17,7 @@ from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.durable_files import sync_folder
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.times import format_time
-from kgserve.projections.background import Reminding
+from kgserve.projections.background import PeriodicWorker
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.follower import Erasure, Follower, FollowerThread, lower_priority
 from kgserve.projections.history.history import FOREVER, History, tells_damage
@@ -438,7 +438,7 @@ class HistoryFollower(Follower):
         return self._history
 
 
-class Historian(Reminding[FollowedStore, HistoryFollower]):
+class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
     """A companion of the pool: keeps the history of every store while it is open."""
 
     of_copies = True
@@ -449,7 +449,7 @@ class Historian(Reminding[FollowedStore, HistoryFollower]):
         self._scrubber.start()
 
     def close(self) -> None:
-        """See `PerStore.close`."""
+        """See `StoreWorker.close`."""
         super().close()
         self._scrubber.join()
 

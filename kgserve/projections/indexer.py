@@ -10,7 +10,7 @@ from kgserve.embedding.cache import QueryVectors
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError
 from kgserve.platform.metrics.observation import Embedding
-from kgserve.projections.background import PerStore
+from kgserve.projections.background import StoreWorker
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.follower import FollowerThread, IndexView
 from kgserve.projections.indexes import Indexes
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 PAST_LINGER_SECONDS = 1.0
 
 
-class Indexer(PerStore[FollowedStore, Indexes]):
+class Indexer(StoreWorker[FollowedStore, Indexes]):
     """A companion of the pool: indexes every store while it is open."""
 
     of_copies = True

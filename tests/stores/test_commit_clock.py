@@ -154,7 +154,7 @@ def test_commits_of_the_future_are_part_of_the_present(shifted_clock: Path, tmp_
     assert found.seen == 3
 
 
-class Pruned(msgspec.Struct):
+class PruneCounts(msgspec.Struct):
     """Up to which commit the history was to be pruned, and how a request to prune by age was refused."""
 
     before: int
@@ -165,11 +165,11 @@ class Pruned(msgspec.Struct):
 
 def test_a_clock_that_is_set_forward_prunes_no_history(shifted_clock: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    found = decode_json(run(PRUNER, data, shifted_clock, 0, str(2 * YEAR)), Pruned)
+    found = decode_json(run(PRUNER, data, shifted_clock, 0, str(2 * YEAR)), PruneCounts)
     assert (found.before, found.by_clock, found.due) == (0, 2, 0)
     assert "the clock was set forward by 63,07" in found.refused
     # Ahead from the start on: the store seems to have been idle for two years.
-    again = decode_json(run(PRUNER, data, shifted_clock, 2 * YEAR, str(2 * YEAR)), Pruned)
+    again = decode_json(run(PRUNER, data, shifted_clock, 2 * YEAR, str(2 * YEAR)), PruneCounts)
     assert (again.before, again.due) == (0, 0)
     assert again.by_clock >= 2
 

@@ -26,7 +26,7 @@ from kgserve.memory.extraction.marks import EXTRACT, is_text
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.metrics.observation import Tally
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.projections.background import OnePerStore
+from kgserve.projections.background import SingleThreadWorker
 from kgserve.projections.follower import Erasure, FollowerStopped, FollowerThread, View
 from kgserve.projections.memory_index.relation_types import EXTRACTED_FROM
 from kgserve.storage.journal.tail import Tail
@@ -310,7 +310,7 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-class Extractor(OnePerStore[OpenStore, Extraction]):
+class Extractor(SingleThreadWorker[OpenStore, Extraction]):
     """A companion of the pool: gives the memories of every open store to a language model."""
 
     def __init__(self, chat: Chat, extract: Extract, daily_tokens: int) -> None:

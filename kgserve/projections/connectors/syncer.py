@@ -19,7 +19,7 @@ import structlog
 from kgserve.errors import KgserveError, NoStore
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import write_whole
-from kgserve.projections.background import PerStore
+from kgserve.projections.background import StoreWorker
 from kgserve.projections.base import FollowedPool, FollowedStore
 from kgserve.projections.connectors.plugs import Plug
 from kgserve.projections.follower import CLOSED_PATIENCE_SECONDS, Erasure, FollowerThread, View, net_rows
@@ -249,7 +249,7 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
     yield tuple(page), False
 
 
-class Syncers(PerStore[FollowedStore, list[StoreSync]]):
+class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
     """A companion of the pool: tells others of every store while it is open, and opens those that are behind."""
 
     def __init__(self, plugged: list[Plug], most: int) -> None:
