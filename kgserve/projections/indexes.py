@@ -44,7 +44,7 @@ from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, R
 from kgserve.projections.read_your_writes import reached
 from kgserve.projections.recent_vectors import Recent
 from kgserve.projections.text import ANYTHING, Filter, Text, past_key
-from kgserve.projections.vector.index import VectorHit, VectorIndex
+from kgserve.projections.vector.index import EXACT_UP_TO, VectorHit, VectorIndex
 from kgserve.projections.vector.past import PastVectors, forget
 from kgserve.storage.model.rows import NodeRow
 
@@ -184,9 +184,11 @@ class VectorFollower(IndexFollower[VectorIndex]):
     being_opened = "the vector index is being opened"
     _cache: EmbeddingCache | None = None
 
-    def __init__(self, store: FollowedStore, embedder: Embedder) -> None:
+    def __init__(self, store: FollowedStore, embedder: Embedder, *, exact_up_to: int = EXACT_UP_TO) -> None:
+        """Compare with all vectors as long as there are at most ``exact_up_to``, and build a graph of more."""
         super().__init__(store)
         self._embedder = embedder
+        self._exact_up_to = exact_up_to
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
 
@@ -253,7 +255,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         dimensions = self._embedder.dimensions
         self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
         made_of = self._made_of(self._embedder.model_id)
-        self._index = VectorIndex(self._folder, dimensions, made_of, between=self._continue)
+        self._index = VectorIndex(self._folder, dimensions, made_of, self._exact_up_to, between=self._between)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
 
@@ -287,12 +289,16 @@ class VectorFollower(IndexFollower[VectorIndex]):
     def _embed(self, texts: Iterator[Text]) -> None:
         worked = 0.0
         while some := list(islice(texts, EMBED_AT_ONCE)):
-            self._continue()
-            if worked:
-                self._give_way(worked)
+            self._between(worked)
             started = time.perf_counter()
             self._embed_some(some)
             worked = time.perf_counter() - started
+
+    def _between(self, worked: float) -> None:
+        """What comes between two parts of long work, of which the last took so many seconds."""
+        self._continue()
+        if worked:
+            self._give_way(worked)
 
     def _embed_some(self, texts: list[Text]) -> None:
         if self._cache is None:
@@ -521,8 +527,12 @@ class PastVectorFollower(PastFollower[PastVectors]):
         if cache is None:
             raise Unavailable("the cache of embeddings is closed")
         texts = [text for text in texts if text.meaning]
+        started = time.perf_counter()
         for first in range(0, len(texts), EMBED_AT_ONCE):
             self._continue()
+            if first:
+                self._give_way(time.perf_counter() - started)
+                started = time.perf_counter()
             some = texts[first : first + EMBED_AT_ONCE]
             meanings = sorted({text.meaning for text in some} - index.known(some))
             vectors = embed_cached(self._embedder, cache, meanings)

@@ -117,6 +117,28 @@ def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) ->
             view.close()
 
 
+def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path: Path) -> None:
+    with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
+        schedule = Schedule()
+        large, small = VectorFollower(one, HashingEmbedder(), exact_up_to=200), VectorFollower(two, HashingEmbedder())
+        write(one, batch(*(f"n{at}" for at in range(EMBED_AT_ONCE)), content="words"))
+        for view in (large, small):
+            view.schedule = schedule
+            view.serve()
+        write(one, batch(*(f"m{at}" for at in range(EMBED_AT_ONCE)), content="words"))
+        write(two, batch("a", content="words"))
+        schedule.wake(large)
+        assert schedule.take() is large
+        schedule.wake(small)
+        assert not small.wait(1, 0)
+        large.serve()
+        assert (large.sequence, small.sequence) == (2, 1)
+        schedule.done()
+        for view in (large, small):
+            assert schedule.forget(view)
+            view.close()
+
+
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, chunks: int) -> None:
     rests: list[int] = []

@@ -222,7 +222,7 @@ def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
 def test_a_graph_whose_building_is_broken_off_is_built_later(tmp_path: Path) -> None:
     broken = True
 
-    def between() -> None:
+    def between(_: float) -> None:
         if broken:
             raise InterruptedError
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +42,7 @@ _GRAPH = "vectors.hnsw"
 # So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
 _PUT_AT_ONCE = 16
 _BUILT_AT_ONCE = 500
+_LINKED_AT_ONCE = 128
 # So many stored vectors are asked with at a time, 1 ms in the graph: whoever searches waits for no more.
 _ASKED_AT_ONCE = 2
 _READ_AT_ONCE = 4_096
@@ -99,12 +101,13 @@ class VectorIndex:
         dimensions: int,
         model: str,
         exact_up_to: int = EXACT_UP_TO,
-        between: Callable[[], object] = lambda: None,
+        between: Callable[[float], object] = lambda _: None,
     ) -> None:
         """Load what `save` left for the same model, or start empty with ``sequence`` 0.
 
-        ``between`` is called now and then while a graph is built, which takes minutes for 100,000 vectors, and may
-        raise: the index stays as it was, and is built at a later `put` or `remove`.
+        ``between`` is called between the parts of a graph that is built, which takes minutes for 100,000 vectors, with
+        the seconds that the last part took. It may raise: the index stays as it was, and is built at a later `put` or
+        `remove`.
         """
         self._folder = folder
         self._dimensions = dimensions
@@ -369,10 +372,13 @@ class VectorIndex:
     def _built(self, rows: Vectors) -> Any:  # hnswlib has no types
         graph = hnswlib.Index("ip", self._dimensions)
         graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_LINKS)
-        for first in range(0, len(rows), _BUILT_AT_ONCE):
-            self._between()
-            some = rows[first : first + _BUILT_AT_ONCE]
+        worked = 0.0
+        for first in range(0, len(rows), _LINKED_AT_ONCE):
+            self._between(worked)
+            started = time.perf_counter()
+            some = rows[first : first + _LINKED_AT_ONCE]
             graph.add_items(some, np.arange(first, first + len(some)), num_threads=1)
+            worked = time.perf_counter() - started
         return graph
 
     def _load(self) -> bool:
