@@ -18,6 +18,7 @@ _AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "m
 _CONTAINING = frozenset({"list_contains", "list_has"})
 _NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
 _MADE_DIFFERENTLY = frozenset({"coalesce", "ifnull"})
+_OF_ONE_TYPE = frozenset({"greatest", "least"})
 _COUNTED = frozenset({"left", "right", "substring"})
 
 
@@ -77,6 +78,8 @@ class CallRules:
             self._check_alike(call, kinds)
         if name == "range":
             self._check_range(call)
+        if name in _OF_ONE_TYPE:
+            self._check_one_type(call, kinds)
         self._check_lists(call, kinds)
         self._check_rarer(call, kinds)
 
@@ -122,6 +125,15 @@ class CallRules:
             if not comparable(kinds[0], kind):
                 what = f"{call.name}() gets {kinds[0].name} and {kind.name}; convert one. It stands"
                 raise self._context.refuse(argument.start, what)
+
+    def _check_one_type(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+        """The engine refuses several types, but answers where it need not call the function."""
+        known = [(argument, kind) for argument, kind in zip(call.arguments, kinds, strict=True) if kind.is_known]
+        for argument, kind in known[1:]:
+            first = known[0][1]
+            if kind.kind != first.kind:
+                what = f"{call.name}() takes values of one type, and gets {first.name} and {kind.name}; convert one"
+                raise self._context.refuse(argument.start, f"{what}. It stands")
 
     def _check_range(self, call: FunctionCall) -> None:
         known = [self._whole(argument) for argument in call.arguments]

@@ -21,6 +21,7 @@ MAX_INTEGER = (1 << 63) - 1
 
 NAMES = {
     "any": "a value of unknown type",
+    "engine": "a value whose type the engine decides",
     "null": "null",
     "boolean": "a boolean",
     "integer": "a whole number",
@@ -68,6 +69,11 @@ class ValueType(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """What people call it."""
         return NAMES[self.kind]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is certain before the statement runs."""
+        return self.kind not in {"any", "engine", "null"}
 
     @property
     def element(self) -> ValueType:

@@ -20,6 +20,8 @@ REFUSED = {
     "RETURN CASE '0' WHEN 0 THEN 1 END": (22, "CASE compares a text with a whole number"),
     "RETURN '1' IN [1]": (12, "IN compares a text with a whole number"),
     "RETURN nullif(1, '1')": (8, "nullif() compares"),
+    "RETURN [date_trunc('day', timestamp('2020-01-01'))] = 'x'": (53, "a list of a value whose type the engine decides"),
+    "MATCH (n) WHERE greatest(3.0, n.version) IN [] RETURN n": (31, "a decimal number and a whole number"),
     "MATCH (n) WHERE n.id = 1 RETURN n": (22, "compares a text with a whole number"),
     "MATCH (n) WHERE n.created_at > '2024-01-01' RETURN n": (30, "timestamp(…)"),
     "MATCH (n {id: 1}) RETURN n": (13, "compares a text with a whole number"),
