@@ -1,4 +1,4 @@
-"""Writes what a server answers to the first questions of editors, for bridges that have to start one."""
+"""Writes what bridges know without a server: its first answers to editors, and which tools take long or act twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import msgspec
 
 from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.server import Server
+from kgserve.cli.mcp_stdio import tool_hints
 from kgserve.cli.mcp_stdio.forwarder import FILE, METHODS, TOOLS, TOOLSETS, named
+from kgserve.server.mcp import toolsets
 
 VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
 """Those of the protocol that editors speak. Who speaks another waits for the server."""
@@ -41,8 +43,19 @@ def _asked(editor: Editor, method: str) -> Any:
     return None if method in {"initialize", "server/discover"} else editor.ask(method).get("result")
 
 
+def hints() -> str:
+    """Return the text of the file with what a bridge knows of single tools."""
+    tools = sorted(toolsets.TOOLS.items())
+    known_of_tools = {
+        "long": [name for name, tool in tools if tool.is_long],
+        "retry": {name: tool.retry_hint for name, tool in tools if tool.retry_hint},
+    }
+    return msgspec.json.format(msgspec.json.encode(known_of_tools)).decode() + "\n"
+
+
 def main() -> None:
-    """Write it."""
+    """Write both files."""
+    tool_hints.FILE.write_text(hints(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder, "data"), {"embedding_provider": "hashing"}):
         FILE.write_text(known(Path(folder, "data")), encoding="utf-8")
 

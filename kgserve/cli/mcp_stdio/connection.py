@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from kgserve.cli.mcp_stdio.message import INITIALIZE, answered, negotiated_version, parse
+from kgserve.cli.mcp_stdio.tool_hints import is_long
 from kgserve.platform import server_discovery
 from kgserve.platform.http_client import Answer, ClientConnection
 from kgserve.platform.version import __version__
@@ -28,10 +29,6 @@ SIGN_OF_LIFE = 2.5
 
 LONG = 5
 """How many times the limit the tools have that work for long where there is much to do."""
-
-LONG_TOOLS = frozenset(
-    {"inject_knowledge_graph", "put_subgraph", "query_cypher", "drop_store", "consolidate_memories", "reflect"}
-)
 
 
 class Unresponsive(Exception):
@@ -89,7 +86,7 @@ class Patience:
 
 def limit_of(tool: str | None, usual: float) -> float:
     """Seconds that a request may take; ``tool`` is the one that it calls."""
-    return usual * LONG if tool in LONG_TOOLS else usual
+    return usual * LONG if is_long(tool) else usual
 
 
 CONNECT_TIMEOUT = 3.0

@@ -16,7 +16,6 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from kgserve.api.idempotent import WHERE_TO_LOOK
 from kgserve.cli.mcp_stdio.connection import (
     BROKEN,
     NOT_FOUND,
@@ -48,6 +47,7 @@ from kgserve.cli.mcp_stdio.message import (
     method_of,
     parse,
 )
+from kgserve.cli.mcp_stdio.tool_hints import retry_hint
 from kgserve.platform.http_client import NoAnswer
 from kgserve.platform.server_discovery import CALL_TIMEOUT, PATIENCE, DiscoveredServer, LaunchFailed
 
@@ -380,7 +380,7 @@ class PendingRequest:
     @property
     def unsettled(self) -> str:
         """The rest of a sentence that tells why there is no answer: how to find out what was done all the same."""
-        look = WHERE_TO_LOOK.get(self.message.tool or "")
+        look = retry_hint(self.message.tool)
         if self._first_sent is None or look is None:
             return ""
         return f". It is unknown whether {self.message.tool} was carried out. Before you call it again, look: {look}"

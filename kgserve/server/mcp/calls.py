@@ -1,10 +1,6 @@
 """Calls of tools: find the tool, read the arguments, run it in a thread, answer; report progress meanwhile.
 
 A call that is made again gets the answer of the first, and one about a store of another node is asked there.
-
-Of the sets of tools that clients choose from two follow interfaces that others have made, and have four names in
-common. Of those, a call means the one of the set that its connection asks for; on a connection that asks for neither,
-the one whose arguments it has.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs
@@ -31,114 +27,24 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.api.idempotent import IDEMPOTENT
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.graph.handle import Graph, Graphs, Threads
 from kgserve.graph.search import search
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
-from kgserve.platform.codecs import convert, json_decoder
+from kgserve.platform.codecs import json_decoder
 from kgserve.platform.idempotency import MadeCall, making
 from kgserve.platform.version import __version__
-from kgserve.server.mcp import schemas
+from kgserve.server.mcp.argument_fields import Arguments, Naming
 from kgserve.server.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS, RecallMemories
-from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
-from kgserve.server.mcp.memory_tools import MEMORY_TOOLS, Recall
-from kgserve.server.mcp.present import ToolReply, conflict, counted, present
-from kgserve.server.mcp.schemas import input_schema
-from kgserve.server.mcp.store_tools import STORE_TOOLS
-from kgserve.server.mcp.tools import GRAPH_TOOLS, Tool
-from kgserve.server.mcp.values import shortened
+from kgserve.server.mcp.entity_memory import RecallMemories
+from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.memory_tools import Recall
+from kgserve.server.mcp.replies import ToolReply, counted, present
+from kgserve.server.mcp.search_tools import ContextArguments, Search, SearchBatch
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.toolsets import TOOLS, _listed, called, chosen
+from kgserve.server.mcp.version_tools import conflict_reply
 from kgserve.server.proxy import NodeProxy
-
-MEMORY = "memory"
-GRAPH = "graph"
-DEFAULT = "default"
-ALL = "all"
-ENTITY_MEMORY = "entity-memory"
-MEMORY_SERVER = "memory-server"
-
-_ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
-TOOLS: dict[str, Tool[Any]] = {
-    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
-}
-"""By name, in the order of lists; of a name that two sets have, the memory server's."""
-SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
-
-TOOLSETS: dict[str, tuple[str, ...]] = {
-    MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
-    GRAPH: (
-        "get_context",
-        "search_knowledge",
-        "get_entity",
-        "traverse_knowledge_graph",
-        "inject_knowledge_graph",
-        "list_entities",
-        "describe_store",
-        "query_cypher",
-        "delete_graph_entity",
-        "delete_graph_relation",
-        "list_stores",
-    ),
-    "time": ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history"),
-    "stores": ("describe_store", "list_stores", "configure_store", "drop_store"),
-    ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
-    MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
-}
-TOOLSETS[DEFAULT] = (*TOOLSETS[MEMORY], *TOOLSETS[GRAPH])
-TOOLSETS[ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS))
-"""What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
-
-_WITH_ENTITY_MEMORY = frozenset({ENTITY_MEMORY, ALL})
-
-
-def chosen(asked: str) -> Sequence[Tool[Any]]:
-    """The tools of sets and names with commas between, in the order of the table.
-
-    Raises InvalidInput for what is neither, and for two sets with the same names.
-    """
-    wanted, names = _asked(asked), set[str]()
-    if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
-        both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
-        raise errors.InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
-    for name in wanted:
-        if name not in TOOLSETS and name not in TOOLS:
-            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
-            unknown = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
-            raise errors.InvalidInput.at("tools", unknown)
-        names.update(TOOLSETS.get(name, (name,)))
-    tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
-    listed = names or {*TOOLSETS[DEFAULT]}
-    return [tool for tool in tools.values() if tool.name in listed]
-
-
-def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
-    """The tool that a call means, on a connection that asked for these; None for none that there is."""
-    if name not in SHARED_NAMES:
-        return TOOLS.get(name)
-    wanted = _asked(asked)
-    if _has_entity_memory(wanted):
-        return _ENTITY_MEMORY[name]
-    if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
-        return TOOLS[name]
-    return _ENTITY_MEMORY[name]
-
-
-def _has_entity_memory(wanted: Sequence[str]) -> bool:
-    return not _WITH_ENTITY_MEMORY.isdisjoint(wanted) and MEMORY_SERVER not in wanted
-
-
-def _asked(text: str) -> list[str]:
-    return [name for name in map(str.strip, text.split(",")) if name]
-
-
-def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
-    try:
-        convert(dict(arguments or {}), tool.arguments)
-    except (msgspec.ValidationError, RecursionError):
-        return False
-    return True
-
 
 T = TypeVar("T")
 
@@ -277,7 +183,7 @@ Context = ServerRequestContext[Any, Any]
 
 PROGRESS_SECONDS = 1.0
 
-Searching = schemas.Search | schemas.SearchBatch | schemas.ContextArguments | RecallMemories | Recall
+Searching = Search | SearchBatch | ContextArguments | RecallMemories | Recall
 """What is asked of the indexes."""
 
 OWN_WRITES_SECONDS = 0.5
@@ -414,7 +320,7 @@ class ToolCaller:
         except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
         except errors.ConflictManual as error:
-            reply = _named(conflict(error), (call.arguments or {}).get(FIELD_NAMES))
+            reply = _named(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
             return _failure(explained(error))
@@ -459,7 +365,7 @@ class ToolCaller:
             # Whether a call writes, and so what its key must allow, was decided by the name as it was sent.
             message = "makes this a write, so it must be sent under this very name"
             raise errors.InvalidInput.at(tool.writes_with, message)
-        index = (given.index if isinstance(given, schemas.Arguments) else "") or ""
+        index = (given.index if isinstance(given, Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
         graph = graphs.graph(store, is_default=not index)
@@ -497,7 +403,7 @@ def _nothing(call: ToolCall) -> ToolReply | None:
 
 def _said(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
     reply = present(answer.answer if isinstance(answer, SearchOutcome) else answer, given, store)
-    reply = _named(reply, isinstance(given, schemas.Naming) and given.field_names)
+    reply = _named(reply, isinstance(given, Naming) and given.field_names)
     if isinstance(answer, SearchOutcome) and answer.behind:
         late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
@@ -590,28 +496,6 @@ async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T])
     finally:
         reports.cancel()
         await asyncio.wait({reports})
-
-
-@lru_cache(64)
-def _listed(tools: str) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[_described(tool) for tool in chosen(tools)])
-
-
-def _described(tool: Tool[Any]) -> types.Tool:
-    reads = tool.effect == "reads" and not tool.writes_with
-    # Of a tool that reads they say nothing.
-    writing = {
-        "destructive_hint": None if reads else tool.effect in ("overwrites", "deletes"),
-        "idempotent_hint": None if reads else tool.name in IDEMPOTENT,
-    }
-    hints = types.ToolAnnotations.model_validate({"read_only_hint": reads, "open_world_hint": False} | writing)
-    return types.Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=input_schema(tool.arguments),
-        annotations=hints,
-    )
 
 
 def _result(reply: ToolReply, store: str, notes: Sequence[str]) -> dict[str, Any]:

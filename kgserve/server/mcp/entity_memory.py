@@ -52,6 +52,7 @@ from kgserve.memory.entities_api import (
     RelationsCreated,
     RelationsDeleted,
 )
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments
 from kgserve.server.mcp.memory_tools import (
     left_out,
     listing,
@@ -60,9 +61,8 @@ from kgserve.server.mcp.memory_tools import (
     values_of,
     without_meaning,
 )
-from kgserve.server.mcp.present import ToolReply, counted, present
-from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments
-from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.replies import ToolReply, counted, present
+from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import EXCERPT, LONG, MOST, first_fitting, lean, lines_within, shortened
 
 _ROOM = MOST - 2_000
@@ -437,6 +437,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "storing",
         lambda graph, given: store_memory.store_memory(graph, StoreMemoryRequest(**_sent(given))),
         "writes",
+        retry_hint="recall_memories with its words shows whether it is there; stored again, it is met",
     ),
     Tool(
         "recall_memories",
@@ -513,6 +514,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "consolidating",
         lambda graph, given: use_cases.consolidate(graph, ConsolidateRequest(**_sent(given))),
         "overwrites",
+        is_long=True,
     ),
     Tool(
         "get_memory_stats",

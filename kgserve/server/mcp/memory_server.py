@@ -24,9 +24,9 @@ from kgserve.graph.compat.entities_api import (
     Related,
     ServerRelation,
 )
-from kgserve.server.mcp.present import ToolReply, present
-from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments
-from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments
+from kgserve.server.mcp.replies import ToolReply, present
+from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import as_json
 
 

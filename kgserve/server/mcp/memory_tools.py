@@ -38,9 +38,9 @@ from kgserve.memory.recall_stores import recall
 from kgserve.memory.reflect_api import Reflection, ReflectRequest, memory_line, proposal_line
 from kgserve.memory.relationships import WholeMemory
 from kgserve.platform.settings import Dedup
-from kgserve.server.mcp.present import ToolReply, counted, present
-from kgserve.server.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
-from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, as_request, with_fields_of
+from kgserve.server.mcp.replies import ToolReply, counted, present
+from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import (
     EXCERPT,
     LONG,
@@ -438,6 +438,7 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "retaining",
         _retained,
         "writes",
+        retry_hint="recall with its words shows whether it is there; retained again, it is met",
     ),
     Tool(
         "recall",
@@ -459,6 +460,8 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "reflecting",
         lambda graph, given: reflect.reflect(graph, as_request(ReflectRequest, given)),
         "overwrites",
+        retry_hint="dry_run=true shows what is left to do",
+        is_long=True,
     ),
     Tool(
         "forget",

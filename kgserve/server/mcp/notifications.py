@@ -28,7 +28,7 @@ from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerQuiet, Ser
 from kgserve.graph.handle import Graphs, Threads
 from kgserve.platform.access.authentication import RequestContext
 from kgserve.server.mcp.calls import Context, default_store, visit_of
-from kgserve.server.mcp.present import counted
+from kgserve.server.mcp.replies import counted
 from kgserve.server.mcp.resources import ResourceAddress, place_of
 from kgserve.storage.changefeed import Feed, Wake
 from kgserve.storage.journal.tail import Tail

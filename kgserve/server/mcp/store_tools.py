@@ -23,9 +23,9 @@ from kgserve.graph import reading
 from kgserve.graph.cross_store_links import store_links
 from kgserve.graph.handle import Graph
 from kgserve.graph.queries import DropQuery, NodesQuery, TagsQuery
-from kgserve.server.mcp.present import ToolReply, counted, joined, present, quoted
-from kgserve.server.mcp.schemas import Arguments, as_request, with_fields_of
-from kgserve.server.mcp.tools import Tool
+from kgserve.server.mcp.argument_fields import Arguments, as_request, with_fields_of
+from kgserve.server.mcp.replies import ToolReply, counted, joined, present, quoted
+from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import (
     LEFT_OUT,
     MOST,
@@ -356,5 +356,7 @@ STORE_TOOLS: tuple[Tool[Any], ...] = (
         "deletes",
         administers=True,
         without_store=True,
+        retry_hint="list_stores shows whether the store is still there",
+        is_long=True,
     ),
 )

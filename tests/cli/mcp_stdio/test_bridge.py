@@ -18,11 +18,12 @@ import httpx
 import msgspec
 import pytest
 
+from kgserve.cli.mcp_stdio import tool_hints
 from kgserve.cli.mcp_stdio.forwarder import FILE, METHODS
 from kgserve.cli.mcp_stdio.message import header_value
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import find
-from scripts.known_answers import known
+from scripts.known_answers import hints, known
 from tests.cli.mcp_stdio.cutting import cutting
 from tests.cli.mcp_stdio.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
 from tests.cli.running import COMMAND, PATIENCE, Running, environment, serving
@@ -277,6 +278,7 @@ def test_it_ends_when_nobody_reads_its_answers(server: Running) -> None:
 
 
 def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_path: Path) -> None:
+    assert hints() == tool_hints.FILE.read_text(encoding="utf-8"), "`make docs` writes it"
     assert known(server.data) == FILE.read_text(encoding="utf-8"), "`make docs` writes it anew"
     for era in ERAS:
         with (

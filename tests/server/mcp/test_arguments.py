@@ -12,21 +12,15 @@ import pytest
 from bench.mcp_mistakes import MISTAKES, RIGHT, made
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.server.mcp.arguments import explained, listed, read_arguments, store_named, store_of
-from kgserve.server.mcp.calls import TOOLS
+from kgserve.server.mcp.cypher_tools import QueryCypher
+from kgserve.server.mcp.entity_tools import GetEntity, ListEntities, Traverse
 from kgserve.server.mcp.memory_tools import Recall
-from kgserve.server.mcp.present import ToolReply
-from kgserve.server.mcp.schemas import (
-    ContextArguments,
-    GetEntity,
-    Inject,
-    ListEntities,
-    PutNode,
-    QueryCypher,
-    Search,
-    SearchBatch,
-    Traverse,
-)
+from kgserve.server.mcp.replies import ToolReply
+from kgserve.server.mcp.search_tools import ContextArguments, Search, SearchBatch
 from kgserve.server.mcp.store_tools import DescribeStore
+from kgserve.server.mcp.toolsets import TOOLS
+from kgserve.server.mcp.version_tools import PutNode
+from kgserve.server.mcp.write_tools import Inject
 from tests.cli.running import Running
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from mcp import types
 
-from kgserve.server.mcp.calls import TOOLS
-from kgserve.server.mcp.schemas import input_schema
+from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.toolsets import TOOLS
 
 
 def listed(tool: str) -> types.Tool:

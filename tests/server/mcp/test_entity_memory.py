@@ -8,8 +8,8 @@ import httpx
 import pytest
 from mcp import Client
 
-from kgserve.server.mcp.calls import SHARED_NAMES, called, chosen
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.toolsets import SHARED_NAMES, called, chosen
 from kgserve.server.mcp.values import MOST
 from tests.cli.running import Running
 from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of

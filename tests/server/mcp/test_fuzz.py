@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.server.mcp.calls import TOOLS
+from kgserve.server.mcp.toolsets import TOOLS
 from tests.cli.running import Running, serving
 from tests.fuzzing import examples
 from tests.internals import assert_no_internals

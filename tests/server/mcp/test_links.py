@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult
 
-from kgserve.server.mcp.calls import TOOLS
-from kgserve.server.mcp.schemas import input_schema
+from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.toolsets import TOOLS
 from tests.cli.running import Running
 from tests.server.mcp.talking import call, refusal, text_of
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from kgserve.memory.reflect import nothing
 from kgserve.memory.reflect_api import Candidate, Proposal
-from kgserve.server.mcp.calls import MEMORY
 from kgserve.server.mcp.memory_tools import Reflect
-from kgserve.server.mcp.present import present
+from kgserve.server.mcp.replies import present
+from kgserve.server.mcp.toolsets import MEMORY
 from kgserve.server.mcp.values import MOST
 from tests.server.mcp.talking import Stateless
 

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
+from kgserve.server.mcp.argument_fields import Arguments, as_request, with_fields_of
 from kgserve.server.mcp.arguments import read_arguments
-from kgserve.server.mcp.calls import TOOLS
-from kgserve.server.mcp.schemas import Arguments, as_request, input_schema, with_fields_of
+from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.toolsets import TOOLS
 
 
 class Request(msgspec.Struct, kw_only=True):

@@ -16,8 +16,8 @@ import pytest
 from litestar import Litestar
 from mcp import Client
 
-from kgserve.server.mcp.calls import GRAPH, TOOLSETS
 from kgserve.server.mcp.server import MAX_SESSIONS
+from kgserve.server.mcp.toolsets import GRAPH, TOOLSETS
 from tests.cli.running import COMMAND, PATIENCE, Running, serving
 from tests.server.http.serving import Served, exchange, problem
 from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, hang_up

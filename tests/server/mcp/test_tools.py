@@ -8,7 +8,6 @@ import httpx
 import pytest
 from mcp import Client
 
-from kgserve.api.idempotent import IDEMPOTENT, WHERE_TO_LOOK
 from kgserve.graph.requests import MAX_TRAVERSED_NODES
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
@@ -76,8 +75,6 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
     others = {tool.name for tool in MEMORY_SERVER_TOOLS}
     remembering = {tool.name for tool in (*ENTITY_MEMORY_TOOLS, *MEMORY_TOOLS)}
     assert set(everything) == set(EXPECTED) | remembering
-    assert set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others - remembering
-    assert others | remembering <= IDEMPOTENT | set(WHERE_TO_LOOK)
     tools = {name: tool for name, tool in everything.items() if name in EXPECTED}
     assert set(talk(server.url, mode, listed, tools="memory-server")) == others
     for name, tool in tools.items():

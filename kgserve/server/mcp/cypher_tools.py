@@ -1,0 +1,61 @@
+"""The tool that asks in Cypher."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
+
+from kgserve.graph import answers, requests
+from kgserve.graph.cypher import write_transaction
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Detailed, QueryField, as_request, with_fields_of
+from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, present
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import as_json, first_fitting, lines_within
+
+_ROWS: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
+
+
+@with_fields_of(requests.CypherRequest, "mode")
+class QueryCypher(Detailed, kw_only=True):
+    """One Cypher statement that reads."""
+
+    query: QueryField
+    params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}  # noqa: RUF012 - msgspec copies it
+    timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, UNLISTED_FIELD] = UNSET
+    max_rows: Annotated[int, Meta(ge=0, le=requests.MAX_CYPHER_ROWS)] = 100
+
+
+@present.register
+def _query(found: answers.CypherAnswer, given: QueryCypher, _store: str) -> ToolReply:
+    rows = first_fitting(found.rows, MAX_SUBJECT_BYTES)
+    lines = lines_within(map(as_json, rows), MAX_SUBJECT_BYTES)
+    rows = rows[: len(lines)]
+    head = f"{counted(len(found.rows), 'row')} of {as_json(found.columns)}"
+    truncated = found.truncated or len(rows) < len(found.rows)
+    values = {"columns": found.columns, "rows": rows, "row_count": len(rows), "truncated": truncated}
+    if given.detail:
+        values |= {"types": found.types, "took_ms": found.took_ms}
+    return ToolReply("\n".join([head, *lines]), values, _more_rows(found, len(rows)))
+
+
+def _more_rows(found: answers.CypherAnswer, shown: int) -> str:
+    if shown < len(found.rows):
+        return f"{len(found.rows) - shown:,} rows more: fewer or shorter columns (substring), or SKIP and LIMIT"
+    return "there are more rows: raise max_rows, or use SKIP and LIMIT" if found.truncated else ""
+
+
+CYPHER_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "query_cypher",
+        "Query with Cypher",
+        "When counts or patterns are asked for that nothing else tells: a statement that reads (:Entity {id, type, "
+        "content, attributes}), [:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text.",
+        QueryCypher,
+        "running the query",
+        lambda graph, given: write_transaction.run(graph, as_request(requests.CypherRequest, given)),
+        runs_statement=True,
+        nothing=_ROWS,
+        is_long=True,
+    ),
+)

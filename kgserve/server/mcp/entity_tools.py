@@ -1,0 +1,393 @@
+"""The tools that read entities and relations: one, a list, a page of relations, a walk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from kgserve.errors import InvalidInput
+from kgserve.graph import answers, queries, reading, requests
+from kgserve.graph.compat import versioned_api
+from kgserve.graph.compat.versioned_api import EdgeList
+from kgserve.graph.handle import Graph, as_struct
+from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE
+from kgserve.server.mcp.argument_fields import (
+    AsOfField,
+    AttributesField,
+    Detailed,
+    IdField,
+    RelationTypesField,
+    TagsField,
+    TypesField,
+    ValidAtField,
+    VersionField,
+    as_request,
+    with_fields_of,
+)
+from kgserve.server.mcp.replies import (
+    MAX_SUBJECT_BYTES,
+    ToolReply,
+    arrow,
+    counted,
+    describe_moment,
+    edge_facts,
+    edge_line,
+    list_page,
+    node_facts,
+    node_line,
+    present,
+    quoted,
+    second,
+)
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import (
+    LONG,
+    TEASER,
+    as_json,
+    brief_attributes,
+    brief_tags,
+    encode,
+    first_fitting,
+    is_missing,
+    items,
+    lean,
+    lines_within,
+    outline,
+    shortened,
+)
+from kgserve.storage.model import walk
+
+_RELATIONS = 100
+_CONTENT_OF_ONE = 12_000
+_ATTRIBUTES_OF_ONE = 4_000
+_TAGS_OF_ONE = 1_500
+_EDGES_OF_ONE = 3_000
+_NODES = "=== Nodes ==="
+_EDGES = "=== Edges ==="
+_NEARER = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
+_LISTED: dict[str, Any] = {"nodes": []}
+_WALKED: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
+
+
+@with_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
+class Traverse(Detailed, kw_only=True):
+    """Where to start, how far to go, and along which edges."""
+
+    start_id: IdField
+    depth: Annotated[int, Meta(ge=1, le=walk.MAX_DEPTH, description="Hops")] = 1
+    relation_types: RelationTypesField = UNSET
+    direction: Annotated[walk.Direction, Meta(description="Of relations")] = "outgoing"
+    max_nodes: Annotated[int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
+        requests.MAX_TRAVERSED_NODES
+    )
+    follow_symlinks: Annotated[bool, Meta(description="Into other stores, too")] = False
+    as_of: AsOfField = UNSET
+    valid_at: ValidAtField = UNSET
+
+
+class GetEntity(Detailed, kw_only=True):
+    """The node to read."""
+
+    id: IdField
+    content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to pass over")] = 0
+    relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
+    direction: Annotated[walk.Direction, Meta(description="Which relations to show")] = "both"
+    version: Annotated[VersionField, Meta(description="This version of it, without relations")] | UnsetType = UNSET
+    follow_symlinks: Annotated[bool, Meta(description="Incoming relations of other stores, too")] = False
+    as_of: AsOfField = UNSET
+    valid_at: ValidAtField = UNSET
+
+
+class ListEntities(Detailed, kw_only=True):
+    """Which entities to list, and from where; or to count; or some by their ids."""
+
+    types: TypesField = UNSET
+    tags: TagsField = UNSET
+    attributes: AttributesField = UNSET
+    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE, description="Just these, in this order")] | UnsetType = (
+        UNSET
+    )
+    count: Annotated[bool, Meta(description="Just how many")] = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most entities")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Entities to pass over")] = 0
+    cursor: Annotated[str, Meta(description="The next_cursor of the page before, for the next one")] | UnsetType = UNSET
+    compact: Annotated[bool, Meta(description="Without contents and attributes")] = True
+    as_of: AsOfField = UNSET
+    valid_at: ValidAtField = UNSET
+
+
+class ListRelations(Detailed, kw_only=True):
+    """The relations of one entity, in one direction."""
+
+    id: IdField
+    direction: Annotated[
+        Literal["outgoing", "incoming"], Meta(description="Those that start, or that end, at the entity")
+    ] = "outgoing"
+    relation_types: RelationTypesField = UNSET
+    follow_symlinks: Annotated[bool, Meta(description="Incoming ones of other stores, too")] = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most relations")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
+    as_of: AsOfField = UNSET
+    valid_at: ValidAtField = UNSET
+
+
+def _get_entity(graph: Graph, given: GetEntity) -> answers.NodeAnswer:
+    if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
+        raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks; leave them out")
+    found = as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
+    if given.direction != "both":
+        [other] = {"outgoing", "incoming"} - {given.direction}
+        found = replace(found, **{other: []})
+    if not given.relations_offset or given.version:
+        return found
+    wanted = as_request(queries.IncomingRequest, given)
+    wanted.offset, wanted.limit = given.relations_offset, _RELATIONS
+    pages = {
+        name: as_struct(reading.edges_of_node(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList)
+        for name in ("outgoing", "incoming")
+        if given.direction in (name, "both")
+    }
+    truncated = any(page.next_offset is not None for page in pages.values())
+    edges = {name: page.edges for name, page in pages.items()}
+    return replace(found, **edges, edges_truncated=truncated)
+
+
+def _list_entities(graph: Graph, given: ListEntities) -> answers.ListedPage | answers.NodesAnswer | answers.CountAnswer:
+    if given.ids:
+        return reading.get_nodes(graph, as_request(requests.NodesRequest, given))
+    if given.count:
+        if given.as_of:
+            raise InvalidInput("count: goes without as_of; list the entities of then")
+        return reading.count(graph, as_request(requests.CountRequest, given))
+    found = _page(graph, given, given.limit)
+    # A page that is too large is asked for again as a shorter one, whose cursor goes on where it ends.
+    while (fitting := count_fitting(found.nodes, detail=given.detail)) < len(found.nodes):
+        found = _page(graph, given, fitting)
+    return found
+
+
+def _page(graph: Graph, given: ListEntities, limit: int) -> answers.ListedPage:
+    wanted = as_request(queries.NodesQuery, given)
+    wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
+    wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
+    page = reading.list_nodes(graph, wanted)
+    if isinstance(page, answers.ListedPage):
+        return page
+    listed = [answers.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
+    return answers.ListedPage(nodes=listed, next_cursor=page.next_cursor)
+
+
+def _list_relations(graph: Graph, given: ListRelations) -> versioned_api.EdgeList:
+    wanted = as_request(queries.IncomingRequest, given)
+    wanted.kinds = given.relation_types or []
+    found = reading.edges_of_node(graph, wanted, outgoing=given.direction == "outgoing")
+    return as_struct(found, versioned_api.EdgeList)
+
+
+@present.register
+def _traverse(found: answers.TraverseAnswer, given: Traverse, _store: str) -> ToolReply:
+    when = describe_moment(given)
+    head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
+    head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
+    if not found.nodes:
+        hint = f"there is no node {quoted(given.start_id)}{when}; search_knowledge finds ids"
+        values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
+        return ToolReply(f"{head}\n\n{_NODES}", values, hint=hint, names_store=False)
+    edge_room = min(MAX_SUBJECT_BYTES * 2 // 5, len(encode(found.edges)))
+    shown = lines_within(map(_walked_node_line, found.nodes), MAX_SUBJECT_BYTES - edge_room)
+    reached = found.nodes[: len(shown)]
+    nodes = (
+        items(reached, MAX_SUBJECT_BYTES - edge_room, detail=True)
+        if given.detail
+        else first_fitting(map(outline, reached), MAX_SUBJECT_BYTES - edge_room)
+    )
+    ids = {(node.get("store"), node["id"]) for node in nodes}
+    between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
+    links = lines_within(map(_walked_edge_line, between), edge_room)
+    edges = items(between[: len(links)], edge_room, detail=given.detail)
+    left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
+    more = ""
+    if any(left) or found.truncated:
+        beyond = ", and more are within reach" if found.truncated else ""
+        more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NEARER}"
+    lines = [head, "", _NODES, *shown[: len(nodes)], *(["", _EDGES, *links[: len(edges)]] if edges else [])]
+    hint, redirected = redirect_note(found.redirected_from)
+    values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
+    return ToolReply("\n".join(lines), values, more, hint, names_store=False)
+
+
+def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
+    """The ends of an edge of a walk, each with its store, which is told where a walk goes through several."""
+    store = edge.store or None
+    return (store, edge.source), (edge.to_graph or store, edge.target)
+
+
+def _walked_node_line(node: answers.ReachedNode) -> str:
+    """Format a node of a walk as the Memory Engine does: a star marks the start, the content is shortened."""
+    named = f"  [{' ' if node.depth else '*'}] id={quoted(node.id)}"
+    store = f" store={quoted(node.store)}" if node.store else ""
+    if is_missing(node):
+        return f"{named}{store} is not there"
+    whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
+    content = f" content={quoted(shortened(node.content, TEASER, '...'))}" if node.content else ""
+    return f"{named} type={quoted(node.type)}{content}{store}{node_facts(whole)}"
+
+
+def _walked_edge_line(edge: answers.Edge) -> str:
+    """Format an edge of a walk as the Memory Engine does; its weight is always there."""
+    facts = "".join(f" {fact}" for fact in edge_facts(edge) if not fact.startswith("weight="))
+    return f"  {arrow(edge)} (weight={_weight(edge.weight)}){facts}"
+
+
+def _weight(weight: float) -> str:
+    """A weight with two decimals, or as many significant digits as it takes not to show another one."""
+    text = f"{weight:.2f}"
+    return text if float(text) == weight else f"{weight:.4g}"
+
+
+@present.register
+def _get_entity(found: answers.NodeAnswer, given: GetEntity, _store: str) -> ToolReply:
+    whole = found.node
+    end = given.content_offset + _CONTENT_OF_ONE
+    node = replace(
+        whole,
+        content=whole.content[given.content_offset : end],
+        attributes=brief_attributes(whole.attributes, _ATTRIBUTES_OF_ONE),
+        tags=whole.tags and brief_tags(whole.tags, _TAGS_OF_ONE),
+    )
+    room = _EDGES_OF_ONE + (_CONTENT_OF_ONE - len(node.content)) // 2
+    sides = {"outgoing": found.outgoing, "incoming": found.incoming}
+    shown = {name: items(edges, room, detail=given.detail) for name, edges in sides.items()}
+    cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
+    values: dict[str, Any] = {"node": _one(node, detail=given.detail), **shown, "edges_truncated": cut}
+    more: list[str] = []
+    if end < len(whole.content) or given.content_offset:
+        values["content_length"] = len(whole.content)
+    if end < len(whole.content):
+        more.append(f"the content goes on to character {len(whole.content):,}: ask with content_offset={end}")
+    if cut:
+        offset = given.relations_offset + min(len(shown[name]) for name in shown if len(shown[name]) < len(sides[name]))
+        more.append(f"not all edges are here: ask with relations_offset={offset}, or for one direction")
+    if node.attributes is not whole.attributes:
+        more.append("the attributes are too long: ask for parts with query_cypher and substring()")
+    if node.tags is not whole.tags:
+        more.append("the tags are too long for one answer")
+    edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
+    hint, redirected = redirect_note(found.redirected_from)
+    return ToolReply(_entity_text(node, edges, describe_moment(given)), values | redirected, "; ".join(more), hint)
+
+
+def redirect_note(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
+    """What is said of an answer about another node than the one that was asked for."""
+    if not source:
+        return "", {}
+    return f"{quoted(source)} was merged into this entity", {"redirected_from": source}
+
+
+def _one(node: answers.Node, *, detail: bool) -> dict[str, Any]:
+    if detail:
+        return msgspec.to_builtins(node)
+    stamps = {"version": node.version, "updated_at": second(node.updated_at), "created_by": node.created_by}
+    return {"content": "", **lean(node), **{name: value for name, value in stamps.items() if value}}
+
+
+def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when: str) -> str:
+    author = f" by {quoted(node.created_by)}" if node.created_by else ""
+    head = f"{quoted(node.id)} ({node.type}){when}, version {node.version}, changed {second(node.updated_at)}{author}"
+    facts = node_facts(replace(node, attributes={})).strip()
+    lines = [head, *([facts] if facts else []), *([node.content] if node.content else [])]
+    lines += [f"Attributes: {as_json(node.attributes)}"] if node.attributes else []
+    lines += ["Outgoing:", *map(edge_line, edges["outgoing"])] if edges["outgoing"] else []
+    lines += ["Incoming:", *map(edge_line, edges["incoming"])] if edges["incoming"] else []
+    kept = lines_within(lines, MAX_SUBJECT_BYTES + 500)
+    return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "")
+
+
+def count_fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
+    """How many of a page's first nodes can be presented, as text and as values; one at least."""
+    return max(len(list_page(nodes, node_line, detail=detail, content=LONG)[0]), 1)
+
+
+@present.register
+def _list_entities(found: answers.ListedPage, given: ListEntities, store: str) -> ToolReply:
+    nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=LONG)
+    more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
+    head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
+    return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
+
+
+@present.register
+def _some_entities(found: answers.NodesAnswer, given: ListEntities, store: str) -> ToolReply:
+    nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=TEASER if given.compact else LONG)
+    more = (
+        f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
+    )
+    missing = first_fitting(found.missing, MAX_SUBJECT_BYTES // 4)
+    hint = f"there is no {', '.join(map(quoted, missing))}" if missing else ""
+    head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
+    values = {"nodes": nodes} | ({"missing": missing} if missing else {})
+    return ToolReply("\n".join([head, *lines]), values, more, hint)
+
+
+@present.register
+def _counted(found: answers.CountAnswer, given: ListEntities, store: str) -> ToolReply:
+    least = "" if found.exact else "at least "
+    text = f"{least}{counted(found.count, 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
+    return ToolReply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
+
+
+@present.register
+def _list_relations(found: EdgeList, given: ListRelations, _store: str) -> ToolReply:
+    edges, lines = list_page(found.edges, edge_line, detail=given.detail)
+    next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
+    more = "" if next_offset is None else f"the next page: offset={next_offset}"
+    head = f"{counted(len(edges), f'{given.direction} relation')} of {quoted(given.id)}{describe_moment(given)}"
+    return ToolReply("\n".join([head, *lines]), {"edges": edges, "next_offset": next_offset}, more)
+
+
+ENTITY_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "get_entity",
+        "Read one entity",
+        "When an id is known: the entity whole, with attributes and relations, page by page by `relations_offset`; as "
+        "it is, as of a moment, or in one of its versions.",
+        GetEntity,
+        "reading the entity",
+        _get_entity,
+        nothing={"node": None},
+    ),
+    Tool(
+        "traverse_knowledge_graph",
+        "Walk the graph from an entity",
+        "When it matters what depends on an entity, or leads to it: the entities within `depth` hops, nearest first, "
+        "and the relations between them.",
+        Traverse,
+        "walking the graph",
+        lambda graph, given: as_struct(
+            reading.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
+        ),
+        nothing=_WALKED,
+    ),
+    Tool(
+        "list_entities",
+        "List entities",
+        "When all of a kind are wanted: entities of any of `types`, with all of `tags` and `attributes`, by id, page "
+        "by page; with `count` how many; or those of `ids`.",
+        ListEntities,
+        "listing entities",
+        _list_entities,
+        nothing=_LISTED,
+    ),
+    Tool(
+        "list_relations",
+        "List the relations of an entity",
+        "Relations that start or end at one entity, page by page: by ordinal, those without one last, then by age.",
+        ListRelations,
+        "listing relations",
+        _list_relations,
+    ),
+)

@@ -1,0 +1,109 @@
+"""The tools that read the history of an entity and go back to a version of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kgserve.graph import answers, history, queries, requests
+from kgserve.graph.handle import Graph
+from kgserve.graph.queries import MAX_STATES
+from kgserve.server.mcp.argument_fields import Arguments, Detailed, IdField, VersionField, as_request, with_fields_of
+from kgserve.server.mcp.replies import ToolReply, counted, list_page, moment, present, quoted, write_counts
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import EXCERPT, as_json, item, shortened
+
+_VALUE_LINE = 120
+
+
+class EntityHistory(Detailed, kw_only=True):
+    """The entity whose states are asked for, and a page of them, or the version to go back to."""
+
+    id: IdField
+    limit: Annotated[int, Meta(ge=1, le=MAX_STATES, description="Most states")] = 20
+    before: Annotated[VersionField, Meta(description="The next_before of the page before")] | UnsetType = UNSET
+    revert_to: Annotated[VersionField, Meta(description="Write it as it was in this version")] | UnsetType = UNSET
+
+
+@with_fields_of(requests.RevertRequest)
+class RevertEntity(Arguments, kw_only=True):
+    """The entity, and the version that it shall be like again."""
+
+    id: IdField
+    version: Annotated[VersionField, Meta(description="One of those in entity_history")]
+
+
+def _history(graph: Graph, given: EntityHistory) -> Any:
+    if not given.revert_to:
+        return history.node_history(graph, as_request(queries.HistoryRequest, given))
+    return history.revert(graph, queries.RevertNode(node_id=given.id, version=given.revert_to))
+
+
+@present.register
+def _history(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> ToolReply:
+    detail = isinstance(given, EntityHistory) and given.detail
+    shown, lines = list_page(found.states, _state_lines, detail=detail)
+    states = shown if detail else list(map(_state_values, found.states[: len(shown)]))
+    next_before = found.next_before if len(states) == len(found.states) else found.states[len(states) - 1].from_sequence
+    more = "" if next_before is None else f"older states: before={next_before}"
+    head = f"{counted(len(states), 'state')} of {quoted(found.id)}, newest first"
+    return ToolReply("\n".join([head, *lines]), {"id": found.id, "states": states, "next_before": next_before}, more)
+
+
+def _state_values(state: answers.NodeState) -> dict[str, Any]:
+    """A state by its version and what it changed; the first one, which changed nothing, by its content."""
+    node = state.node
+    named = {"version": node.version, "created_by": node.created_by}
+    if not state.diff:
+        named |= {"type": node.type, "content": shortened(node.content, EXCERPT)}
+    values = item(state, detail=False)
+    former = {} if node.is_current is UNSET else {"is_current": node.is_current}
+    return {**values, "node": {name: value for name, value in named.items() if value} | former}
+
+
+def _state_lines(state: answers.NodeState) -> str:
+    until = "now" if state.recorded_to is None else moment(state.recorded_to)
+    end = ", then deleted" if state.deleted else ""
+    author = f" by {quoted(state.node.created_by)}" if state.node.created_by else ""
+    author += "".join(f", also by {quoted(each.created_by)}" for each in state.also_by or ())
+    head = f"version {state.node.version}{author}: {moment(state.recorded_from)} to {until}{end}"
+    return "\n".join([head, *(f"  {each.path}: {_value(each.before)} -> {_value(each.after)}" for each in state.diff)])
+
+
+def _value(value: Any) -> str:
+    return shortened(as_json(value), _VALUE_LINE)
+
+
+def revert_reply(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:
+    """Return what going back to a version wrote."""
+    values = {"changed": not found.nodes_unchanged, **write_counts(found)}
+    if found.nodes_unchanged:
+        said = f"is as it was in version {version} already; nothing changed"
+    else:
+        said = f"is again as it was in version {version}, as a new version"
+    return ToolReply(f"{quoted(entity)} {said}. Sequence {found.sequence}.", values)
+
+
+HISTORY_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "entity_history",
+        "Read the history of an entity",
+        "The states of an entity, newest first, deleted or not: when, by whom, what changed. With `revert_to` it is "
+        "written as it was in that version, as a new one; relations stay.",
+        EntityHistory,
+        "reading the history",
+        _history,
+        writes_with="revert_to",
+    ),
+    Tool(
+        "revert_entity",
+        "Go back to a version of an entity",
+        "Write an entity as it was in a former version, as a new one; one that was deleted comes back. Relations stay.",
+        RevertEntity,
+        "going back to a version",
+        lambda graph, given: history.revert(graph, as_request(queries.RevertNode, given)),
+        "writes",
+    ),
+)

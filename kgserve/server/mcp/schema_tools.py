@@ -1,0 +1,87 @@
+"""The tools that tell which types and tags a store has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from kgserve.graph import answers, queries, reading
+from kgserve.server.mcp.argument_fields import Arguments, NameField, Naming, as_request
+from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, joined, present, quoted
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import first_fitting, lines_within
+from kgserve.storage.model import kinds
+from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+
+
+class DescribeSchema(Naming, kw_only=True):
+    """The store whose types and tags are asked for."""
+
+
+class ListTags(Arguments, kw_only=True):
+    """Which tags to list."""
+
+    prefix: Annotated[NameField, Meta(description="Only tags that start so")] = ""
+    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_TAGS_LISTED
+
+
+@present.register
+def _describe_schema(found: answers.SchemaDescription, _given: DescribeSchema, _store: str) -> ToolReply:
+    lists = {
+        name: first_fitting(getattr(found, name), MAX_SUBJECT_BYTES // 3) for name in ("kinds", "tag_prefixes", "tags")
+    }
+    cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
+    more = "less frequent ones were left out for their size; list_tags takes a prefix" if cut else ""
+    values = replace(found, **lists)
+    return ToolReply(joined(_schema_lines(values)), msgspec.to_builtins(values), more)
+
+
+def _schema_lines(values: answers.SchemaDescription) -> list[str]:
+    lines = [f'Schema of "{values.store}": {counted(values.node_count, "node")}', "Types:"]
+    for kind in values.kinds:
+        lines.append(f"  {kind.kind}: {kind.count:,}")
+        lines += [f"    {quoted(example)}" for example in kind.examples]
+    lines += ["Prefixes of tags:"]
+    lines += [f"  {each.prefix}: {each.count:,} ({', '.join(each.values)})" for each in values.tag_prefixes]
+    return [*lines, "Tags:", *map(_tag_line, values.tags)]
+
+
+@present.register
+def _list_tags(found: answers.TagList, given: ListTags, _store: str) -> ToolReply:
+    tags = first_fitting(found.tags, MAX_SUBJECT_BYTES)
+    lines = lines_within(map(_tag_line, tags), MAX_SUBJECT_BYTES)
+    more = ""
+    if len(lines) < len(found.tags):
+        more = "less frequent ones were left out for their size; ask with a longer prefix"
+    elif len(tags) == given.limit:
+        more = "there may be less frequent ones; ask with a longer prefix"
+    which = f" starting with {quoted(given.prefix)}" if given.prefix else ""
+    head = f"{counted(len(lines), 'tag')}{which}"
+    return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
+
+
+def _tag_line(each: kinds.TagFreq) -> str:
+    return f"  {quoted(each.tag)}: {each.count:,}"
+
+
+SCHEMA_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "describe_schema",
+        "Describe the types and tags of a store",
+        "The 100 most frequent types and tags with counts and examples, and tags of the form prefix:value by prefix.",
+        DescribeSchema,
+        "describing the schema",
+        lambda graph, _: reading.describe_schema(graph),
+    ),
+    Tool(
+        "list_tags",
+        "List tags",
+        "The tags that start with `prefix`, or all, with the number of nodes that have each: the most frequent first.",
+        ListTags,
+        "listing tags",
+        lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),
+    ),
+)

@@ -1,0 +1,190 @@
+"""The tools that search: for entities, and for text about a question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kgserve.errors import InvalidInput
+from kgserve.graph import answers, requests
+from kgserve.graph.handle import Graph
+from kgserve.graph.search import search
+from kgserve.platform.codecs import convert
+from kgserve.server.mcp.argument_fields import (
+    UNLISTED_FIELD,
+    Detailed,
+    IdField,
+    OffsetField,
+    QueryField,
+    TagsField,
+    TypesField,
+    as_request,
+    with_fields_of,
+)
+from kgserve.server.mcp.replies import ToolReply, counted, list_page, node_facts, present, quoted
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import EXCERPT, shortened
+from kgserve.storage.model import walk
+from kgserve.storage.model.fields import MAX_ID_BYTES
+
+MAX_CONTEXT_TOKENS = 25_000
+_OF_A_VARIANT = 20
+NO_HITS: dict[str, Any] = {"hits": []}
+_CONTEXT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
+
+
+@with_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
+class Search(Detailed, kw_only=True):
+    """What to look for, how, and among what."""
+
+    query: QueryField | UnsetType = UNSET
+    queries: (
+        Annotated[
+            list[QueryField],
+            Meta(min_length=1, max_length=8, description="Or up to 8 wordings, joined into one ranking"),
+        ]
+        | UnsetType
+    ) = UNSET
+    mode: Annotated[
+        Literal["hybrid", "keyword", "semantic", "graph"],
+        Meta(description="hybrid: words, meaning, relations; graph: what is near the best hits"),
+    ] = "hybrid"
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 8
+    offset: Annotated[OffsetField, Meta(description="Hits to pass over")] = 0
+    types: TypesField = UNSET
+    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
+    start_id: Annotated[IdField, Meta(description="Start of mode graph")] | UnsetType = UNSET
+    depth: Annotated[int, Meta(ge=1, le=walk.MAX_DEPTH, description="Hops in mode graph")] = 2
+    tags: TagsField = UNSET
+    fresh_only: Annotated[bool, Meta(description="Nothing stale")] = False
+
+
+@with_fields_of(requests.BatchSearchRequest)
+class SearchBatch(Detailed, kw_only=True):
+    """Several ways to ask the same."""
+
+    queries: Annotated[list[requests.SearchVariant], Meta(min_length=1, max_length=8)]
+
+
+@with_fields_of(requests.ContextRequest, "format", "limit")
+class ContextArguments(Detailed, kw_only=True):
+    """A question, and how much text may answer it."""
+
+    query: QueryField
+    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 1200
+    follow_symlinks: Annotated[bool, Meta(description="What other stores link, too")] = False
+
+
+def _search(graph: Graph, given: Search) -> answers.SearchAnswer | answers.BatchSearchAnswer:
+    if bool(given.query) == bool(given.queries):
+        raise InvalidInput.at("query", "give what to look for as query, or several wordings of it as queries")
+    if given.query:
+        return search.search(graph, as_request(requests.SearchRequest, given))
+    if given.mode == "graph":
+        raise InvalidInput("mode: graph takes one query; give it as query")
+    same = _variant(given)
+    asked = as_request(requests.BatchSearchRequest, given)
+    asked.queries = [convert({**same, "query": each}, requests.SearchVariant) for each in given.queries or ()]
+    return search.search_batch(graph, asked)
+
+
+def _variant(given: Search) -> dict[str, Any]:
+    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix", "fresh_only")}
+    return {"limit": _OF_A_VARIANT} | {name: value for name, value in values.items() if value}
+
+
+@present.register
+def _search(found: answers.SearchAnswer, given: Search, _store: str) -> ToolReply:
+    reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
+    if not reply.more and len(found.hits) == given.limit:
+        reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
+    return _degraded(reply, degraded=found.degraded, meaning=given.mode != "keyword")
+
+
+@present.register
+def _search_batch(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
+    asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
+    detail = getattr(given, "detail", False)
+    reply = _hits(found.hits, " / ".join(asked), 0, detail=detail)
+    if detail:
+        counts = {name: getattr(found, name) for name in ("query_count", "unique_hits", "per_query_hits")}
+        reply = reply._replace(values=reply.values | counts)
+    if not reply.more and found.unique_hits > len(found.hits):
+        more = f"{found.unique_hits - len(found.hits):,} hits more: a higher limit, or narrower queries"
+        reply = reply._replace(more=more)
+    return _degraded(reply, degraded=found.degraded, meaning=True)
+
+
+def _queries(given: msgspec.Struct) -> Sequence[Any]:
+    return given.queries or () if isinstance(given, Search | SearchBatch) else ()
+
+
+def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
+    head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, EXCERPT))}"
+    numbers = iter(range(offset + 1, offset + len(hits) + 1))
+    shown, lines = list_page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=EXCERPT)
+    if len(shown) == len(hits):
+        return ToolReply("\n".join([head, *lines]), {"hits": shown})
+    more = f"{len(hits) - len(shown):,} hits are not shown here: offset={offset + len(shown)} or a lower limit"
+    return ToolReply("\n".join([head, *lines]), {"hits": shown}, more)
+
+
+def _degraded(reply: ToolReply, *, degraded: bool, meaning: bool) -> ToolReply:
+    if not (degraded and meaning):
+        return reply
+    hint = "this server has no model for meaning: ask with the words that were used"
+    return reply._replace(hint=hint, values={**reply.values, "degraded": True})
+
+
+def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
+    node = hit.node
+    content = f"\n   {shortened(node.content, EXCERPT)}" if node.content else ""
+    facts = node_facts(node)
+    return f"{number}. {quoted(node.id)} ({node.type}), score {hit.score:.2f}{facts}{content}"
+
+
+@present.register
+def _context(found: answers.ContextAnswer, given: ContextArguments, _store: str) -> ToolReply:
+    if not found.ids:
+        text = f"Nothing was found for {quoted(shortened(given.query, EXCERPT))}."
+        return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
+    more = "there is more than the budget allowed: raise budget, or ask more narrowly" if found.truncated else ""
+    values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
+    values |= {"stores": found.stores} if found.stores else {}
+    return _degraded(ToolReply(found.text, values, more), degraded=found.degraded, meaning=True)
+
+
+SEARCH_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "get_context",
+        "Get text about a question",
+        "When a question is about what the graph holds: the entities that fit it best and their relations, as text of "
+        "at most `budget` tokens with ids to cite.",
+        ContextArguments,
+        "gathering context",
+        lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
+        nothing=_CONTEXT,
+    ),
+    Tool(
+        "search_knowledge",
+        "Search",
+        "When the id of an entity is not known: find entities by words, meaning and what they are related to, best "
+        "first; `queries` asks in several wordings. It sees what you wrote before.",
+        Search,
+        "searching",
+        _search,
+        nothing=NO_HITS,
+    ),
+    Tool(
+        "search_batch",
+        "Search in several ways at once",
+        "Ask the same in up to eight ways, each with its own filters; the answers are joined into one ranking.",
+        SearchBatch,
+        "searching",
+        lambda graph, given: search.search_batch(graph, as_request(requests.BatchSearchRequest, given)),
+        nothing=NO_HITS,
+    ),
+)

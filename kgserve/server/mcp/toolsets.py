@@ -1,0 +1,145 @@
+"""The sets of tools that clients choose from, and which tool a call means.
+
+Two of the sets follow interfaces that others have made, and have four names in common. Of those, a call means the one
+of the set that its connection asks for; on a connection that asks for neither, the one whose arguments it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from mcp import types
+
+from kgserve import errors
+from kgserve.platform.codecs import convert
+from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
+from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.entity_tools import ENTITY_TOOLS
+from kgserve.server.mcp.history_tools import HISTORY_TOOLS
+from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
+from kgserve.server.mcp.schema_tools import SCHEMA_TOOLS
+from kgserve.server.mcp.search_tools import SEARCH_TOOLS
+from kgserve.server.mcp.store_tools import STORE_TOOLS
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import shortened
+from kgserve.server.mcp.version_tools import VERSION_TOOLS
+from kgserve.server.mcp.write_tools import WRITE_TOOLS
+
+MEMORY = "memory"
+GRAPH = "graph"
+DEFAULT = "default"
+ALL = "all"
+ENTITY_MEMORY = "entity-memory"
+MEMORY_SERVER = "memory-server"
+_GRAPH_NAMES = (
+    *("get_context", "search_knowledge", "get_entity", "traverse_knowledge_graph", "inject_knowledge_graph"),
+    *("list_entities", "query_cypher", "delete_graph_entity", "delete_graph_relation"),
+)
+_TIME_NAMES = ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history")
+_STORE_NAMES = ("describe_store", "list_stores", "configure_store", "drop_store")
+
+
+def _ordered(tools: Sequence[Tool[Any]]) -> list[Tool[Any]]:
+    """Return tools of graphs in the order of lists: those of a set as it has them, those of stores last."""
+    order = {name: place for place, name in enumerate((*_GRAPH_NAMES, *_TIME_NAMES))}
+    last = {name: len(order) + 1 + place for place, name in enumerate(_STORE_NAMES)}
+    return sorted(tools, key=lambda tool: order.get(tool.name, last.get(tool.name, len(order))))
+
+
+_ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+_GRAPH_TOOLS = (
+    *(*SEARCH_TOOLS, *ENTITY_TOOLS, *WRITE_TOOLS, *CYPHER_TOOLS),
+    *(*VERSION_TOOLS, *HISTORY_TOOLS, *SCHEMA_TOOLS, *STORE_TOOLS),
+)
+TOOLS: dict[str, Tool[Any]] = {
+    tool.name: tool for tool in (*MEMORY_TOOLS, *_ordered(_GRAPH_TOOLS), *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
+}
+"""By name, in the order of lists; of a name that two sets have, the memory server's."""
+SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
+TOOLSETS: dict[str, tuple[str, ...]] = {
+    MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
+    GRAPH: (*_GRAPH_NAMES, "describe_store", "list_stores"),
+    "time": _TIME_NAMES,
+    "stores": _STORE_NAMES,
+    ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
+    MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
+}
+TOOLSETS[DEFAULT] = (*TOOLSETS[MEMORY], *TOOLSETS[GRAPH])
+TOOLSETS[ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *_GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
+"""What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
+_WITH_ENTITY_MEMORY = frozenset({ENTITY_MEMORY, ALL})
+
+
+def chosen(asked: str) -> Sequence[Tool[Any]]:
+    """The tools of sets and names with commas between, in the order of the table.
+
+    Raises InvalidInput for what is neither, and for two sets with the same names.
+    """
+    wanted, names = _asked(asked), set[str]()
+    if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
+        both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
+        raise errors.InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
+    for name in wanted:
+        if name not in TOOLSETS and name not in TOOLS:
+            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
+            unknown = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
+            raise errors.InvalidInput.at("tools", unknown)
+        names.update(TOOLSETS.get(name, (name,)))
+    tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
+    listed = names or {*TOOLSETS[DEFAULT]}
+    return [tool for tool in tools.values() if tool.name in listed]
+
+
+def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
+    """The tool that a call means, on a connection that asked for these; None for none that there is."""
+    if name not in SHARED_NAMES:
+        return TOOLS.get(name)
+    wanted = _asked(asked)
+    if _has_entity_memory(wanted):
+        return _ENTITY_MEMORY[name]
+    if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
+        return TOOLS[name]
+    return _ENTITY_MEMORY[name]
+
+
+def _has_entity_memory(wanted: Sequence[str]) -> bool:
+    return not _WITH_ENTITY_MEMORY.isdisjoint(wanted) and MEMORY_SERVER not in wanted
+
+
+def _asked(text: str) -> list[str]:
+    return [name for name in map(str.strip, text.split(",")) if name]
+
+
+def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
+    try:
+        convert(dict(arguments or {}), tool.arguments)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
+
+
+@lru_cache(64)
+def _listed(tools: str) -> types.ListToolsResult:
+    return types.ListToolsResult(tools=[_described(tool) for tool in chosen(tools)])
+
+
+def _described(tool: Tool[Any]) -> types.Tool:
+    reads = tool.effect == "reads" and not tool.writes_with
+    # Of a tool that reads they say nothing.
+    writing = {
+        "destructive_hint": None if reads else tool.effect in ("overwrites", "deletes"),
+        "idempotent_hint": None if reads else not tool.retry_hint,
+    }
+    hints = types.ToolAnnotations.model_validate({"read_only_hint": reads, "open_world_hint": False} | writing)
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=input_schema(tool.arguments),
+        annotations=hints,
+    )

@@ -1,0 +1,229 @@
+"""The tools that write versions of entities, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import replace
+
+from kgserve.errors import ConflictManual
+from kgserve.graph import answers, versions
+from kgserve.graph.compat import versioned_api
+from kgserve.graph.compat.versioned_api import EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer
+from kgserve.server.mcp.argument_fields import (
+    UNLISTED_FIELD,
+    Arguments,
+    AuthorField,
+    LabelField,
+    MomentField,
+    NameField,
+    Naming,
+    S,
+    as_request,
+    with_fields_of,
+)
+from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, joined, node_facts, present, quoted
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import fits, item, shortened
+from kgserve.storage.model.fields import MAX_TAGS
+
+_ERROR = 120
+_Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
+
+
+@with_fields_of(versioned_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
+class PutNode(Naming, kw_only=True):
+    """A version of a node, whole: what is left out is empty."""
+
+    id: Annotated[NameField, Meta(description="Left out: a new node with a new id")] | UnsetType = UNSET
+    type: LabelField | UnsetType = UNSET
+    content: str = ""
+    summary: Annotated[str, Meta(description="Short form of the content")] | UnsetType = UNSET
+    tags: Annotated[list[NameField], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
+    attributes: dict[str, Any] | UnsetType = UNSET
+    freshness_at: Annotated[str, Meta(max_length=64, description="RFC 3339; stale from then on")] | UnsetType = UNSET
+    created_by: AuthorField = UNSET
+    valid_from: MomentField = UNSET
+    valid_to: MomentField = UNSET
+    # Not unset: 0 is not as good as left out here.
+    based_on_version: _Based = None
+    lineage_id: Annotated[NameField | UnsetType, UNLISTED_FIELD] = UNSET
+    kind: Annotated[NameField | UnsetType, UNLISTED_FIELD] = UNSET
+    metadata: Annotated[dict[str, Any] | UnsetType, UNLISTED_FIELD] = UNSET
+
+
+class SubgraphNode(versioned_api.NodeSpec, kw_only=True):
+    """A node of a subgraph, whole: what is left out is empty. Without an id a new one is made."""
+
+    ref: Annotated[NameField, Meta(description="How relations of this call name it")] | None = None
+    id: NameField | None = None
+    type: NameField | None = None
+    attributes: dict[str, Any] | None = None
+    lineage_id: Annotated[NameField | None, UNLISTED_FIELD] = None
+    kind: Annotated[NameField | None, UNLISTED_FIELD] = None
+    metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
+
+
+class SubgraphEdge(versioned_api.EdgeSpec, kw_only=True):
+    """A relation of a subgraph."""
+
+    source: Annotated[NameField, Meta(description="A ref of this call, or an id that exists")] | None = field(
+        name="from", default=None
+    )
+    target: Annotated[NameField, Meta(description="Likewise")] | None = field(name="to", default=None)
+    relation_type: NameField | None = None
+    attributes: dict[str, Any] | None = None
+    from_ref: Annotated[NameField | None, UNLISTED_FIELD] = None
+    from_lineage: Annotated[NameField | None, UNLISTED_FIELD] = None
+    to_ref: Annotated[NameField | None, UNLISTED_FIELD] = None
+    to_lineage: Annotated[NameField | None, UNLISTED_FIELD] = None
+    kind: Annotated[NameField | None, UNLISTED_FIELD] = None
+    metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
+
+
+class PutSubgraph(Arguments, kw_only=True):
+    """Nodes, then edges, each written by itself."""
+
+    nodes: Annotated[list[SubgraphNode], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_NODES}")] = []  # noqa: RUF012 - msgspec copies it
+    edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_EDGES}")] = []  # noqa: RUF012 - msgspec copies it
+    apart: ClassVar[Mapping[str, type[msgspec.Struct]]] = {"nodes": SubgraphNode, "edges": SubgraphEdge}
+
+
+def subgraph(given: PutSubgraph) -> versioned_api.PutSubgraphRequest:
+    """The request that the arguments make, in the contract's own names."""
+    nodes: list[SubgraphNode | versioned_api.UnreadItem] = [*given.nodes]
+    edges: list[SubgraphEdge | versioned_api.UnreadItem] = [*given.edges]
+    refs = {node.ref for node in nodes if node.ref}
+    return versioned_api.PutSubgraphRequest(
+        nodes=[node if isinstance(node, versioned_api.UnreadItem) else _node_spec(node) for node in nodes],
+        edges=[edge if isinstance(edge, versioned_api.UnreadItem) else _edge_spec(edge, refs) for edge in edges],
+    )
+
+
+def _node_spec(node: SubgraphNode) -> versioned_api.NodeSpec:
+    return _spec(versioned_api.NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
+
+
+def _edge_spec(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> versioned_api.EdgeSpec:
+    return _spec(versioned_api.EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
+
+
+def _named(kind: str | None, given: SubgraphNode | SubgraphEdge) -> dict[str, Any]:
+    return {"kind": kind, "metadata": given.attributes}
+
+
+def _ends(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> dict[str, Any]:
+    ends = (("from", edge.source), ("to", edge.target))
+    return {f"{side}_ref" if end in refs else f"{side}_lineage": end for side, end in ends}
+
+
+def _spec(kind: type[S], given: msgspec.Struct, ours: dict[str, Any]) -> S:
+    """Fields under the contract's names, from those; where both names of one are used, the contract's counts."""
+    values = {name: getattr(given, name) for name in kind.__struct_fields__}
+    return kind(**{name: ours.get(name) if value is None else value for name, value in values.items()})
+
+
+@present.register
+def _put(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
+    node = found.node
+    named = f"{quoted(node.id)} ({node.type})"
+    done = f"Created {named}" if found.created else f"{named} is now"
+    hints: list[str] = []
+    if found.replaced_version:
+        hints.append(
+            f"this replaced version {found.replaced_version}, which is not the one that it is based on; entity_history "
+            "shows what others had written"
+        )
+    if found.cleared:
+        hints.append(f"empty now, because they were left out: {', '.join(found.cleared)}")
+    beside = {"replaced_version": found.replaced_version, "cleared": found.cleared}
+    text = f"{done} at version {node.version}{node_facts(node)}. Sequence {found.sequence}."
+    values = {"ok": True, **_written(node), "created": found.created, "sequence": found.sequence}
+    return ToolReply(text, values | {name: value for name, value in beside.items() if value}, hint="; ".join(hints))
+
+
+def _written(node: answers.Node) -> dict[str, Any]:
+    """The node of an answer to who has just sent it: what the store has added, and its beginning."""
+    return {"node": {"version": node.version, **item(node, detail=False)}}
+
+
+def conflict_reply(error: ConflictManual) -> ToolReply:
+    """What to say of a node that was kept beside other versions, in the form of `put_node`'s answers."""
+    node: answers.Node = error.node
+    others = ", ".join(map(str, node.conflicts or ()))
+    hint = (
+        f"to settle it read each other head (get_entity with id={quoted(node.id)} and version={others}), join what "
+        f"they say with yours, and put_node the whole with id={quoted(node.id)} and based_on_version={node.version}. "
+        "Until then all of these versions are kept"
+    )
+    values = {"ok": False, **_written(node), "created": False, "sequence": node.sequence}
+    return ToolReply(f"conflict_manual: {error}.", values, hint=hint)
+
+
+@present.register
+def _put_subgraph(found: PutSubgraphAnswer, _given: PutSubgraph, store: str) -> ToolReply:
+    created = sum(node.created for node in found.nodes)
+    nodes = counted(sum(not node.error for node in found.nodes), "node")
+    edges = counted(sum(not edge.error for edge in found.edges), "edge")
+    lines = [f'Stored in "{store}": {nodes} ({created} new) and {edges}. Sequence {found.sequence}.']
+    wrong = [f"  nodes[{place}]: {node.error}" for place, node in enumerate(found.nodes) if node.error]
+    wrong += [f"  edges[{place}]: {edge.error}" for place, edge in enumerate(found.edges) if edge.error]
+    made = [
+        f"  nodes[{place}]: {quoted(node.lineage_id)}, version {node.version}"
+        for place, node in enumerate(found.nodes)
+        if node.lineage_id
+    ]
+    lines += [f"Not stored as asked, {len(wrong)}:", *wrong] if wrong else []
+    lines += ["Versions written:", *made] if made else []
+    there = [f"edges[{place}]" for place, edge in enumerate(found.edges) if edge.created is False]
+    lines += [f"Not new, the result says what was replaced: {', '.join(there)}."] if there else []
+    values = msgspec.to_builtins(found)
+    if fits(values, MAX_SUBJECT_BYTES):
+        return ToolReply(joined(lines), values)
+    values["nodes"] = list(map(_short_node_result, found.nodes))
+    values["edges"] = list(map(_short_edge_result, found.edges))
+    more = "refs, ids of edges and long errors were left out for their size; the order is as sent"
+    return ToolReply(joined(lines), values, more)
+
+
+def _short_node_result(result: NodeResult) -> dict[str, Any]:
+    short = replace(result, ref=None, error=result.error and shortened(result.error, _ERROR))
+    return msgspec.to_builtins(short)
+
+
+def _short_edge_result(result: EdgeResult) -> dict[str, Any]:
+    if result.error:
+        return {"error": shortened(result.error, _ERROR)}
+    return {"created": False} if result.created is False else {}
+
+
+VERSION_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "put_node",
+        "Write a version of an entity",
+        "Write one entity whole, as its next version: what is left out becomes empty, and the answer says what did. "
+        "With based_on_version, the version that you read, a later change of others is never overwritten unseen: the "
+        "answer names it, or, where the store's conflict policy is manual, both are kept and it says how to settle it.",
+        PutNode,
+        "writing the entity",
+        lambda graph, given: versions.put_node(graph, as_request(versioned_api.PutNodeRequest, given)),
+        "overwrites",
+        retry_hint="get_entity, or search_knowledge with words of what was written, shows whether it is there",
+    ),
+    Tool(
+        "put_subgraph",
+        "Write entities and relations, each by itself",
+        "Write versions of up to 50 entities, then up to 100 relations, which may name new entities by `ref`. Each by "
+        "itself: one result for each, in order. All or nothing is inject_knowledge_graph.",
+        PutSubgraph,
+        "writing the subgraph",
+        lambda graph, given: versions.put_subgraph(graph, subgraph(given)),
+        "overwrites",
+        retry_hint="get_entity, or search_knowledge with words of what was written, shows what of it is there",
+        is_long=True,
+    ),
+)

@@ -1,0 +1,395 @@
+"""The tools that write, delete, merge and end entities and relations."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import replace
+
+from kgserve.errors import InvalidInput
+from kgserve.graph import answers, merge, mutations, queries, reading, requests
+from kgserve.graph.compat import versioned_api
+from kgserve.graph.compat.versioned_api import RetireAnswer
+from kgserve.graph.handle import Graph
+from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
+from kgserve.graph.queries import MAX_PAGE
+from kgserve.server.mcp.argument_fields import (
+    UNLISTED_FIELD,
+    Arguments,
+    AttributesField,
+    AuthorField,
+    EndField,
+    IdField,
+    LabelField,
+    Naming,
+    TagsField,
+    TargetStoreField,
+    TypesField,
+    as_request,
+    with_fields_of,
+)
+from kgserve.server.mcp.history_tools import EntityHistory, RevertEntity, revert_reply
+from kgserve.server.mcp.replies import (
+    MAX_SUBJECT_BYTES,
+    ToolReply,
+    arrow,
+    counted,
+    joined,
+    moment,
+    present,
+    quoted,
+    store_suffix,
+    write_counts,
+)
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.values import first_fitting
+from kgserve.server.mcp.version_tools import _written
+
+_When = Annotated[str, Meta(max_length=64)] | None
+_SKIPPED_SHOWN = 20
+_FORGET_THEM = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+
+
+class InjectNode(requests.NodeInput):
+    """An entity."""
+
+    id: IdField
+    type: LabelField | None = None
+    content: str | None = None
+    attributes: dict[str, Any] | None = None
+    summary: str | None = None
+    tags: list[str] | None = None
+    freshness_at: Annotated[str | None, UNLISTED_FIELD] = None
+    created_by: Annotated[str | None, UNLISTED_FIELD] = None
+    valid_from: _When = None
+    valid_to: _When = None
+
+
+class InjectEdge(requests.EdgeInput):
+    """A relation."""
+
+    source: IdField = field(name="from")
+    target: IdField = field(name="to")
+    relation_type: Annotated[LabelField, Meta(description="Such as DEPENDS_ON")]
+    weight: Annotated[float | None, Meta(description="1 unless given")] = None
+    attributes: dict[str, Any] | None = None
+    ordinal: Annotated[int | None, UNLISTED_FIELD] = None
+    created_by: Annotated[str | None, UNLISTED_FIELD] = None
+    valid_from: _When = None
+    valid_to: _When = None
+
+
+@with_fields_of(requests.InjectRequest, "touch")
+class Inject(Arguments, kw_only=True):
+    """Nodes and edges to create or update, in one atomic batch."""
+
+    nodes: list[InjectNode] = []  # noqa: RUF012 - msgspec copies it
+    edges: list[InjectEdge] = []  # noqa: RUF012 - msgspec copies it
+
+
+class DeleteNodeArguments(Arguments, kw_only=True):
+    """The node to delete, or which nodes."""
+
+    id: IdField | UnsetType = UNSET
+    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE, description="Or these")] | UnsetType = UNSET
+    types: TypesField = UNSET
+    tags: TagsField = UNSET
+    attributes: AttributesField = UNSET
+    dry_run: Annotated[bool, Meta(description="Only say what would go")] = False
+
+
+class DeleteRelation(Arguments, kw_only=True):
+    """The edge to delete."""
+
+    source: IdField = field(name="from")
+    target: IdField = field(name="to")
+    relation_type: LabelField
+    to_graph: TargetStoreField = UNSET
+
+
+@with_fields_of(versioned_api.RetireRequest)
+class RetireEntity(Arguments, kw_only=True):
+    """The node, and until when it was true."""
+
+    id: IdField
+    valid_to: EndField = UNSET
+    created_by: AuthorField = UNSET
+
+
+@with_fields_of(versioned_api.RetireEdgeRequest)
+class RetireRelation(DeleteRelation, kw_only=True):
+    """The edge, and until when it was true."""
+
+    valid_to: EndField = UNSET
+    created_by: AuthorField = UNSET
+
+
+class MergeEntities(Naming, kw_only=True):
+    """The entity that goes, and the one that stays; or one that shall be taken out again."""
+
+    id: Annotated[LabelField, Meta(description="Of the one that goes")]
+    into: Annotated[LabelField, Meta(description="Id of the one that stays")] | UnsetType = UNSET
+    undo: Annotated[bool, Meta(description="Take the merge of `id` back")] = False
+    created_by: Annotated[AuthorField, UNLISTED_FIELD] = UNSET
+
+
+class Retire(Arguments, kw_only=True):
+    """An entity by its id, or a relation by its ends and type, and until when it was true."""
+
+    id: Annotated[LabelField, Meta(description="Of an entity")] | UnsetType = UNSET
+    source: Annotated[LabelField, Meta(description="Or of a relation: its start")] | UnsetType = field(
+        name="from", default=UNSET
+    )
+    target: LabelField | UnsetType = field(name="to", default=UNSET)
+    relation_type: LabelField | UnsetType = UNSET
+    to_graph: TargetStoreField = UNSET
+    valid_to: EndField = UNSET
+    created_by: AuthorField = UNSET
+
+
+def end_of(given: Retire) -> RetireEntity | RetireRelation:
+    """What is to end: an entity or a relation. Raises InvalidInput for neither, and for both."""
+    edge = (given.source, given.target, given.relation_type)
+    if given.id and not any((*edge, given.to_graph)):
+        return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
+    source, target, relation_type = edge
+    if given.id or not (source and target and relation_type):
+        raise InvalidInput.at("id", "give either the id of an entity, or from, to and relation_type of a relation")
+    return RetireRelation(
+        source=source,
+        target=target,
+        relation_type=relation_type,
+        to_graph=given.to_graph,
+        valid_to=given.valid_to,
+        created_by=given.created_by,
+    )
+
+
+def _delete_entity(
+    graph: Graph, given: DeleteNodeArguments
+) -> Future[answers.DeleteNodeAnswer] | Future[answers.DeleteNodesAnswer]:
+    filters = (given.ids, given.types, given.tags, given.attributes)
+    if given.id and not any(filters) and not given.dry_run:
+        return mutations.delete_node(graph, as_request(queries.NodeId, given))
+    asked = as_request(requests.DeleteNodesRequest, given)
+    if given.id:
+        asked.ids = [given.id, *(given.ids or ())]
+    return reading.delete_nodes(graph, asked)
+
+
+def _merge(graph: Graph, given: MergeEntities) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
+    if given.undo:
+        return merge.unmerge(graph, as_request(UnmergeNode, given))
+    if not given.into:
+        raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity that stays")
+    return merge.merge(graph, as_request(MergeNode, given))
+
+
+def _retire(graph: Graph, given: Retire) -> Future[versioned_api.RetireAnswer]:
+    named = end_of(given)
+    if isinstance(named, RetireEntity):
+        return mutations.retire_node(graph, as_request(queries.RetireNode, named))
+    return mutations.retire_edge(graph, as_request(versioned_api.RetireEdgeRequest, named))
+
+
+@present.register
+def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> ToolReply:
+    if isinstance(given, RevertEntity):
+        return revert_reply(found, given.id, given.version)
+    if isinstance(given, EntityHistory):
+        return revert_reply(found, given.id, given.revert_to or 0)
+    made = ", ".join(_changed(found, "nodes") + _changed(found, "edges")) or "nothing"
+    lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *merged_lines(found)]
+    counts = write_counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
+    if not found.edges_skipped_count:
+        return ToolReply(joined(lines), counts, hint=redirect_hint(found.redirected))
+    lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
+    lines += [f"  {arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
+    skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), MAX_SUBJECT_BYTES // 2)
+    hint = "add the nodes that are missing and send the skipped edges again"
+    hint = "; ".join(filter(None, (hint, redirect_hint(found.redirected))))
+    return ToolReply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
+
+
+def merged_lines(found: answers.InjectAnswer) -> list[str]:
+    """Say which items of a batch are about the same as an earlier one."""
+    if not found.merged:
+        return []
+    named = ", ".join(f"{each.path} and {each.earlier_path}" for each in found.merged[:_SKIPPED_SHOWN])
+    return [f"Written as one, the later counts where both say something: {named}."]
+
+
+def redirect_hint(redirected: dict[str, str] | UnsetType) -> str:
+    """What is said of edges that went to other nodes than those that they named, which had been merged."""
+    each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_SKIPPED_SHOWN]]
+    return f"ends that were merged are followed: {', '.join(each)}" if each else ""
+
+
+def _changed(found: answers.InjectAnswer, what: str) -> list[str]:
+    words = {"created": "new", "updated": "changed", "unchanged": "unchanged"}
+    numbers = ((getattr(found, f"{what}_{name}"), word) for name, word in words.items())
+    return [f"{counted(number, what[:-1])} {word}" for number, word in numbers if number]
+
+
+@present.register
+def _delete_entity(found: answers.DeleteNodeAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
+    if not found.existed:
+        return ToolReply(
+            f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found)
+        )
+    text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
+    hint = ""
+    if found.memories_about:
+        text += f" {_memories_left(found)}"
+        hint = _FORGET_THEM
+    return ToolReply(text, msgspec.to_builtins(found), hint=hint)
+
+
+@present.register
+def _delete_entities(found: answers.DeleteNodesAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
+    done = "Would delete" if found.dry_run else "Deleted"
+    ids = first_fitting(found.ids, MAX_SUBJECT_BYTES // 2)
+    missing = first_fitting(found.missing, MAX_SUBJECT_BYTES // 4)
+    text = f"{done} {counted(found.count, 'entity', 'entities')} with {counted(found.edges_deleted, 'edge')}"
+    lines = [f"{text}{': ' + ', '.join(map(quoted, ids)) if ids else ''}."]
+    lines += [f"Not there, or not fitting: {', '.join(map(quoted, missing))}."] if missing else []
+    lines += [_memories_left(found)] if found.memories_about else []
+    values: dict[str, Any] = {"dry_run": found.dry_run, "count": found.count, "ids": ids}
+    values |= {"missing": missing} if missing else {}
+    if found.memories_about:
+        values |= {"memories_about": found.memories_about, "memory_ids": found.memory_ids}
+    more = "more entities fit than go at once: send it again" if found.more else ""
+    values |= {"edges_deleted": found.edges_deleted, "sequence": found.sequence}
+    return ToolReply(joined(lines), values, more, _FORGET_THEM if found.memories_about else "")
+
+
+def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) -> str:
+    """Say which memories were about what was deleted."""
+    count, ids = found.memories_about or 0, found.memory_ids or []
+    what = "it" if isinstance(found, answers.DeleteNodeAnswer) else "what is deleted"
+    told = counted(count, f"memory mentions {what} and stays", f"memories mention {what} and stay")
+    return f"{told}: {', '.join(f'[{each}]' for each in ids)}{' and more' if count > len(ids) else ''}."
+
+
+@present.register
+def _merged(found: MergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
+    named = f"{quoted(found.id)} into {quoted(found.into)}"
+    values: dict[str, Any] = {"id": found.id, "into": found.into, "changed": found.changed, **_written(found.node)}
+    if not found.changed:
+        return ToolReply(f"Merged {named} already; nothing changed.", values)
+    counts = {"edges_moved": found.edges_moved, "edges_dropped": found.edges_dropped + found.loops_dropped}
+    values |= {name: number for name, number in counts.items() if number}
+    values |= {name: each for name in ("taken_over", "not_taken") if (each := getattr(found, name))}
+    text = f"Merged {named}: {counted(found.edges_moved, 'edge')} moved"
+    text += f", taken over: {', '.join(found.taken_over)}" if found.taken_over else ""
+    kept = f"the two differ in {', '.join(found.not_taken)}, where {quoted(found.into)} kept its own"
+    hint = kept if found.not_taken else ""
+    return ToolReply(f"{text}. Sequence {found.sequence}.", values | {"sequence": found.sequence}, hint=hint)
+
+
+@present.register
+def _unmerged(found: UnmergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
+    if not found.changed:
+        return ToolReply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
+    text = (
+        f"{quoted(found.id)} is out of {quoted(found.out_of or '')} again, with {counted(found.edges_restored, 'edge')}"
+    )
+    values = {"id": found.id, "out_of": found.out_of, "changed": True, **_written(found.node)}
+    values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
+    lost = [f"{arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_SKIPPED_SHOWN]]
+    hint = f"not put back: {'; '.join(lost)}" if lost else ""
+    return ToolReply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
+
+
+@present.register
+def _delete_relation(found: answers.DeleteEdgeAnswer, given: DeleteRelation, _store: str) -> ToolReply:
+    edge = f"{arrow(given)}{store_suffix(given.to_graph)}"
+    text = f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed."
+    return ToolReply(text, msgspec.to_builtins(found))
+
+
+@present.register
+def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
+    named = end_of(given) if isinstance(given, Retire) else given
+    is_relation = isinstance(named, DeleteRelation)
+    what = f"{arrow(named)}{store_suffix(named.to_graph)}" if is_relation else quoted(getattr(named, "id", ""))
+    end = moment(found.valid_to)
+    done = f"{what} is true until {end}" if found.changed else f"{what} had ended at {end} already; nothing changed"
+    values = msgspec.to_builtins(replace(found, valid_to=end))
+    return ToolReply(f"{done}. Version {found.version}, sequence {found.sequence}.", values)
+
+
+WRITE_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "inject_knowledge_graph",
+        "Record nodes and edges",
+        "When things and how they are related are to be recorded: create or update entities and relations, all or "
+        "nothing; makes the store if need be. What is left out keeps its value, and sending the same again changes "
+        "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
+        Inject,
+        "writing the batch",
+        lambda graph, given: mutations.inject(graph, as_request(requests.InjectRequest, given)),
+        "writes",
+        is_long=True,
+    ),
+    Tool(
+        "delete_graph_entity",
+        "Delete an entity",
+        "When something was never true: remove it with its relations, one by `id`, or all that fit `ids`, `types`, "
+        "`tags` and `attributes`; `dry_run` first. What was true and ended: set its valid_to.",
+        DeleteNodeArguments,
+        "deleting",
+        _delete_entity,
+        "deletes",
+    ),
+    Tool(
+        "delete_graph_relation",
+        "Delete a relation",
+        "When a relation was never true: remove it, named by its ends and type.",
+        DeleteRelation,
+        "deleting the relation",
+        lambda graph, given: mutations.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
+        "deletes",
+    ),
+    Tool(
+        "merge_entities",
+        "Merge two entities",
+        "Two ids for one thing: relations, tags and what `into` lacks move there, and `id` leads there from then on. "
+        "`undo` takes it back.",
+        MergeEntities,
+        "merging",
+        _merge,
+        "writes",
+    ),
+    Tool(
+        "retire",
+        "Say until when something was true",
+        "For what was true and is no longer: gives an entity (`id`) or a relation (`from`, `to`, `relation_type`) its "
+        "valid_to. It stays; reads with valid_at go by it.",
+        Retire,
+        "retiring",
+        _retire,
+        "writes",
+    ),
+    Tool(
+        "retire_entity",
+        "Say until when an entity was true",
+        "For what was true and is no longer: sets valid_to instead of deleting. It stays, and so do its relations.",
+        RetireEntity,
+        "retiring the entity",
+        lambda graph, given: mutations.retire_node(graph, as_request(queries.RetireNode, given)),
+        "writes",
+    ),
+    Tool(
+        "retire_relation",
+        "Say until when a relation was true",
+        "For what was true and is no longer: sets valid_to instead of deleting.",
+        RetireRelation,
+        "retiring the relation",
+        lambda graph, given: mutations.retire_edge(graph, as_request(versioned_api.RetireEdgeRequest, given)),
+        "writes",
+    ),
+)
