@@ -27,7 +27,7 @@ class QueryCypher(Detailed, kw_only=True):
 
 
 @present.register
-def _query(found: answers.CypherAnswer, given: QueryCypher, _store: str) -> ToolReply:
+def _query_reply(found: answers.CypherAnswer, given: QueryCypher, _store: str) -> ToolReply:
     rows = first_fitting(found.rows, MAX_SUBJECT_BYTES)
     lines = lines_within(map(as_json, rows), MAX_SUBJECT_BYTES)
     rows = rows[: len(lines)]

@@ -189,7 +189,7 @@ def _list_relations(graph: Graph, given: ListRelations) -> versioned_api.EdgeLis
 
 
 @present.register
-def _traverse(found: answers.TraverseAnswer, given: Traverse, _store: str) -> ToolReply:
+def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str) -> ToolReply:
     when = describe_moment(given)
     head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
@@ -250,7 +250,7 @@ def _weight(weight: float) -> str:
 
 
 @present.register
-def _get_entity(found: answers.NodeAnswer, given: GetEntity, _store: str) -> ToolReply:
+def _get_entity_reply(found: answers.NodeAnswer, given: GetEntity, _store: str) -> ToolReply:
     whole = found.node
     end = given.content_offset + _CONTENT_OF_ONE
     node = replace(
@@ -313,7 +313,7 @@ def count_fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
 
 
 @present.register
-def _list_entities(found: answers.ListedPage, given: ListEntities, store: str) -> ToolReply:
+def _list_entities_reply(found: answers.ListedPage, given: ListEntities, store: str) -> ToolReply:
     nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=LONG)
     more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
@@ -321,7 +321,7 @@ def _list_entities(found: answers.ListedPage, given: ListEntities, store: str) -
 
 
 @present.register
-def _some_entities(found: answers.NodesAnswer, given: ListEntities, store: str) -> ToolReply:
+def _some_entities_reply(found: answers.NodesAnswer, given: ListEntities, store: str) -> ToolReply:
     nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=TEASER if given.compact else LONG)
     more = (
         f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
@@ -334,14 +334,14 @@ def _some_entities(found: answers.NodesAnswer, given: ListEntities, store: str) 
 
 
 @present.register
-def _counted(found: answers.CountAnswer, given: ListEntities, store: str) -> ToolReply:
+def _counted_reply(found: answers.CountAnswer, given: ListEntities, store: str) -> ToolReply:
     least = "" if found.exact else "at least "
     text = f"{least}{counted(found.count, 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
     return ToolReply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
 
 
 @present.register
-def _list_relations(found: EdgeList, given: ListRelations, _store: str) -> ToolReply:
+def _list_relations_reply(found: EdgeList, given: ListRelations, _store: str) -> ToolReply:
     edges, lines = list_page(found.edges, edge_line, detail=given.detail)
     next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
     more = "" if next_offset is None else f"the next page: offset={next_offset}"

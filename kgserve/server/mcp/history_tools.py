@@ -42,7 +42,7 @@ def _history(graph: Graph, given: EntityHistory) -> Any:
 
 
 @present.register
-def _history(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> ToolReply:
+def _history_reply(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> ToolReply:
     detail = isinstance(given, EntityHistory) and given.detail
     shown, lines = list_page(found.states, _state_lines, detail=detail)
     states = shown if detail else list(map(_state_values, found.states[: len(shown)]))

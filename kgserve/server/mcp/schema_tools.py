@@ -29,7 +29,7 @@ class ListTags(Arguments, kw_only=True):
 
 
 @present.register
-def _describe_schema(found: answers.SchemaDescription, _given: DescribeSchema, _store: str) -> ToolReply:
+def _describe_schema_reply(found: answers.SchemaDescription, _given: DescribeSchema, _store: str) -> ToolReply:
     lists = {
         name: first_fitting(getattr(found, name), MAX_SUBJECT_BYTES // 3) for name in ("kinds", "tag_prefixes", "tags")
     }
@@ -50,7 +50,7 @@ def _schema_lines(values: answers.SchemaDescription) -> list[str]:
 
 
 @present.register
-def _list_tags(found: answers.TagList, given: ListTags, _store: str) -> ToolReply:
+def _list_tags_reply(found: answers.TagList, given: ListTags, _store: str) -> ToolReply:
     tags = first_fitting(found.tags, MAX_SUBJECT_BYTES)
     lines = lines_within(map(_tag_line, tags), MAX_SUBJECT_BYTES)
     more = ""

@@ -97,7 +97,7 @@ def _variant(given: Search) -> dict[str, Any]:
 
 
 @present.register
-def _search(found: answers.SearchAnswer, given: Search, _store: str) -> ToolReply:
+def _search_reply(found: answers.SearchAnswer, given: Search, _store: str) -> ToolReply:
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
         reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
@@ -105,7 +105,7 @@ def _search(found: answers.SearchAnswer, given: Search, _store: str) -> ToolRepl
 
 
 @present.register
-def _search_batch(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
+def _search_batch_reply(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
     asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
     detail = getattr(given, "detail", False)
     reply = _hits(found.hits, " / ".join(asked), 0, detail=detail)
@@ -147,7 +147,7 @@ def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
 
 
 @present.register
-def _context(found: answers.ContextAnswer, given: ContextArguments, _store: str) -> ToolReply:
+def _context_reply(found: answers.ContextAnswer, given: ContextArguments, _store: str) -> ToolReply:
     if not found.ids:
         text = f"Nothing was found for {quoted(shortened(given.query, EXCERPT))}."
         return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})

@@ -128,7 +128,7 @@ def _spec(kind: type[S], given: msgspec.Struct, ours: dict[str, Any]) -> S:
 
 
 @present.register
-def _put(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
+def _put_reply(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
     node = found.node
     named = f"{quoted(node.id)} ({node.type})"
     done = f"Created {named}" if found.created else f"{named} is now"
@@ -165,7 +165,7 @@ def conflict_reply(error: ConflictManual) -> ToolReply:
 
 
 @present.register
-def _put_subgraph(found: PutSubgraphAnswer, _given: PutSubgraph, store: str) -> ToolReply:
+def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraph, store: str) -> ToolReply:
     created = sum(node.created for node in found.nodes)
     nodes = counted(sum(not node.error for node in found.nodes), "node")
     edges = counted(sum(not edge.error for edge in found.edges), "edge")

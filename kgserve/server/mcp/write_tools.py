@@ -196,7 +196,7 @@ def _retire(graph: Graph, given: Retire) -> Future[versioned_api.RetireAnswer]:
 
 
 @present.register
-def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> ToolReply:
+def _inject_reply(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> ToolReply:
     if isinstance(given, RevertEntity):
         return revert_reply(found, given.id, given.version)
     if isinstance(given, EntityHistory):
@@ -235,7 +235,7 @@ def _changed(found: answers.InjectAnswer, what: str) -> list[str]:
 
 
 @present.register
-def _delete_entity(found: answers.DeleteNodeAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
+def _delete_entity_reply(found: answers.DeleteNodeAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
     if not found.existed:
         return ToolReply(
             f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found)
@@ -249,7 +249,7 @@ def _delete_entity(found: answers.DeleteNodeAnswer, _given: DeleteNodeArguments,
 
 
 @present.register
-def _delete_entities(found: answers.DeleteNodesAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
+def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
     done = "Would delete" if found.dry_run else "Deleted"
     ids = first_fitting(found.ids, MAX_SUBJECT_BYTES // 2)
     missing = first_fitting(found.missing, MAX_SUBJECT_BYTES // 4)
@@ -275,7 +275,7 @@ def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) 
 
 
 @present.register
-def _merged(found: MergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
+def _merged_reply(found: MergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
     named = f"{quoted(found.id)} into {quoted(found.into)}"
     values: dict[str, Any] = {"id": found.id, "into": found.into, "changed": found.changed, **_written(found.node)}
     if not found.changed:
@@ -291,7 +291,7 @@ def _merged(found: MergeAnswer, _given: MergeEntities, _store: str) -> ToolReply
 
 
 @present.register
-def _unmerged(found: UnmergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
+def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
     if not found.changed:
         return ToolReply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
     text = (
@@ -305,14 +305,14 @@ def _unmerged(found: UnmergeAnswer, _given: MergeEntities, _store: str) -> ToolR
 
 
 @present.register
-def _delete_relation(found: answers.DeleteEdgeAnswer, given: DeleteRelation, _store: str) -> ToolReply:
+def _delete_relation_reply(found: answers.DeleteEdgeAnswer, given: DeleteRelation, _store: str) -> ToolReply:
     edge = f"{arrow(given)}{store_suffix(given.to_graph)}"
     text = f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed."
     return ToolReply(text, msgspec.to_builtins(found))
 
 
 @present.register
-def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
+def _retire_reply(found: RetireAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
     named = end_of(given) if isinstance(given, Retire) else given
     is_relation = isinstance(named, DeleteRelation)
     what = f"{arrow(named)}{store_suffix(named.to_graph)}" if is_relation else quoted(getattr(named, "id", ""))
