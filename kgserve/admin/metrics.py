@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 
 import msgspec
 
 from kgserve.errors import KgserveError
-from kgserve.graph.handle import Graphs, Quota
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
 from kgserve.platform.metrics.observation import Labels, NodeCounts, Observation
@@ -155,12 +155,24 @@ def _values(number: _Number, found: list[StoreLag]) -> dict[Labels, float]:
     return {(each.store.name,): value for each in found if (value := number.of(each)) is not None}
 
 
+class QuotaUsage(Protocol):
+    """How much of something all callers have at the moment, and how often one was refused more."""
+
+    name: str
+    refused: int
+
+    @property
+    def taken(self) -> int:
+        """How much is taken."""
+        ...
+
+
 class TransportState(msgspec.Struct, frozen=True):
     """What only the transport knows: requests being worked on, open event streams and the most there may be.
 
     ``connections`` are open; what was ``refused`` on them, by code, was no request yet. ``certificate_ends`` is in
-    seconds since 1970, 0 for one that is not valid, None without TLS. ``places`` are what each caller may have so much
-    of.
+    seconds since 1970, 0 for one that is not valid, None without TLS. ``quotas`` are of
+    what each caller may have some of at once.
     """
 
     requests: int
@@ -169,7 +181,7 @@ class TransportState(msgspec.Struct, frozen=True):
     connections: int = 0
     refused: Mapping[Labels, float] = {}
     certificate_ends: float | None = None
-    places: tuple[Quota, ...] = ()
+    quotas: Sequence[QuotaUsage] = ()
 
 
 def metrics(graphs: Graphs, caller: Caller, moment: TransportState, accept: str) -> tuple[bytes, str]:
@@ -309,9 +321,9 @@ def _of_streams(observation: Observation, moment: TransportState) -> Iterator[Fa
 
 
 def _of_shares(moment: TransportState) -> Iterator[Family]:
-    taken = {(each.name,): float(each.taken) for each in moment.places}
+    taken = {(each.name,): float(each.taken) for each in moment.quotas}
     yield gauge("kgserve_shared", "What callers have at once of what each may have so much of", ("what",), taken)
-    refused = {(each.name,): float(each.refused) for each in moment.places}
+    refused = {(each.name,): float(each.refused) for each in moment.quotas}
     yield counter("kgserve_share_refusals", "Requests for more of it than one caller may have", ("what",), refused)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
 from inspect import cleandoc
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from kgserve.graph.compat.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
-from kgserve.graph.handle import EncodedAnswer, Graph, Kind
+from kgserve.graph.handle import EncodedAnswer, Graph
 from kgserve.platform.access.authentication import Role
 
 JSON = "application/json"
@@ -114,7 +114,7 @@ class UseCase:
         sent: Any = None,
         optional: bool = False,
         errors: tuple[str, ...] = READ,
-        threads: Kind = "reads",
+        threads: ExecutorName = "reads",
         short: Callable[[Any], int] | Literal[0] | None = None,
         statuses: tuple[int, ...] = (200,),
         status: Callable[[Any], int] | None = None,
@@ -128,7 +128,7 @@ class UseCase:
     ) -> None:
         self.name, self.path, self.run = name, path, run
         self.method: Method = method
-        self.threads: Kind = threads
+        self.threads: ExecutorName = threads
         self.short, self.status = short, status
         self.location, self.nothing, self.also, self.administers = location, nothing, also, administers
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional
@@ -178,3 +178,6 @@ class UseCase:
     def ask(self, target: Any, request: msgspec.Struct | None) -> Any:
         """What the function answers: a Struct, JSON, or a Future of a Struct."""
         return self.run(target) if request is None else self.run(target, request)
+
+
+ExecutorName: TypeAlias = Literal["reads", "writes", "transfers", "statements", "writing_statements"]

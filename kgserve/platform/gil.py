@@ -31,3 +31,11 @@ def paced(items: Iterable[T]) -> Iterator[T]:
         if time.perf_counter() - rested > WORK_SECONDS:
             rest()
             rested = time.perf_counter()
+
+
+LONGEST_REST_SECONDS = 1.0
+
+
+def rest_seconds(worked: float, others: int) -> float:
+    """For how long who does much leaves the server to so many others after each part: to each as long as it worked."""
+    return min(worked * others, LONGEST_REST_SECONDS)

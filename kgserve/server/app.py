@@ -34,7 +34,7 @@ from uvicorn.server import logger as uvicorn_log
 from kgserve import __version__
 from kgserve.admin.composition import open_all
 from kgserve.errors import Conflict, InvalidInput, KgserveError
-from kgserve.graph.handle import Graphs, Threads
+from kgserve.graph.handle import Graphs
 from kgserve.platform import log
 from kgserve.platform.access.audit import Audit
 from kgserve.platform.access.authentication import Authenticator, Keyring, check_may_start, exposure
@@ -42,6 +42,7 @@ from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import reachable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import nursery
+from kgserve.server.admission import Admission
 from kgserve.server.http.connection import Connections, HttpConnection, Limits
 from kgserve.server.http.edge import Gateway, Proxies, check_role
 from kgserve.server.http.problem import handle
@@ -88,7 +89,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     """
     pool = graphs.pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
-    threads, forwarder = Threads(pool.settings), NodeProxy(pool.placement)
+    threads, forwarder = Admission(pool.settings), NodeProxy(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)
     for views in (graphs.indexer, graphs.historian):
         if views is not None:

@@ -41,7 +41,13 @@ from kgserve.graph import answers, history
 from kgserve.graph.cypher import write_transaction
 from kgserve.graph.cypher.read import RowStream, stream
 from kgserve.graph.events import Delivery, EventReader, EventSubscription
-from kgserve.graph.handle import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, Graph, Graphs
+from kgserve.graph.handle import (
+    FIRST_OPENING_PAUSE_SECONDS,
+    MAX_OPENING_PAUSE_SECONDS,
+    OPENING_TIMEOUT_SECONDS,
+    Graph,
+    Graphs,
+)
 from kgserve.graph.queries import EntityHistoryRequest
 from kgserve.graph.requests import CypherRequest
 from kgserve.graph.transfer import transfer
@@ -280,8 +286,8 @@ def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
     """Waits for a store that somebody else is opening, as a server does."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    pause = FIRST_PAUSE_SECONDS
+    deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
+    pause = FIRST_OPENING_PAUSE_SECONDS
     while True:
         try:
             with handle.use() as graphs:
@@ -290,7 +296,7 @@ def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
             if time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, MAX_OPENING_PAUSE_SECONDS)
 
 
 def _done(graphs: Graphs, call: ClientRequest[Any]) -> Any:

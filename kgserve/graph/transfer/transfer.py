@@ -28,7 +28,7 @@ from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, Too
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
 from kgserve.graph.compat.entities_api import Entity, ServerRelation
 from kgserve.graph.compat.memory_server import completed
-from kgserve.graph.handle import Graph, rest_seconds
+from kgserve.graph.handle import Graph
 from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
 from kgserve.graph.temporal import HeldRows, Past, valid_moment, whole_history
 from kgserve.graph.transfer.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
@@ -46,6 +46,7 @@ from kgserve.graph.validate import Faults, edge_put, node_access, node_put
 from kgserve.platform.closing import Closing
 from kgserve.platform.codecs import json_decoder, lone_surrogate
 from kgserve.platform.durable_files import storage_error
+from kgserve.platform.gil import rest_seconds
 from kgserve.platform.permissions import private_folder
 from kgserve.projections.history.history import History, RowState
 from kgserve.projections.history_follower import HistoryFollower

@@ -73,7 +73,7 @@ def _moment(request: Request[Any, Any, Any], service: Service) -> ops.TransportS
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
     streams = service.streams
     moment = ops.TransportState(
-        state["edge"].running, streams.count, streams.most, certificate_ends=ends, places=service.places
+        state["edge"].running, streams.count, streams.most, certificate_ends=ends, quotas=service.quotas
     )
     if connections is None:  # the application without its server
         return moment

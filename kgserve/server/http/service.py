@@ -38,11 +38,12 @@ from kgserve.api.operation import (
 )
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON, renamed
-from kgserve.graph.handle import LATELY_SECONDS, CopyReads, Graphs
+from kgserve.graph.handle import CopyReads, Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.codecs import convert, decode_json, kind_of, lone_surrogate, place_of
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server.admission import LATELY_SECONDS
 from kgserve.server.http.connection import Rounds, in_task
 from kgserve.server.http.problem import RENAMED, ClientLeft
 from kgserve.server.http.sse import MEDIA_TYPE as EVENT_STREAM
@@ -59,9 +60,10 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive
 
-    from kgserve.api.operation import Method
-    from kgserve.graph.handle import Callers, Graph, Kind, Quota, Threads
+    from kgserve.api.operation import ExecutorName, Method
+    from kgserve.graph.handle import Graph
     from kgserve.platform.access.authentication import Caller, RequestContext
+    from kgserve.server.admission import ActiveCallers, Admission, Quota
     from kgserve.server.http.connection import Header
 
     Headers = Iterable[tuple[bytes, bytes]]
@@ -80,7 +82,7 @@ _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 class Service:
     """The operations' surroundings for one application."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
         self.rounds = Rounds(threads.callers.has_others)
@@ -90,9 +92,9 @@ class Service:
         self._threads = threads
 
     @property
-    def places(self) -> tuple[Quota, ...]:
-        """What callers may have so much of."""
-        return (*self._threads.places, self.streams.places)
+    def quotas(self) -> tuple[Quota, ...]:
+        """What each caller may have only some of at once."""
+        return (*self._threads.quotas, self.streams.quota)
 
     def seen_by(self, caller: Caller) -> Service:
         """The same surroundings, with the caller's stores alone, and what the caller may do there."""
@@ -111,7 +113,7 @@ class Service:
         seen.graphs = self.graphs.reading(copies)
         return seen
 
-    async def in_threads(self, threads: Kind, work: Callable[[], Any]) -> Any:
+    async def in_threads(self, threads: ExecutorName, work: Callable[[], Any]) -> Any:
         """What ``work`` answers in the end, as JSON if it is a Future, run in one of those threads.
 
         A caller's leaving ends no write.
@@ -119,21 +121,21 @@ class Service:
         found = await self._in(threads, work)
         return await self.settled(found) if isinstance(found, Future) else found
 
-    async def begun_in_threads(self, threads: Kind, work: Callable[[], Any]) -> Any:
+    async def begun_in_threads(self, threads: ExecutorName, work: Callable[[], Any]) -> Any:
         """The same without making JSON of it."""
         found = await self._in(threads, work)
         return await self.rounds.result(found) if isinstance(found, Future) else found
 
-    async def _in(self, threads: Kind, work: Callable[[], Any]) -> Any:
+    async def _in(self, threads: ExecutorName, work: Callable[[], Any]) -> Any:
         working = self._run(work, threads)
         return await (asyncio.shield(working) if threads == "writes" else working)
 
     @property
-    def callers(self) -> Callers:
+    def callers(self) -> ActiveCallers:
         """Who has asked lately."""
         return self._threads.callers
 
-    def in_turn(self, threads: Kind) -> AbstractAsyncContextManager[None]:
+    def in_turn(self, threads: ExecutorName) -> AbstractAsyncContextManager[None]:
         """A block that is entered at once, but for a write of who has many under way: see `Turns`. Raises Limited."""
         return self._threads.turns.one(asker.get()) if threads == "writes" else nullcontext()
 
@@ -141,7 +143,7 @@ class Service:
         """The result of ``work``, run in one of the threads for reads and short work."""
         return await self._run(partial(work, *args, **kwargs), "reads")
 
-    async def statement(self, threads: Kind, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def statement(self, threads: ExecutorName, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, a statement. One that writes may wait for others: in no thread that readers need."""
         return await self._run(partial(work, *args, **kwargs), threads)
 
@@ -161,7 +163,7 @@ class Service:
         """One more import or export of who asks, until the end of the block. Raises Limited."""
         return self._threads.transfers.one(asker.get())
 
-    async def _run(self, work: Callable[[], T], threads: Kind) -> T:
+    async def _run(self, work: Callable[[], T], threads: ExecutorName) -> T:
         await in_task()
         return await self._threads.kinds[threads].run(work)
 
@@ -169,7 +171,7 @@ class Service:
 class Use:
     """Counts the requests that are use."""
 
-    def __init__(self, callers: Callers) -> None:
+    def __init__(self, callers: ActiveCallers) -> None:
         self._running = 0
         self._callers = callers
         self.begun = self._ended = time.monotonic()

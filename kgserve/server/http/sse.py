@@ -18,7 +18,7 @@ import msgspec
 from anyio import CancelScope, CapacityLimiter
 
 from kgserve.errors import Limited, Unavailable
-from kgserve.graph.handle import RETRY_AFTER, Quota
+from kgserve.server.admission import RETRY_AFTER, Quota
 from kgserve.server.http.connection import Rounds
 
 P = ParamSpec("P")
@@ -97,7 +97,7 @@ class Streams:
     def __init__(self, most: int, most_of_one: int, rounds: Rounds) -> None:
         self._most = most
         self._rounds = rounds
-        self.places = Quota("event_streams", most_of_one, "event streams of yours are open already; close one first")
+        self.quota = Quota("event_streams", most_of_one, "event streams of yours are open already; close one first")
         self._open: set[OpenStream] = set()
         self._threads = CapacityLimiter(_THREADS)
         self._stopped = False
@@ -122,7 +122,7 @@ class Streams:
             raise Unavailable("the server is stopping")
         if owner is not None and len(self._open) >= self._most:
             raise Limited(f"{self._most} event streams are open already; close one first", RETRY_AFTER)
-        with nullcontext() if owner is None else self.places.one(owner):
+        with nullcontext() if owner is None else self.quota.one(owner):
             self._rounds.begin()
             stream = OpenStream(self._rounds, owner or "")
             self._open.add(stream)

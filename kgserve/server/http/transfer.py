@@ -20,9 +20,9 @@ from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
 from kgserve.graph.cypher.read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
 from kgserve.graph.cypher.write_transaction import run
-from kgserve.graph.handle import rest_seconds
 from kgserve.graph.requests import KEPT_AT, AsOfText, CypherRequest
 from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
+from kgserve.platform.gil import rest_seconds
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.problem import ClientLeft
 from kgserve.server.http.service import (

@@ -28,12 +28,13 @@ from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, with_versioned_names
-from kgserve.graph.handle import Graph, Graphs, Threads
+from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.search import search
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.idempotency import MadeCall, making
 from kgserve.platform.version import __version__
+from kgserve.server.admission import Admission
 from kgserve.server.mcp.argument_fields import Arguments, Naming
 from kgserve.server.mcp.arguments import explained, read_arguments, store_named, store_of
 from kgserve.server.mcp.entity_memory import RecallMemories
@@ -251,7 +252,7 @@ class OwnWrites:
 class ToolCaller:
     """The tools over some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self._graphs = graphs
         self._threads = threads
         self._written = OwnWrites()

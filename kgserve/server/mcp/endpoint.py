@@ -18,7 +18,8 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from kgserve.graph.handle import Graphs, Threads
+    from kgserve.graph.handle import Graphs
+    from kgserve.server.admission import Admission
     from kgserve.server.mcp.server import Served
     from kgserve.server.proxy import NodeProxy
 
@@ -34,7 +35,7 @@ _NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc"
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self._load = partial(_load, graphs, threads, forwarder)
         self._patience = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
@@ -118,7 +119,7 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> Served:
+def _load(graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> Served:
     return cast("type[Served]", import_module("kgserve.server.mcp.server").Served)(graphs, threads, forwarder)
 
 

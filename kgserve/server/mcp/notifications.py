@@ -25,8 +25,9 @@ from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, Resour
 
 from kgserve.admin.metrics import standing_of
 from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerQuiet, ServedElsewhere
-from kgserve.graph.handle import Graphs, Threads
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import RequestContext
+from kgserve.server.admission import Admission
 from kgserve.server.mcp.calls import Context, default_store, visit_of
 from kgserve.server.mcp.replies import counted
 from kgserve.server.mcp.resources import ResourceAddress, place_of
@@ -593,7 +594,7 @@ class Notices:
     call. Nothing is sent to who has not asked, and nothing of what the server does for others.
     """
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission) -> None:
         self._graphs = graphs
         self._threads = threads
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from mcp import MCPError, types
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph.handle import Graph, Graphs, Threads
+from kgserve.graph.handle import Graph, Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.projections.catalog.catalog import Catalog
+from kgserve.server.admission import Admission
 from kgserve.server.mcp.calls import Context, as_protocol_errors, default_store, visit_of
 from kgserve.server.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.storage.model.fields import MAX_ID_BYTES
@@ -256,7 +257,7 @@ _OF_TEMPLATES = {STORE_TEMPLATE: (_STORE_NAME,), MEMORY_TEMPLATE: (_STORE_NAME,)
 class Completions:
     """What the stores of a caller have for an argument that begins so."""
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission) -> None:
         self._graphs = graphs
         self._threads = threads
 

@@ -26,7 +26,7 @@ from kgserve.graph import reading
 from kgserve.graph.answers import Edge, Node, NodeAnswer
 from kgserve.graph.compat.versioned_api import EdgeList
 from kgserve.graph.context import count_tokens
-from kgserve.graph.handle import Graph, Graphs, Threads, as_struct
+from kgserve.graph.handle import Graph, Graphs, as_struct
 from kgserve.graph.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.memory.api import Memory
 from kgserve.memory.presentation import now_in_microseconds, settings_of, shown
@@ -34,6 +34,7 @@ from kgserve.memory.reflect_api import memory_line
 from kgserve.platform.access.authentication import Hidden
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
+from kgserve.server.admission import Admission
 from kgserve.server.mcp.calls import Context, as_protocol_errors, asked_elsewhere, visit_of
 from kgserve.server.mcp.store_tools import describe
 from kgserve.server.mcp.values import first_fitting
@@ -194,7 +195,7 @@ class StoresPage(msgspec.Struct, kw_only=True):
 class Resources:
     """The resources over some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self._graphs = graphs
         self._threads = threads
         self._forwarder = forwarder

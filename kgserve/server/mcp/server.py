@@ -31,9 +31,10 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
 from kgserve import __version__
-from kgserve.graph.handle import Graphs, Threads
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.settings import MEBIBYTE
+from kgserve.server.admission import Admission
 from kgserve.server.mcp.calls import Context, ToolCaller, check_wishes, wished
 from kgserve.server.mcp.notifications import Notices, Notifications
 from kgserve.server.mcp.prompts import INSTRUCTIONS, Completions, get_prompt, list_prompts
@@ -262,7 +263,7 @@ class Sessions(StreamableHTTPSessionManager):
 class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
-    def __init__(self, graphs: Graphs, threads: Threads, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self.notifications = Notifications(graphs.pool)
         self.manager = Sessions(
             make_server(graphs, threads, forwarder, self.notifications),
@@ -288,7 +289,7 @@ class Served:
             yield
 
 
-def make_server(graphs: Graphs, threads: Threads, forwarder: NodeProxy, notifications: Notifications) -> Server[Any]:
+def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
     calls, notices = ToolCaller(graphs, threads, forwarder), Notices(graphs, threads)
     resources = Resources(graphs, threads, forwarder)

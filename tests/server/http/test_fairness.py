@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.graph.handle import LATELY_SECONDS, Callers, rest_seconds
+from kgserve.platform.gil import rest_seconds
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
+from kgserve.server.admission import LATELY_SECONDS, ActiveCallers
 from kgserve.server.http.service import Use
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
@@ -168,7 +169,7 @@ def test_indexing_leaves_cores_to_several_who_ask(tmp_path: Path) -> None:
 
 
 def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> None:
-    callers = Callers()
+    callers = ActiveCallers()
     use = Use(callers)
 
     def ask(*askers: str) -> None:

@@ -8,12 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from kgserve.graph.handle import Callers
 from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server.admission import ActiveCallers
 from kgserve.server.http.connection import AT_ONCE, PAUSE_SECONDS, Rounds
 
 MANY = 10 * AT_ONCE
-alone = Callers().has_others
+alone = ActiveCallers().has_others
 
 
 async def rounds_made() -> None:
@@ -43,7 +43,7 @@ def test_callers_take_turns() -> None:
 
 def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
     async def told() -> tuple[list[str], float]:
-        callers, done = Callers(), list[str]()
+        callers, done = ActiveCallers(), list[str]()
         callers.asks("modest")
         rounds, loop = Rounds(callers.has_others), asyncio.get_running_loop()
         rounds.begin()

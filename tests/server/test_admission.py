@@ -11,16 +11,16 @@ import pytest
 
 from kgserve.errors import Limited
 from kgserve.graph import handle
-from kgserve.graph.handle import LATELY_SECONDS, WRITES_AT_ONCE, Callers, Quota, Shares, WriteThrottle
 from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server.admission import LATELY_SECONDS, WRITES_AT_ONCE, ActiveCallers, FairThreadPool, Quota, WriteThrottle
 from tests.stores.writing import PATIENCE
 
 THREADS, EACH, OPEN = 4, 2, 5
 
 
-def shares() -> tuple[Shares, Quota]:
+def shares() -> tuple[FairThreadPool, Quota]:
     queue = Quota("requests", OPEN, "of yours wait")
-    return Shares(THREADS, EACH, queue), queue
+    return FairThreadPool(THREADS, EACH, queue), queue
 
 
 def test_a_caller_with_much_to_do_leaves_threads_to_others() -> None:
@@ -65,7 +65,7 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
 
 
 def test_who_has_asked_may_be_looked_at_from_any_thread() -> None:
-    callers, over = Callers(), threading.Event()
+    callers, over = ActiveCallers(), threading.Event()
 
     def look() -> None:
         while not over.is_set():
@@ -86,7 +86,7 @@ def test_who_has_asked_may_be_looked_at_from_any_thread() -> None:
 
 
 def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    callers = Callers()
+    callers = ActiveCallers()
     assert not callers.are_several()
     callers.asks("one")
     callers.asks("one")
@@ -105,7 +105,7 @@ class Writers:
     """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
 
     def __init__(self) -> None:
-        self.callers, self.queue = Callers(), Quota("requests", OPEN, "of yours wait")
+        self.callers, self.queue = ActiveCallers(), Quota("requests", OPEN, "of yours wait")
         self.turns = WriteThrottle(self.callers, self.queue)
         self.begun: list[int] = []
         self._ends: list[asyncio.Event] = []
