@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.mcp_mistakes import MISTAKES, RIGHT, made
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.server.mcp.arguments import explained, listed, read_arguments, store_named, store_of
 from kgserve.server.mcp.calls import TOOLS
@@ -28,6 +27,7 @@ from kgserve.server.mcp.schemas import (
 )
 from kgserve.server.mcp.store_tools import DescribeStore
 from tests.cli.running import Running
+from tests.server.mcp.mistakes import MISTAKES, RIGHT, made
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
 NODE = {"id": "a", "type": "t"}
