@@ -1,6 +1,6 @@
-"""Search: how much of the evidence it finds in real conversations, and how fast it is on WordNet.
+"""Search: how much of the evidence it finds in real conversations, and what its approximate index misses.
 
-`python -m bench.search [--only quality|speed] [--quick]`. Quality is asked of the service with its default settings.
+`python -m bench.search [--only quality|approximate] [--quick]`. Quality is that of the service by default.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from bench import graphs, locomo, wordnet
 from bench.measure import Report, Times, clock, parser, run_parts, times
-from bench.server import HASHING, Client, scratch_folder, serving
-from kgserve.embedding.embedder import Embedder, load_embedder
+from bench.server import Client, scratch_folder, serving
+from kgserve.embedding.embedder import load_embedder
 from kgserve.platform import settings
 from kgserve.projections.vector.index import VectorIndex
 
@@ -84,41 +84,19 @@ def _recalls(
     return recalls, times(took)
 
 
-def speed(_path: Path, *, quick: bool) -> Report:
-    """Latency on WordNet, and recall of the approximate index. Raises wordnet.Unavailable."""
-    rows = graphs.read(wordnet.exchange_file())
-    rows = graphs.part(rows, 5_000) if quick else rows
-    report, choice = Report("search: speed on WordNet, over HTTP"), random.Random(SEED)
-    queries = [_query(node["content"], choice) for node in choice.sample(rows.nodes, QUERIES)]
-    with serving(HASHING) as (_, client):
-        _load(client, rows)
-        took = {mode: _latency(client, queries, mode) for mode in ("keyword", "hybrid")}
-    report.at_most(f"keyword, {len(rows.nodes):,} nodes", str(took["keyword"]), took["keyword"].p50, 3, "ms")
-    report.fact(f"hybrid with letters for meaning, {len(rows.nodes):,} nodes", str(took["hybrid"]))
+def approximate(_path: Path, *, quick: bool) -> Report:
+    """Recall of the approximate index on glosses of WordNet. Raises wordnet.Unavailable."""
+    rows, choice = graphs.read(wordnet.exchange_file()), random.Random(SEED)
+    texts = [node["content"] for node in rows.nodes[: 1_000 if quick else EMBEDDED_NODES]]
+    queries = [_query(text, choice) for text in choice.sample(texts, QUERIES)]
     embedder = load_embedder(settings.load())
-    try:
-        if embedder.degraded:
-            report.notes.append("no embedding model is prepared: semantic search was not measured")
-        else:
-            _semantic(report, graphs.part(rows, 1_000 if quick else EMBEDDED_NODES), embedder, choice)
-    finally:
-        embedder.close()
+    vectors, asked = embedder.embed(texts), embedder.embed(queries)
+    report = Report(f"search: the approximate index of {len(texts):,} nodes")
+    _approximate(report, vectors, asked)
+    if embedder.degraded:
+        report.notes.append("no embedding model is prepared: vectors are made from letters")
+    embedder.close()
     return report
-
-
-def _semantic(report: Report, rows: graphs.Rows, embedder: Embedder, choice: random.Random) -> None:
-    queries = [_query(node["content"], choice) for node in choice.sample(rows.nodes, QUERIES)]
-    with serving({}) as (_, client):
-        _load(client, rows)
-        # Before and after, so that both meet the same machine.
-        embedding = [clock(lambda query=query: embedder.embed([query])) for query in queries]
-        served = _latency(client, queries, "semantic")
-        embedding += [clock(lambda query=query: embedder.embed([query])) for query in queries]
-    alone = times(embedding)
-    base = f"embedding the query {alone}"
-    report.compare(f"semantic, {len(rows.nodes):,} nodes", str(served), base, served.p50 / alone.p50, ("≤", 1.5))
-    vectors = embedder.embed([node["content"] for node in rows.nodes])
-    _approximate(report, vectors, embedder.embed(queries))
 
 
 def _approximate(report: Report, vectors: NDArray[np.float32], queries: NDArray[np.float32]) -> None:
@@ -142,21 +120,11 @@ def _query(content: str, choice: random.Random) -> str:
     return " ".join(words[start : start + 6])
 
 
-def _latency(client: Client, queries: Sequence[str], mode: str) -> Times:
-    asked = [{"query": query, "mode": mode} for query in [*queries[:10], *queries]]
-    return times([clock(lambda body=body: _search(client, "wordnet", body)) for body in asked][10:])
-
-
-def _load(client: Client, rows: graphs.Rows) -> None:
-    client.upload("wordnet", graphs.blocks([*rows.nodes, *rows.edges]))
-    client.settle("wordnet")
-
-
 def _search(client: Client, store: str, body: Mapping[str, object]) -> Any:
     return client.call("POST", f"/api/memory/{store}/search", body)
 
 
-PARTS: dict[str, Callable[..., Report]] = {"quality": quality, "speed": speed}
+PARTS: dict[str, Callable[..., Report]] = {"quality": quality, "approximate": approximate}
 
 
 def main(arguments: Sequence[str]) -> int:
