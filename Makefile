@@ -15,7 +15,7 @@ SECOND  ?= tests/projections/cypher_engine/driver tests/projections/cypher_engin
            tests/server/http/test_cypher_beside.py tests/server/http/test_abuse_cypher.py tests/server/http/test_abuse_cypher_limits.py
 # What is tried twenty times as often as among all tests, and with other numbers each time.
 MADE_UP ?= tests/server/http/test_schemathesis.py tests/server/mcp/test_fuzz.py tests/storage/model tests/projections/catalog tests/graph/transfer/formats tests/projections
-TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients tests/cli/mcp_stdio/test_chaos.py \
+TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients \
            tests/graph/cypher/test_concurrency.py tests/graph/cypher/test_removal.py tests/graph/cypher/test_warm_copy.py \
            tests/cypher/test_differential.py tests/projections/cypher_engine/driver/test_database.py
 
@@ -66,22 +66,19 @@ fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet
 	@$(bin)/ruff format --quiet
 
-bench: $(dev) $(model) ## Measure on WordNet against the stated baselines (ARGS=rows, engine, footprint or growth for those alone)
+bench: $(dev) $(model) ## Measure against baselines of the same run (ARGS="rows --quick" for one of rows, engine, footprint, growth, search, memory)
 	@$(bin)/python -m bench $(ARGS)
 
 demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
-	@$(bin)/python -m bench.demo
+	@$(bin)/python -m scripts.demo
 
-crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, lose its unsynced writes, damage its files, fill its disk
+crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage its files, lose its unsynced writes
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
 	@$(bin)/python -m bench.damage
 	@$(bin)/python -m bench.power_loss --states $(ROUNDS)
-	@$(bin)/python -m bench.index_crash
-	@$(bin)/python -m bench.links_crash
-	@$(bin)/python -m bench.history_crash
 
 soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then long lives of stores, and the tests of SECOND with ladybug
-	@$(bin)/python -m bench.trust_soak --minutes $(MINUTES) $(ARGS)
+	@$(bin)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
 	@$(tests) $(thorough) $(TREATED)
 	@KGSERVE_ENGINE=ladybug $(tests) $(SECOND)
 

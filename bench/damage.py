@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import kgserve
 from bench import damage_questions
 from bench.damage_questions import Answers
+from bench.server import scratch_folder
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError
 from kgserve.platform.access.audit import Audit
@@ -218,8 +218,8 @@ def answer_folder(data: Path) -> Answers:
 def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
     """Damage a copy of a folder, and compare its answers with those from before."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kgserve-damage-", ignore_cleanup_errors=True) as scratch:
-        copy = shutil.copytree(folders.data, Path(scratch) / "data", symlinks=True)
+    with scratch_folder() as scratch:
+        copy = shutil.copytree(folders.data, scratch / "data", symlinks=True)
         path = copy / case.file
         DAMAGES[case.damage](path, folders.older / case.file)
         damaged = _look(path)
@@ -302,8 +302,8 @@ def main() -> int:
     given = parser.parse_args()
     started = time.monotonic()
     os.environ.update(SETTINGS)
-    with tempfile.TemporaryDirectory(prefix="kgserve-damage-", ignore_cleanup_errors=True) as root:
-        folders = build_folders(Path(root))
+    with scratch_folder() as root:
+        folders = build_folders(root)
         outcomes = run(folders, list_cases(folders, given.only, given.every), given.processes)
     show(outcomes)
     print(f"{len(outcomes)} damages, {time.monotonic() - started:.0f} s in all")

@@ -1,138 +1,268 @@
-"""What the engine's processes cost, and keep from the server: `python -m bench.engine [--only PART …] [--quick]`.
+"""Engine processes that are asked too much, killed, crashed or stopped, while others ask: `python -m bench.engine`.
 
-Parts: ``bombs``, statements that want too much, while others ask; ``struck``, processes that are killed, crash or stop,
-while others ask; ``stores``, many small ones asked in turn; ``beside``, writes and walks while statements go on;
-``written``, statements that write to WordNet; ``cost``, statements in a process of their own beside the same in this
-one.
+`[--only bombs|struck] [--quick]`. Nothing acknowledged may be lost, the server's own memory must not grow, and Cypher
+must answer again.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import random
+import signal
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.engine_beside import beside
-from bench.engine_bombs import bombs
-from bench.engine_server import COUNT, asked, processes
-from bench.engine_stores import stores
-from bench.engine_struck import struck
-from bench.engine_written import written
-from bench.measure import Report, Times, rounded, times
-from bench.server import Server, end_when_told
-from kgserve.cypher.guard import examine
-from kgserve.projections.cypher_engine.driver import chosen, database, statement
-from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
-from kgserve.projections.cypher_engine.engine.process import nursery, own_memory
-from kgserve.projections.cypher_engine.engine.protocol import Change, FileOptions
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.rows import NodeRow
+from bench.engine_bombs import BOMBS
+from bench.graphs import blocks
+from bench.measure import Report, parser, run_parts, times
+from bench.server import HASHING, Client, Server, serving
+from bench.wire import Wire, request
+
+STORE, OTHER = "struck", "other"
+NODES = 3_000
+COUNT = "MATCH (e:Entity) RETURN count(*)"
+SLOW = "MATCH (a:Entity),(b:Entity),(c:Entity) RETURN sum(a.version + b.version + c.version)"
+TIMEOUT_SECONDS = 5.0
+MAX_ENGINE_MIB = 1024
+BLOWS = (signal.SIGSEGV, signal.SIGKILL, signal.SIGSTOP)
+Durations = dict[str, list[float]]
 
 
-def cost(*, quick: bool) -> Report:
-    """Statements in a process of their own, beside the same in this one."""
-    report = Report("the cost of a process")
-    repetitions = 200 if quick else 2_000
-    nodes = [NodeRow(f"n{n}", "t", "some words", "{}", 1, 1, 0, 0) for n in range(100_000)]
-    point = examine("MATCH (e:Entity {id: $id}) RETURN e.id, e.content", {"id": "n7"}, writable=False)
-    every = examine("MATCH (e:Entity) RETURN e.id, e.type, e.content, e.version", {}, writable=False)
-    with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
-        path, options = Path(folder) / "graph.kuzu", EngineOptions(FileOptions(), engine=chosen.engine, readers=1)
-        nursery(chosen.engine).prepare()
-        engine = build(path, Change(None, nodes, [], [], [], [], [], []), StoreState(1, 1, 0, len(nodes), 0), options)
-        with engine.reader(0) as session:
-
-            def asked_there(what: Any) -> None:
-                with session.reading(what) as cursor:
-                    for _part in cursor.parts():
-                        pass
-
-            there = _timed(lambda: asked_there(point), repetitions)
-            streamed = min(_timed(lambda: asked_there(every), 5).p50 for _ in range(2))
-        engine.retire()
-        opened, writer = database.open_for_service(path, FileOptions())
-        here_session = DriverSession(opened)
-        encode = msgspec.json.Encoder().encode
-
-        def asked_here(what: Any) -> None:
-            with statement.reading(here_session, what) as cursor:
-                while rows := cursor.take(500):
-                    _ = b"\n".join(map(encode, rows))
-
-        here = _timed(lambda: asked_here(point), repetitions)
-        whole = _timed(lambda: asked_here(every), 5).p50
-        here_session.close()
-        writer.close()
-        opened.close()
-        limit = f"in one process {rounded(here.p50)} + 0.3"
-        report.within("point query: p50", there.fine, there.p50, here.p50 + 0.3, limit)
-        rate, baseline = (f"{len(nodes) / each:,.0f} rows/ms" for each in (streamed, whole))
-        report.compare("100,000 rows", rate, baseline, whole / streamed, ("≥", 0.8))
-        begun = _timed(lambda: nursery(chosen.engine).process(4).close(), 50)
-        report.fact("a process begun", begun.fine)
-    _cold(report, 5 if quick else 20)
+def bombs(*, quick: bool) -> Report:
+    """Statements that want too much: every kind, or every statement."""
+    settings: dict[str, object] = {
+        "indexes": False,
+        "query_timeout": TIMEOUT_SECONDS,
+        "engine_memory_mb": MAX_ENGINE_MIB,
+    }
+    chosen = [bomb for kind in BOMBS.values() for bomb in kind[: 1 if quick else None]]
+    report = Report(f"bombs: {len(chosen)} statements of {len(BOMBS)} kinds, of {NODES:,} nodes of 8,000 bytes")
+    with _filled(settings, "abcdefghij" * 800) as (server, client):
+        with _others(server) as before:
+            time.sleep(3)
+        own, longest, largest, statuses = _mebibytes(server.pid), 0.0, 0.0, Counter[int]()
+        with _others(server) as meanwhile, _watch(server) as peaks:
+            for bomb in chosen:
+                status, _, seconds = _ask(client, STORE, bomb)
+                statuses[status] += 1
+                longest = max(longest, seconds)
+        largest, grown = peaks["process"], peaks["server"] - own
+        report.fact("answers", ", ".join(f"{count} of {status}" for status, count in sorted(statuses.items())))
+        report.check("answers that are a defect", f"{statuses[500]} of 500", statuses[500] == 0)
+        report.at_most("growth of the server's own memory", f"{grown:.0f} MiB", grown, 50, "MiB")
+        report.at_most("the largest engine process", f"{largest:.0f} MiB", largest, MAX_ENGINE_MIB, "MiB")
+        report.at_most("the longest statement", f"{longest:.2f} s", longest, TIMEOUT_SECONDS + 1, "s")
+        _compare(report, before, meanwhile, 2.0)
+        rows = [_ask(client, each, COUNT)[1].get("rows") for each in (STORE, OTHER)]
+        report.check("both stores answer", str(rows), rows == [[[NODES]]] * 2)
     return report
 
 
-def _timed(call: Callable[[], object], count: int) -> Times:
-    call()
-    found: list[float] = []
-    for _ in range(count):
+class Rounds:
+    """What is asked and struck, round for round, and what was acknowledged: the contents of nodes by id."""
+
+    def __init__(self, server: Server, client: Client) -> None:
+        self.acknowledged: dict[str, str] = {}
+        self.missed = 0
+        self._server = server
+        self._client = client
+        self._choice = random.Random(11)
+        self.at: dict[str, Callable[[int], None]] = {"read": self._read, "follow": self._follow, "write": self._write}
+
+    def strike(self, number: int, work: str, blow: signal.Signals) -> float:
+        """Hit a process of the store while it is at some work; return the seconds until Cypher answers again."""
+        working = threading.Thread(target=self.at[work], args=(number,))
+        working.start()
+        time.sleep(self._choice.random() * (0.05 if work == "follow" else 0.3))
+        hit = _processes_of(self._server.pid, STORE)
+        if hit:
+            os.kill(self._choice.choice(hit), blow)
+        self.missed += not hit
         started = time.perf_counter()
-        call()
-        found.append(1000 * (time.perf_counter() - started))
-    return times(found)
+        while _ask(self._client, STORE, COUNT)[0] != 200:
+            time.sleep(0.02)
+        seconds = time.perf_counter() - started
+        working.join()
+        return seconds
+
+    def _read(self, number: int) -> None:
+        self._inject(number, 1)
+        with self._server.client() as client:
+            _ask(client, STORE, SLOW, timeout_ms=2000)
+
+    def _follow(self, number: int) -> None:
+        self._inject(number, 500)
+
+    def _write(self, number: int) -> None:
+        node, content = f"made-{number}", f"stated in round {number}"
+        query = f"CREATE (:Entity {{id: '{node}', type: 'w', content: '{content}'}})"
+        with self._server.client() as client:
+            if _ask(client, STORE, query, mode="write", timeout_ms=2000)[0] == 200:
+                self.acknowledged[node] = content
+
+    def _inject(self, number: int, count: int) -> None:
+        contents = {f"w{number}-{each}": f"round {number}" for each in range(count)}
+        nodes = [{"id": node, "type": "w", "content": content} for node, content in contents.items()]
+        with self._server.client() as client:
+            client.call("POST", f"/api/memory/{STORE}/inject", {"nodes": nodes})
+        self.acknowledged.update(contents)
 
 
-def _cold(report: Report, count: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True) as folder:
-        settings = {"indexes": False, "max_open_stores": 2 * count, "engine_processes": count}
-        with Server(Path(folder), settings) as server, server.client() as client:
-            nodes = [{"id": f"n{n}", "type": "t", "content": "some words"} for n in range(20)]
-            edges = [{"from": f"n{n}", "to": f"n{n + 1}", "relation_type": "r"} for n in range(19)]
-            for number in range(count):
-                client.call("POST", f"/api/memory/s{number}/inject", {"nodes": nodes, "edges": edges})
-            time.sleep(2)
-            made = times([1000 * asked(client, f"s{number}", COUNT)[2] for number in range(count)])
-        with Server(Path(folder), settings) as server, server.client() as client:
-            time.sleep(2)
-            found = times([1000 * asked(client, f"s{number}", COUNT)[2] for number in range(count)])
-            memory = sum(map(own_memory, processes(server.pid))) / count / (1 << 20)
-    report.at_most("first statement of a small store, file made", made.fine, made.p50, 150, "ms")
-    report.at_most("first statement of a small store, file there", found.fine, found.p50, 150, "ms")
-    report.fact("a small store's process", f"{memory:.1f} MiB of its own")
+def struck(*, quick: bool) -> Report:
+    """Processes that crash, are killed or stop while they read, follow and write."""
+    rounds = 9 if quick else 100
+    report = Report(f"struck: {rounds} blows to engine processes of a small store")
+    with _filled(HASHING | {"query_timeout": 10.0}, "a few words") as (server, client):
+        client.settle(STORE)
+        with _others(server) as before:
+            time.sleep(3)
+        back: Durations = {}
+        played = Rounds(server, client)
+        kinds = [(work, blow) for work in played.at for blow in BLOWS]
+        with _others(server) as meanwhile:
+            for number in range(rounds):
+                work, blow = kinds[number % len(kinds)]
+                back.setdefault(f"{blow.name} in mid-{work}", []).append(1000 * played.strike(number, work, blow))
+        _check_kept(report, client, played.acknowledged)
+        report.fact("rounds without a process to strike", str(played.missed))
+        for what, each in back.items():
+            report.at_most(f"{what}: Cypher back after", str(times(each)), max(each), 2000, "ms")
+        _compare(report, before, meanwhile, 1.5)
+    return report
 
 
-PARTS: dict[str, Callable[..., Report]] = {
-    "bombs": bombs,
-    "struck": struck,
-    "stores": stores,
-    "beside": beside,
-    "written": written,
-    "cost": cost,
-}
+def _check_kept(report: Report, client: Client, acknowledged: dict[str, str]) -> None:
+    exported = {line["id"]: line.get("content") for line in client.export(STORE) if line["kind"] == "node"}
+    every = {"query": "MATCH (e:Entity {type: 'w'}) RETURN e.id, e.content", "max_rows": 100_000}
+    rows: list[Any] = client.call("POST", f"/api/memory/{STORE}/cypher", every)["rows"]
+    for way, found in (("REST", exported), ("Cypher", dict(rows))):
+        lost = acknowledged.items() - found.items()
+        report.check(f"acknowledged and lost, over {way}", f"{len(lost)} of {len(acknowledged):,}", not lost)
+
+
+def _ask(client: Client, store: str, query: str, **more: object) -> tuple[int, Any, float]:
+    """Return status, answer and seconds of a statement."""
+    started = time.perf_counter()
+    reply = client.send("POST", f"/api/memory/{store}/cypher", msgspec.json.encode({"query": query, **more}))
+    return reply.status, reply.json(), time.perf_counter() - started
+
+
+@contextmanager
+def _filled(settings: dict[str, object], content: str) -> Generator[tuple[Server, Client]]:
+    """A server with both stores, their engines open."""
+    with serving(settings) as (server, client):
+        for store, text in ((STORE, content), (OTHER, "a few words")):
+            nodes = ({"kind": "node", "id": f"n{number}", "type": "t", "content": text} for number in range(NODES))
+            edges = (
+                {"kind": "edge", "from": f"n{number}", "to": f"n{(number * 7 + step) % NODES}", "relation_type": "r"}
+                for number in range(NODES)
+                for step in (1, 2, 3)
+            )
+            client.upload(store, blocks(chain(nodes, edges)))
+            _ask(client, store, COUNT)
+        yield server, client
+
+
+@contextmanager
+def _others(server: Server) -> Generator[Durations]:
+    """Milliseconds of statements of the other store, and of walks of the struck one, while the block runs."""
+    asked = {
+        "a statement of another store": request(
+            "POST", f"/api/memory/{OTHER}/cypher", {"query": "MATCH (e:Entity {id: 'n7'}) RETURN e.id"}
+        ),
+        "a walk of the same store": request("POST", f"/api/memory/{STORE}/traverse", {"start_id": "n7", "depth": 2}),
+    }
+    found: Durations = {name: [] for name in asked}
+
+    def ask(over: threading.Event) -> None:
+        with Wire(server.port) as wire:
+            while not over.wait(0.01):
+                for name, ready in asked.items():
+                    found[name].append(wire.ask(ready).milliseconds)
+
+    with _beside(ask):
+        yield found
+
+
+@contextmanager
+def _watch(server: Server) -> Generator[dict[str, float]]:
+    """The largest memory of the server and of an engine process, in MiB, while the block runs."""
+    peaks = {"server": 0.0, "process": 0.0}
+
+    def look(over: threading.Event) -> None:
+        while not over.wait(0.02):
+            peaks["server"] = max(peaks["server"], _mebibytes(server.pid))
+            peaks["process"] = max([peaks["process"], *map(_mebibytes, _processes(server.pid))])
+
+    with _beside(look):
+        yield peaks
+
+
+@contextmanager
+def _beside(work: Callable[[threading.Event], None]) -> Generator[None]:
+    """Do work in a thread until the block ends."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _compare(report: Report, before: Durations, meanwhile: Durations, most: float) -> None:
+    for name, each in before.items():
+        alone, beside = times(each), times(meanwhile[name])
+        report.compare(f"{name}: p95", str(beside), f"alone {alone}", beside.p95 / alone.p95, ("≤", most))
+
+
+def _mebibytes(pid: int) -> float:
+    """Return the resident memory of a process without files; 0 when it has ended."""
+    with suppress(OSError):
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    return 0.0
+
+
+def _processes(pid: int) -> list[int]:
+    """Return the engine processes of a server: the children of its fork server."""
+    return [each for fork_server in _children(pid) for each in _children(fork_server)]
+
+
+def _processes_of(pid: int, store: str) -> list[int]:
+    return [each for each in _processes(pid) if any(f"/{store}_memory/" in path for path in _open_files(each))]
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text(encoding="ascii").split()]
+    return []
+
+
+def _open_files(pid: int) -> Generator[str]:
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                yield str(link.readlink())
+
+
+PARTS: dict[str, Callable[..., Report]] = {"bombs": bombs, "struck": struck}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print a table for each part. Exit code 1 when an exact check failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.engine", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), help="what to measure (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer statements and rounds")
-    options = parser.parse_args(arguments)
-    end_when_told()
-    wrong = False
-    for name in options.only or PARTS:
-        report = PARTS[name](quick=options.quick)
-        report.show()
-        wrong = wrong or report.wrong
-    return int(wrong)
+    return run_parts(PARTS, parser("engine", (__doc__ or "").split(":", 1)[0], PARTS).parse_args(arguments))
 
 
 if __name__ == "__main__":

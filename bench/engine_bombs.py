@@ -1,18 +1,7 @@
-"""Statements that want too much of everything, by kind. The guard lets all of them through: they reach the engine."""
+"""Statements that want too much, by kind. The guard lets all of them through: they reach the engine."""
 
 from __future__ import annotations
 
-import sys
-import time
-
-from bench.engine_server import COUNT, NODES, OTHER, STORE, TWICE, Others, Watch, asked, compared, filled, resident
-from bench.measure import Report
-
-CONTENT = "abcdefghij" * 800
-TIMEOUT = 5.0
-BOUND = 1024
-MORE = 50.0
-SETTINGS: dict[str, object] = {"indexes": False, "query_timeout": TIMEOUT, "engine_memory_mb": BOUND}
 BOMBS: dict[str, tuple[str, ...]] = {
     "cross products": (
         "MATCH (a:Entity),(b:Entity),(c:Entity) RETURN a,b,c",
@@ -106,36 +95,3 @@ BOMBS: dict[str, tuple[str, ...]] = {
         "MATCH (a:Entity),(b:Entity) RETURN collect(to_json(a.content + b.content))",
     ),
 }
-
-
-def bombs(*, quick: bool) -> Report:
-    """Statements of every kind that want too much."""
-    count = len(BOMBS) if quick else sum(map(len, BOMBS.values()))
-    report = Report(f"bombs: {count} of {len(BOMBS)} kinds, time limit {TIMEOUT:g} s, bound {BOUND} MiB")
-    report.notes.append(f"asked of {NODES:,} nodes of {len(CONTENT):,} bytes")
-    with filled(SETTINGS, CONTENT) as (server, client):
-        others = Others(server)
-        with others.asking() as before:
-            time.sleep(3 if quick else 10)
-        own, longest, largest, grown, outcomes = resident(server.pid), 0.0, 0.0, 0.0, dict[int, int]()
-        meanwhile: dict[str, list[float]] = {}
-        for bomb in (bomb for kind in BOMBS.values() for bomb in kind[: 1 if quick else None]):
-            with Watch(server) as watch, others.asking() as found:
-                status, answer, seconds = asked(client, STORE, bomb)
-            for name, each in found.items():
-                meanwhile.setdefault(name, []).extend(each)
-            outcomes[status] = outcomes.get(status, 0) + 1
-            longest, largest = max(longest, seconds), max(largest, watch.process)
-            grown = max(grown, watch.server - own)
-            shown = answer.get("detail", f"{answer.get('row_count')} rows")
-            sizes = f"{watch.process:5.0f} MiB, server {watch.server - own:+4.0f} MiB"
-            print(f"  {seconds:5.2f} s {sizes} {status} {bomb[:60]} … {shown[:60]}", file=sys.stderr)
-        report.fact("answers", ", ".join(f"{status}: {count}" for status, count in sorted(outcomes.items())))
-        report.check("none is a defect", f"{outcomes.get(500, 0)} with 500", 500 not in outcomes)
-        report.at_most("the server's own memory grew by", f"{grown:.0f} MiB", grown, MORE, "MiB")
-        report.at_most("the largest process", f"{largest:.0f} MiB", largest, BOUND, "MiB")
-        report.at_most("the longest statement", f"{longest:.2f} s", longest, TIMEOUT + 1, "s")
-        compared(report, before, meanwhile, TWICE)
-        rows = [asked(client, each, COUNT)[1]["rows"] for each in (STORE, OTHER)]
-        report.check("both stores answer", str(rows), rows == [[[NODES]]] * 2)
-    return report

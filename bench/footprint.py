@@ -1,35 +1,24 @@
 """What the server's process takes: `python -m bench.footprint [--only idle|stores|wordnet] [--quick]`.
 
-Memory of its own and pages of files are told apart; the kernel takes the second back when it needs them.
+Memory of its own and pages of files are listed apart; the kernel takes the second back when it needs them.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import graphs, wordnet
-from bench.baseline import read_rows
-from bench.measure import Report
-from bench.prepared import STORE, blocks
-from bench.rows.ground import API, settle
-from bench.server import Client, Server, end_when_told
+from bench.measure import Report, parser, run_parts
+from bench.server import HASHING, Client, Server, scratch_folder, serving
 
-HASHING: dict[str, object] = {"embedding_provider": "hashing"}
-LOCAL: dict[str, object] = {"embedding_provider": "local"}
-STORES = (1, 64, 500)
-QUICK_STORES = (1, 4, 12)
 NODES = 20
-REST = 60.0
-QUICK_REST = 5.0
-QUICK_NODES = 10_000
+REST_SECONDS, QUICK_REST_SECONDS = 60.0, 5.0
 # A machine that swaps measures nothing, and may be shared.
-LEFT_FREE = 4096
+MIN_FREE_MIB = 4096
 
 
 class Footprint(NamedTuple):
@@ -40,113 +29,90 @@ class Footprint(NamedTuple):
     threads: int
     descriptors: int
 
-    @property
-    def resident(self) -> float:
-        """Both kinds of memory."""
-        return self.own + self.files
-
     def __str__(self) -> str:
-        """For a table."""
-        memory = f"{self.resident:,.0f} MiB: {self.own:,.0f} its own, {self.files:,.0f} of files"
+        """Format all of it for a table."""
+        memory = f"{self.own + self.files:,.0f} MiB: {self.own:,.0f} its own, {self.files:,.0f} of files"
         return f"{memory}; {self.threads} threads, {self.descriptors} descriptors"
 
 
-def footprint(server: Server) -> Footprint:
-    """What it takes now."""
+def footprint(server: Server, rest: float = 0.0) -> Footprint:
+    """Return what the process takes after some seconds of rest."""
+    time.sleep(rest)
     own = server.mebibytes("RssAnon") + server.mebibytes("RssShmem")
     return Footprint(own, server.mebibytes("RssFile"), server.threads(), server.descriptors())
 
 
 def idle(*, quick: bool) -> Report:
-    """A server that nobody asks, without and with the embedding model in memory."""
-    report, rest = Report("memory: idle"), QUICK_REST if quick else REST
-    with _folder() as folder, Server(Path(folder), HASHING) as server, server.client() as client:
+    """A server without requests, without and with the embedding model in memory."""
+    report, rest = Report("memory: idle"), QUICK_REST_SECONDS if quick else REST_SECONDS
+    with serving(HASHING) as (server, client):
         client.call("GET", "/health")
-        time.sleep(rest)
-        without = footprint(server)
-    report.at_most("without the model", str(without), without.resident, 120, "MiB")
-    with _folder() as folder, Server(Path(folder), LOCAL) as server, server.client() as client:
+        without = footprint(server, rest)
+    report.at_most("without the model", str(without), without.own + without.files, 120, "MiB")
+    with serving({"embedding_provider": "local"}) as (server, client):
         client.call("POST", "/api/memory/one/inject", _batch(0))
-        settle(client, "one")
+        client.settle("one")
         found = client.call("POST", "/api/memory/one/search", {"query": "a thing", "mode": "semantic"})
-        time.sleep(rest)
-        loaded = footprint(server)
+        loaded = footprint(server, rest)
     if found["degraded"]:
         report.notes.append("no embedding model is prepared: what it takes was not measured")
     else:
-        report.at_most("with the model, and one small store", str(loaded), loaded.resident, 250, "MiB")
+        report.at_most("with the model, and a small store", str(loaded), loaded.own + loaded.files, 250, "MiB")
     report.notes.append(f"{rest:.0f} s after the last request")
     return report
 
 
 def stores(*, quick: bool) -> Report:
     """Small stores, all open and at rest."""
-    report, rest = Report(f"memory: small stores, {NODES} nodes and {NODES} edges each, all open"), QUICK_REST
-    counts = QUICK_STORES if quick else STORES
-    settings = HASHING | {"max_open_stores": counts[-1]}
-    with _folder() as folder, Server(Path(folder), settings) as server, server.client() as client:
-        report.fact("no store", str(footprint(server)))
-        first, opened = None, 0
-        for count in counts:
-            opened = _open(client, opened, count)
-            time.sleep(rest if quick else REST)
-            now = footprint(server)
-            report.fact(f"{opened} stores", str(now))
-            if first is not None and opened > 1:
-                each = (now.own - first.own) / (opened - 1)
-                figure = f"{each:.1f} MiB its own, {(now.files - first.files) / (opened - 1):.1f} of files"
-                report.at_most(f"each further of {opened}", figure, each, 5, "MiB its own")
-            first = first or now
-            if opened < count:
-                report.notes.append(f"stopped at {opened} stores: {LEFT_FREE:,} MiB of the machine are left free")
-                break
+    report, rest = Report(f"memory: small stores of {NODES} nodes, all open"), QUICK_REST_SECONDS if quick else 30
+    counts = (1, 12) if quick else (1, 64, 500)
+    with serving(HASHING | {"max_open_stores": counts[-1]}) as (server, client):
+        found = [footprint(server)]
+        report.fact("no store", str(found[0]))
+        for before, count in zip((0, *counts), counts, strict=False):
+            for number in range(before, count):
+                if _free() < MIN_FREE_MIB:
+                    report.notes.append(f"stopped at {number} stores: {MIN_FREE_MIB:,} MiB of the machine stay free")
+                    return report
+                client.call("POST", f"/api/memory/store-{number:03d}/inject", _batch(number))
+            found.append(footprint(server, rest))
+            report.fact(f"{count} stores", str(found[-1]))
+            if count > 1:
+                each = (found[-1].own - found[1].own) / (count - 1)
+                report.at_most(f"each further of {count}", f"{each:.1f} MiB", each, 5, "MiB its own")
         server.kill()
     return report
 
 
 def large(*, quick: bool) -> Report:
     """WordNet with both indexes, at rest after its import, and at rest after a start and a few questions."""
-    report, rest = Report("memory: WordNet with both indexes"), QUICK_REST if quick else REST
-    with _folder() as name:
-        folder = Path(name)
+    report, rest = Report("memory: WordNet with both indexes"), QUICK_REST_SECONDS if quick else REST_SECONDS
+    with scratch_folder() as folder:
         file = wordnet.exchange_file()
         if quick:
-            some = graphs.part(read_rows(file), QUICK_NODES)
+            some = graphs.part(graphs.read(file), 10_000)
             file = graphs.write([*some.nodes, *some.edges], folder / "part.ndjson")
-        for what in ("after import", "started again, a walk and a search"):
-            with Server(folder / "data", HASHING | {"shutdown_grace": 60}) as server, server.client() as client:
+        for what in ("after import", "started again"):
+            with serving(HASHING, folder / "data") as (server, client):
                 if what == "after import":
-                    client.upload(STORE, blocks(file))
-                settle(client)
+                    client.upload("wordnet", graphs.file_blocks(file))
+                client.settle("wordnet")
                 _ask(client)
-                report.fact(f"{what}, at once", str(footprint(server)))
-                time.sleep(rest)
-                now = footprint(server)
+                now = footprint(server, rest)
                 report.at_most(f"{what}, at rest", str(now), now.own, 500, "MiB its own")
-    report.notes.append(f"at rest: {rest:.0f} s after the last request; vectors of 384 numbers from letters")
+    report.notes.append(f"at rest: {rest:.0f} s after a walk and a search; vectors of 384 numbers from letters")
     return report
 
 
 def _ask(client: Client) -> None:
-    client.call("POST", f"{API}/traverse", {"start_id": "n00001740", "depth": 2})
-    client.call("POST", f"{API}/search", {"query": "a thing that moves"})
-
-
-def _open(client: Client, opened: int, count: int) -> int:
-    """Write into further stores; returns how many are open, fewer than asked for when memory ends."""
-    for number in range(opened, count):
-        if _free() < LEFT_FREE:
-            return number
-        client.call("POST", f"/api/memory/store-{number:03d}/inject", _batch(number))
-    return count
+    client.call("POST", "/api/memory/wordnet/traverse", {"start_id": "n00001740", "depth": 2})
+    client.call("POST", "/api/memory/wordnet/search", {"query": "a thing that moves"})
 
 
 def _free() -> float:
-    """Mebibytes that the machine could give."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+    """Return the mebibytes that the machine could give."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _batch(store: int) -> dict[str, Any]:
@@ -156,26 +122,12 @@ def _batch(store: int) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges}
 
 
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True)
-
-
-PARTS: Mapping[str, Callable[..., Report]] = {"idle": idle, "stores": stores, "wordnet": large}
+PARTS: dict[str, Callable[..., Report]] = {"idle": idle, "stores": stores, "wordnet": large}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print a table for each part."""
-    parser = argparse.ArgumentParser(prog="python -m bench.footprint", description="What the server's process takes.")
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), help="what to measure (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer stores, a part of WordNet, shorter rests")
-    options = parser.parse_args(arguments)
-    end_when_told()
-    try:
-        for name in options.only or PARTS:
-            PARTS[name](quick=options.quick).show()
-    except wordnet.Unavailable as reason:
-        print(f"skipped: {reason}")
-    return 0
+    return run_parts(PARTS, parser("footprint", "What the server's process takes.", PARTS).parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-
-from bench import wordnet
-from bench.baseline import Rows
 
 SEED = 20_150_726
 # The shape of FB15k-237's training part: https://doi.org/10.18653/v1/W15-4007
@@ -20,24 +17,7 @@ DENSE_EDGES = 272_115
 DENSE_TYPES = 237
 # With these the busiest node has about 1,500 edges out, the most wanted one about 7,500 in: as there.
 _OUT, _IN, _TYPE = 0.55, 0.8, 0.75
-_WORDS = [
-    "river",
-    "city",
-    "film",
-    "actor",
-    "award",
-    "team",
-    "season",
-    "country",
-    "language",
-    "music",
-    "party",
-    "school",
-    "year",
-    "person",
-    "place",
-    "record",
-]
+_WORDS = "river city film actor award team season country language music party school year person place record"
 
 GROWN_DEGREE = 4
 GROWN_ROWS = 1 + GROWN_DEGREE
@@ -46,19 +26,35 @@ GROWN_ROWS = 1 + GROWN_DEGREE
 Record = dict[str, Any]
 
 
+class Rows(NamedTuple):
+    """Records of an exchange file."""
+
+    nodes: list[Record]
+    edges: list[Record]
+
+
+def read(path: Path) -> Rows:
+    """Decode an exchange file."""
+    decode = msgspec.json.Decoder().decode
+    with path.open("rb") as file:
+        records = [decode(line) for line in file]
+    return Rows([r for r in records if r["kind"] == "node"], [r for r in records if r["kind"] == "edge"])
+
+
+def file_blocks(path: Path) -> Iterator[bytes]:
+    """A file in blocks of 256 KiB."""
+    with path.open("rb") as file:
+        while block := file.read(1 << 18):
+            yield block
+
+
 def dense(seed: int = SEED) -> Iterator[Record]:
     """Nodes, then edges, all distinct, degrees and types heavy-tailed, weights from 0 to 1."""
-    choice = random.Random(seed)
+    choice, words = random.Random(seed), _WORDS.split()
     ids = [f"e{number:05d}" for number in range(DENSE_NODES)]
     for number, id_ in enumerate(ids):
-        content = f"Entity {number}: " + " ".join(choice.choices(_WORDS, k=10))
-        yield {
-            "kind": "node",
-            "id": id_,
-            "type": choice.choice(_WORDS),
-            "content": content,
-            "attributes": {"n": number},
-        }
+        content = f"Entity {number}: " + " ".join(choice.choices(words, k=10))
+        yield _node(id_, choice.choice(words), content, number)
     seen: set[tuple[str, str, str]] = set()
     sources, targets = choice.sample(ids, DENSE_NODES), choice.sample(ids, DENSE_NODES)
     kinds = [f"relation_{number:03d}" for number in range(DENSE_TYPES)]
@@ -77,13 +73,7 @@ def grown(first: int, last: int, seed: int = SEED) -> Iterator[Record]:
     """Nodes `first` to `last` - 1 of a graph that only grows, then their edges, to nodes before them."""
     for number in range(first, last):
         content = f"Number {number}, one of many that were written down in turn."
-        yield {
-            "kind": "node",
-            "id": grown_id(number),
-            "type": "number",
-            "content": content,
-            "attributes": {"n": number},
-        }
+        yield _node(grown_id(number), "number", content, number)
     for number in range(max(first, GROWN_DEGREE), last):
         for target in random.Random(seed * number).sample(range(number), GROWN_DEGREE):
             yield _edge(grown_id(number), grown_id(target), "follows") | {"weight": 1.0}
@@ -96,14 +86,9 @@ def grown_id(number: int) -> str:
 
 def blocks(records: Iterable[Record], size: int = 2_000) -> Iterator[bytes]:
     """Records as lines, some thousands in each block."""
-    encode = msgspec.json.Encoder().encode
-    lines: list[bytes] = []
-    for record in records:
-        lines.append(encode(record))
-        if len(lines) == size:
-            yield b"\n".join(lines) + b"\n"
-            lines.clear()
-    yield b"\n".join(lines) + b"\n" if lines else b""
+    encode, left = msgspec.json.Encoder().encode, iter(records)
+    while some := [*islice(left, size)]:
+        yield b"".join(encode(record) + b"\n" for record in some)
 
 
 def write(records: Iterable[Record], path: Path) -> Path:
@@ -119,13 +104,8 @@ def part(rows: Rows, nodes: int) -> Rows:
     return Rows(rows.nodes[:nodes], [edge for edge in rows.edges if edge["from"] in known and edge["to"] in known])
 
 
-def as_graph(rows: Rows) -> wordnet.Graph:
-    """The same rows as what batches are made from."""
-    nodes = [
-        wordnet.Synset(id=node["id"], type=node["type"], content=node["content"], attributes=node["attributes"])
-        for node in rows.nodes
-    ]
-    return wordnet.Graph(nodes, [wordnet.Pointer(e["from"], e["to"], e["relation_type"]) for e in rows.edges])
+def _node(id_: str, kind: str, content: str, number: int) -> Record:
+    return {"kind": "node", "id": id_, "type": kind, "content": content, "attributes": {"n": number}}
 
 
 def _edge(source: str, target: str, relation_type: str) -> Record:

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ import httpx
 import msgspec
 
 from bench.register_clients import Site, beginning, visitors
-from bench.server import Server, end_when_told
+from bench.server import Server, end_when_told, scratch_folder
 
 ROUND_SECONDS = 20.0
 BALLAST = 50_100
@@ -178,8 +177,8 @@ def main() -> int:
     given = parser.parse_args()
     end_when_told()
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kgserve-linearizability-", ignore_cleanup_errors=True) as folder:
-        rounds = asyncio.run(run(given.seconds, given.seed, Path(folder)))
+    with scratch_folder() as folder:
+        rounds = asyncio.run(run(given.seconds, given.seed, folder))
     return int(show(rounds, time.monotonic() - start) > 0)
 
 

@@ -1,53 +1,49 @@
-"""Times, percentiles, and the table that every bench ends with."""
+"""Times, percentiles, the table that every bench prints, and the command line of a bench with parts."""
 
 from __future__ import annotations
 
-import statistics
+import argparse
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
+import numpy as np
+
+from bench import wordnet
+from bench.server import end_when_told
 
 
-class Times(msgspec.Struct, frozen=True):
+class Times(NamedTuple):
     """Durations of one kind of call, in milliseconds."""
 
     p50: float
     p95: float
     longest: float
-    count: int
 
     def __str__(self) -> str:
-        """The two percentiles, for a table."""
-        return f"p50 {self.p50:.1f} p95 {self.p95:.1f} ms"
-
-    @property
-    def fine(self) -> str:
-        """The same with what matters below a millisecond."""
+        """Format both percentiles for a table."""
         return f"p50 {rounded(self.p50)} p95 {rounded(self.p95)} ms"
 
 
 def times(milliseconds: Sequence[float]) -> Times:
-    """Percentiles (nearest rank) of at least one duration."""
-    ordered = sorted(milliseconds)
-    at95 = min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))
-    return Times(statistics.median(ordered), ordered[at95], ordered[-1], len(ordered))
+    """Return the percentiles of at least one duration."""
+    p50, p95, longest = map(float, np.percentile(milliseconds, [50, 95, 100]))
+    return Times(p50, p95, longest)
 
 
 def rounded(value: float) -> str:
-    """Three figures that count, or whole numbers from a hundred on."""
+    """Format three significant digits, or whole numbers from a hundred on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def clock(call: Callable[[], Any]) -> float:
-    """Milliseconds that one call takes."""
+    """Return the milliseconds that one call takes."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1000
 
 
-class Line(msgspec.Struct, frozen=True):
+class Line(NamedTuple):
     """One measurement against its baseline. `met` is None where no mark is set."""
 
     what: str
@@ -58,9 +54,8 @@ class Line(msgspec.Struct, frozen=True):
     met: bool | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """The line's columns, the verdict last."""
-        verdict = {True: "met", False: "MISSED", None: ""}[self.met]
-        return (self.what, self.figure, self.baseline, self.ratio, self.mark, verdict)
+        """Return the line's columns, the verdict last."""
+        return (*self[:5], {True: "met", False: "MISSED", None: ""}[self.met])
 
 
 class Report:
@@ -74,30 +69,23 @@ class Report:
         self.notes: list[str] = []
 
     def fact(self, what: str, figure: str) -> None:
-        """A figure that is neither good nor bad."""
+        """Add a figure that is neither good nor bad."""
         self.lines.append(Line(what, figure))
 
     def at_most(self, what: str, figure: str, value: float, limit: float, unit: str) -> None:
-        """A figure with an absolute upper limit."""
+        """Add a figure with an absolute upper limit."""
         self.lines.append(Line(what, figure, mark=f"at most {limit:g} {unit}", met=value <= limit))
 
     def compare(
         self, what: str, figure: str, baseline: str, ratio: float, mark: tuple[str, float] | None = None
     ) -> None:
-        """A figure against a baseline; `mark` is ("≤", 3.0) or ("≥", 10.0) and refers to `ratio`."""
-        if mark is None:
-            self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x"))
-            return
-        sign, limit = mark
-        met = ratio <= limit if sign == "≤" else ratio >= limit
-        self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x", met))
-
-    def within(self, what: str, figure: str, value: float, limit: float, baseline: str) -> None:
-        """A figure against a limit that was measured in the same run; `baseline` says how the limit comes about."""
-        self.compare(what, figure, f"{baseline} = {rounded(limit)}", value / limit, ("≤", 1.0))
+        """Add a figure against a baseline; `mark` is ("≤", 3.0) or ("≥", 10.0) and refers to `ratio`."""
+        sign, limit = mark or ("", 0.0)
+        met = None if mark is None else ratio <= limit if sign == "≤" else ratio >= limit
+        self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x" if mark else "", met))
 
     def check(self, what: str, finding: str, ok: bool) -> None:
-        """Something that is right or wrong, whatever the machine."""
+        """Add something that is right or wrong, whatever the machine."""
         self.lines.append(Line(what, finding, mark="exact", met=ok))
 
     @property
@@ -115,3 +103,26 @@ class Report:
         for note in self.notes:
             print(f"* {note}")
         print(flush=True)
+
+
+def parser(name: str, description: str, parts: Mapping[str, object]) -> argparse.ArgumentParser:
+    """Return the options that every bench with parts takes."""
+    made = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
+    made.add_argument("--only", nargs="+", choices=list(parts), help="parts to run (default: all)")
+    made.add_argument("--quick", action="store_true", help="smaller data and fewer repetitions")
+    return made
+
+
+def run_parts(parts: Mapping[str, Callable[..., Report]], options: argparse.Namespace, *given: object) -> int:
+    """Print the table of each chosen part, called with `given` and `quick`; return 1 when an exact check failed."""
+    end_when_told()
+    wrong = False
+    for name in options.only or parts:
+        try:
+            report = parts[name](*given, quick=options.quick)
+        except (wordnet.Unavailable, FileNotFoundError) as reason:
+            print(f"{name} skipped: {reason}")
+            continue
+        report.show()
+        wrong = wrong or report.wrong
+    return int(wrong)

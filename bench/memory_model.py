@@ -1,26 +1,135 @@
-"""Which memories a recall must find: a look at each of them, without indexes, and random questions to ask."""
+"""Memories by seed from sentences, and which of them a recall must find: a look at each of them, without indexes."""
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from bench.memories import DAY, OLDEST_DAYS, SOURCES, TAGS, TYPES, Made, Named, stamp, vectors_of
+from bench import graphs, wordnet
 from kgserve.embedding.embedder import Embedder
 from kgserve.memory.recall_scoring import MOST_ENTITIES
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.vector.index import VectorHit
 
+ENTITIES = 2_000
+SEED = 20_261_123
+TYPES = ("observation", "decision", "learning", "error", "pattern", "preference", "fact", "procedure")
+TAGS = tuple(f"topic:{number}" for number in range(40))
+SOURCES = tuple(f"session-{number}" for number in range(25))
+KINDS = ("person", "organization", "project", "concept", "location", "technology", "event")
+DAY = 86_400
+OLDEST_DAYS = 200
 HALF_LIFE = 30 * DAY
 MIN_CONFIDENCE = 0.1
 DEPTH = 2
 # What is as near to a bound as this may be on either side of it by the time it is asked for.
 _EDGE = 2e-4
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A memory to store: ``created`` is in seconds since 1970, ``about`` are entities with relevances."""
+
+    id: str
+    content: str
+    type: str
+    tags: list[str]
+    confidence: float
+    source: str | None
+    layer: int | None
+    created: float
+    about: list[tuple[str, float]]
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """It in kgserve's exchange format, its associations behind it."""
+        node = {"kind": "node", "id": self.id, "type": self.type, "content": self.content, "tags": self.tags}
+        node |= {"confidence": self.confidence, "created_at": stamp(self.created)}
+        node |= {"source": self.source} if self.source else {}
+        yield node | ({} if self.layer is None else {"layer": self.layer})
+        for entity, relevance in self.about:
+            edge = {"kind": "edge", "from": self.id, "to": entity, "relation_type": "is_about"}
+            yield edge | {"weight": relevance}
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An entity, and what it is related to: others with strengths and confidences."""
+
+    id: str
+    name: str
+    type: str
+    related: list[tuple[str, float, float]]
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """It in kgserve's exchange format, without its relations."""
+        yield {"kind": "node", "id": self.id, "type": self.type, "name": self.name}
+
+    def relations(self) -> Iterator[dict[str, Any]]:
+        """Its relations."""
+        for other, strength, confidence in self.related:
+            edge = {"kind": "edge", "from": self.id, "to": other, "relation_type": "related_to"}
+            yield edge | {"weight": strength, "confidence": confidence}
+
+
+def stamp(seconds: float) -> str:
+    """A time as RFC 3339."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1_000_000):06}Z"
+
+
+def sentences(count: int) -> list[str]:
+    """Return different glosses of WordNet, shuffled by seed. Raises wordnet.Unavailable."""
+    glosses = [node.content.partition('; "')[0] for node in wordnet.read(wordnet.folder()).nodes]
+    random.Random(SEED).shuffle(glosses)
+    return list(dict.fromkeys(filter(str.strip, glosses)))[:count]
+
+
+def entities() -> list[Named]:
+    """Entities that are related to some others each, the first ones to many."""
+    chance = random.Random(SEED + 1)
+    return [
+        Named(f"e{number}", f"Entity {number}", chance.choice(KINDS), _related(chance)) for number in range(ENTITIES)
+    ]
+
+
+def _related(chance: random.Random) -> list[tuple[str, float, float]]:
+    drawn = [(int(chance.random() ** 2 * ENTITIES), chance.random(), chance.random()) for _ in range(3)]
+    # Of two relations between the same two the last is kept.
+    return [*{other: (f"e{other}", round(one, 3), round(two, 3)) for other, one, two in drawn}.values()]
+
+
+def memories(texts: Sequence[str], now: float) -> list[Made]:
+    """A memory of each text, created at some time before ``now``; few types, tags and entities are frequent."""
+    chance = random.Random(SEED + 2)
+    return [_made(chance, number, text, now) for number, text in enumerate(texts)]
+
+
+def _made(chance: random.Random, number: int, text: str, now: float) -> Made:
+    about = {f"e{int(chance.random() ** 3 * ENTITIES)}": round(chance.uniform(0.3, 1.0), 3) for _ in range(2)}
+    return Made(
+        f"m{number:06}",
+        text,
+        TYPES[int(chance.random() ** 2 * len(TYPES))],
+        sorted({TAGS[int(chance.random() ** 2 * len(TAGS))] for _ in range(chance.randrange(4))}),
+        round(chance.choice([1.0, 1.0, chance.random()]), 3),
+        chance.choice([None, *SOURCES]),
+        chance.choice([None, None, 2, 3, 1]),
+        now - chance.random() ** 2 * OLDEST_DAYS * DAY,
+        list(about.items()),
+    )
+
+
+def lines(made: Sequence[Made], named: Sequence[Named]) -> Iterator[bytes]:
+    """A whole store in kgserve's exchange format, in blocks: nodes before the edges that join them."""
+    found = [line for each in (*named, *made) for line in each.lines()]
+    nodes = [line for line in found if line["kind"] == "node"]
+    edges = [line for line in found if line["kind"] == "edge"]
+    return graphs.blocks([*nodes, *edges, *(line for each in named for line in each.relations())])
 
 
 class Model:
@@ -36,7 +145,7 @@ class Model:
             for other, strength, confidence in one.related:
                 self._related.setdefault(one.id, []).append((other, strength * confidence))
                 self._related.setdefault(other, []).append((one.id, strength * confidence))
-        self._vectors = vectors_of([each.content for each in made], embedder)
+        self._vectors = embedder.embed([each.content for each in made])
         with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
             # How texts become terms is not in question here.
             self.terms = KeywordIndex(Path(folder) / "terms").terms

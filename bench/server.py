@@ -8,10 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -22,6 +23,9 @@ LISTENING = re.compile(r'"url": "http://127\.0\.0\.1:(\d+)"')
 START_SECONDS = 60.0
 IDLE_SECONDS = 2.0
 KEPT_EVENTS = 2_000
+INDEX_SECONDS = 3_600.0
+HASHING: dict[str, object] = {"embedding_provider": "hashing", "shutdown_grace": 60}
+"""Settings of servers whose indexes follow at next to no cost: vectors are made from letters."""
 
 
 class ServerFailed(Exception):
@@ -78,6 +82,20 @@ class Client:
         reply = self._checked("GET", path, self.send("GET", path))
         decode = msgspec.json.Decoder().decode
         return [decode(line) for line in reply.body.splitlines()]
+
+    def settle(self, store: str) -> None:
+        """Wait until the history and all indexes of a store have seen its last commit."""
+        end = time.monotonic() + INDEX_SECONDS
+        while behind := {name: lag for name, lag in self._lags(store).items() if lag}:
+            if time.monotonic() > end:
+                raise ServerFailed(f"{store} still lags after {INDEX_SECONDS:.0f} s: {behind}")
+            time.sleep(0.1)
+
+    def _lags(self, store: str) -> dict[str, int]:
+        """Return by how many commits or texts each projection lags; the engine follows only when it is asked."""
+        stats = self.call("GET", f"/api/memory/{store}/stats")
+        own = {name: value for name, value in stats.items() if name.endswith("_lag") and name != "engine_lag"}
+        return own | {index["name"]: max(index["lag"], index["pending"]) for index in stats["indexes"]}
 
     def close(self) -> None:
         """Close the connection."""
@@ -255,6 +273,20 @@ class Server:
                 self._seen += 1
                 del self._events[:-KEPT_EVENTS]
                 self._news.notify_all()
+
+
+@contextmanager
+def scratch_folder() -> Generator[Path]:
+    """A folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def serving(settings: Mapping[str, object], data: Path | None = None) -> Generator[tuple[Server, Client]]:
+    """A server and a client of it, on a data folder or on one that is removed afterwards."""
+    with scratch_folder() as folder, Server(data or folder, settings) as server, server.client() as client:
+        yield server, client
 
 
 def end_when_told() -> None:

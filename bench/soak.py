@@ -1,121 +1,263 @@
-"""A store under random treatment for long: `python -m bench.soak [--minutes N] [--seed S]`.
+"""A server in use for long, and killed now and then: `python -m bench.soak [--minutes N] [--seed S]`.
 
-Writes of every kind, alone and in groups, walks, restarts with and without damaged files, crashes with writes under way
-and compactions beside writers and readers, each done to a store and to two dicts, with all contents compared after
-every restart and compaction. Small stores take turns with larger ones. Exit code 1 on a violation; the store's files
-are then kept.
+Eight writers, eight readers, four listeners, a backup every minute. For the first three fifths of the time the server
+is killed (SIGKILL) at random and started again; then it is left alone, and its memory, threads and descriptors are
+watched. What was acknowledged must be there, and nothing in part; listeners must be told of every commit once; there
+must be no 5xx but 503 around a restart; the backups must verify. Exit code 1 on a violation.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import random
+import statistics
 import sys
-import tempfile
+import threading
 import time
-import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import structlog
+from bench.agreement import disagreements
+from bench.ledger import Ledger
+from bench.server import Server, run, scratch_folder
+from bench.soak_clients import UNITS, Hearer, Reader, Site, Writer
+from bench.tally import Tally, consult, export_when_open
 
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from tests.property.batches import Batches
-from tests.property.driver import DAMAGES, Driver
+STORES = 4
+WRITERS = READERS = 8
+SETTINGS = {
+    "embedding_provider": "hashing",
+    "compact_wal_mb": 2,
+    "journal_segment_mb": 4,
+    "buffer_pool_mb": 64,
+    "log_level": "warning",
+}
+KILLED_FOR = 0.6
+"""The part of the time in which the server is killed."""
+LIFE_SECONDS = (8.0, 30.0)
+BACKUP_SECONDS = 60.0
+PATIENCE = 120.0
+GROWTH = 1.2
+"""Memory may be so many times in the last quarter of the quiet time what it was in the second."""
+MORE = {"threads": 6.0, "descriptors": 16.0}
+"""Others may grow by so much at the most: a compaction or a rebuild may be under way."""
 
-SIZES = (12, 60, 3_000, 40, 30_000, 300)
-"""How many ids the stores are about, in turn."""
-STEPS = 250
-LARGE = 3_000
-_LARGE_STEPS = 60
+
+class Sample(NamedTuple):
+    """The server's process at one moment: MiB of memory, threads, open descriptors."""
+
+    memory: float
+    threads: float
+    descriptors: float
 
 
-class Life:
-    """One store from its making to its end."""
+class Watch:
+    """Samples of a server's process."""
 
-    def __init__(self, folder: Path, seed: int, ids: int, done: Counter[str]) -> None:
-        self._random = random.Random(seed)
-        self._batches = Batches(seed, ids)
-        # With the smallest page cache a store of 30,000 nodes is rebuilt again and again; what is sought here is worse.
-        cache = 64 if ids <= LARGE else 512
-        self._driver = Driver(folder, journal_retention_mb=self._random.choice((0, 256)), buffer_pool_mb=cache)
-        self._ids = ids
-        self._done = done
-        self._steps: list[tuple[str, int, Callable[[], None]]] = [
-            ("write", 50, lambda: self._driver.write(*self._some(1, 3))),
-            ("write as a group", 25, lambda: self._driver.write_group(*self._some(2, 6))),
-            ("look", 10, lambda: self._driver.look(self._batches.walk())),
-            ("check", 3, self._driver.check),
-            ("compare", 2, self._driver.compare),
-            ("restart", 4, self._driver.restart),
-            ("restart after damage", 3, lambda: self._driver.restart(self._random.choice(DAMAGES))),
-            ("crash", 6, lambda: self._driver.crash(*self._some(0, 4), torn=self._random.randrange(3000))),
-            ("compact", 6, lambda: self._driver.compact(*self._some(0, 4))),
-        ]
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._samples: list[Sample] = []
 
-    def run(self, until: float) -> None:
-        """Take steps until there were enough or the time is over."""
-        if self._ids > LARGE:
-            self._fill()
-        names = [name for name, _, _ in self._steps]
-        weights = [weight for _, weight, _ in self._steps]
-        steps = {name: step for name, _, step in self._steps}
-        for _ in range(STEPS if self._ids <= LARGE else _LARGE_STEPS):
-            if time.monotonic() > until:
-                break
-            [name] = self._random.choices(names, weights)
-            steps[name]()
-            self._done[name] += 1
-        self._driver.restart()
-        self._done["row compared at an end"] += len(self._driver.graph.nodes) + len(self._driver.graph.edges)
-        self._driver.end()
+    def take(self) -> None:
+        """One more sample."""
+        server = self._server
+        self._samples.append(Sample(server.mebibytes("VmRSS"), server.threads(), server.descriptors()))
 
-    def _some(self, least: int, most: int) -> list[WriteBatch]:
-        count = self._random.randint(least, most)
-        self._done["batch"] += count
-        return [self._batches.any_batch(self._driver.graph) for _ in range(count)]
+    def quarter(self, number: int, field: str) -> float:
+        """The median of a figure in the first (0) to the last (3) quarter of the samples."""
+        count = len(self._samples)
+        part = self._samples[number * count // 4 : (number + 1) * count // 4] or self._samples[-1:]
+        return statistics.median(getattr(each, field) for each in part)
 
-    def _fill(self) -> None:
-        """Begin with as many nodes and three times as many edges, in batches of the size that an import has."""
-        ids = [f"n{number}" for number in range(self._ids)]
-        for start in range(0, self._ids, 10_000):
-            some = ids[start : start + 10_000]
-            ends = [(source, self._random.choice(ids[: start + len(some)])) for source in some for _ in range(3)]
-            nodes = [NodePut(index, node_id, "thing", f"about {node_id}") for index, node_id in enumerate(some)]
-            edges = [EdgePut(index, (*pair, "knows")) for index, pair in enumerate(ends)]
-            self._driver.write(WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True))
-            self._done["batch"] += 1
+    def judge(self) -> list[str]:
+        """What did not stay as it was."""
+        wrong: list[str] = []
+        if self.quarter(3, "memory") > GROWTH * self.quarter(1, "memory"):
+            wrong.append(f"memory grew: {self}")
+        for field, most in MORE.items():
+            if self.quarter(3, field) - self.quarter(1, field) > most:
+                wrong.append(f"{field} grew: {self}")
+        return wrong
+
+    def __str__(self) -> str:
+        """All figures, each by quarters."""
+        quarters = {each: [f"{self.quarter(number, each):.0f}" for number in range(4)] for each in Sample._fields}
+        return "; ".join(f"{field} {' → '.join(figures)}" for field, figures in quarters.items())
+
+
+class Backups(threading.Thread):
+    """Backs the data folder up into one folder, again and again."""
+
+    def __init__(self, site: Site, data: Path, folder: Path, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._site, self._data, self._folder, self._seconds = site, data, folder, seconds
+        self.lives = 0  # how many servers there have been
+
+    def run(self) -> None:
+        """One after the other; one that a kill fell into may fail."""
+        while not self._site.over.wait(self._seconds):
+            lives = self.lives
+            done = run(["backup", "--data", str(self._data), "--to", str(self._folder)])
+            if done.returncode == 0:
+                self._site.count("backup")
+            elif self.lives != lives or self._site.is_moving:
+                self._site.count("backup that a kill fell into")
+            else:
+                self._site.violate(f"backup: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+    def verify(self) -> None:
+        """Look at the folder once all is over."""
+        done = run(["verify", str(self._folder)])
+        if done.returncode != 0:
+            self._site.violate(f"verify: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+
+class Soak:
+    """A data folder with its server, and all who use it."""
+
+    def __init__(self, folder: Path, seconds: float, seed: int) -> None:
+        self._data = folder / "data"
+        self._seconds = seconds
+        self._choice = random.Random(seed)
+        self.site = Site()
+        self.ledgers = [Ledger(f"soak-{number}") for number in range(STORES)]
+        self._writers = [Writer(self.site, f"w{n}", self.ledgers[n % STORES]) for n in range(WRITERS)]
+        stores = [ledger.store for ledger in self.ledgers]
+        units = [f"{writer.name}-{number}" for writer in self._writers for number in range(UNITS)]
+        self._readers = [Reader(self.site, f"r{number}", stores, units) for number in range(READERS)]
+        self._hearers = [Hearer(self.site, store) for store in stores]
+        self._backups = Backups(self.site, self._data, folder / "backup", min(BACKUP_SECONDS, seconds / 4))
+        self._server = Server(self._data, SETTINGS)
+        self.watch = Watch(self._server)
+        self.kills = 0
+        self.slowest = 0.0
+
+    def run(self) -> None:
+        """The whole time, and what is to be looked at in the end."""
+        try:
+            self._run()
+        finally:
+            self.site.over.set()
+            if self._server.running:
+                self._server.kill()
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        with self._server.client() as client:
+            for ledger in self.ledgers:
+                client.call("PUT", f"/api/memory/{ledger.store}")
+        self._admit()
+        for each in (*self._writers, *self._readers, *self._hearers, self._backups):
+            each.start()
+        until = begun + KILLED_FOR * self._seconds
+        while (left := until - time.monotonic()) > 0:
+            self._pass(min(self._choice.uniform(*LIFE_SECONDS), left))
+            self._kill()
+        self.watch = Watch(self._server)
+        self._pass(max(begun + self._seconds - time.monotonic(), LIFE_SECONDS[0]))
+        self.site.violations += self.watch.judge()
+        self._finish()
+
+    def _admit(self) -> None:
+        self._backups.lives += 1
+        self.site.starts(self._server)
+        self.site.opens()
+
+    def _pass(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.watch.take()
+            time.sleep(0.5)
+            if not self._server.running:
+                self.site.violate(f"the server ended by itself; log: {self._server.log_tail()}")
+                self._restart()
+
+    def _kill(self) -> None:
+        self.site.ends()
+        self._server.kill()
+        self.kills += 1
+        self._restart()
+
+    def _restart(self) -> None:
+        self.site.ends()
+        self._note_defects()
+        self.site.rests()
+        start = time.monotonic()
+        self._server = Server(self._data, SETTINGS)
+        self._server.wait_ready()
+        self._compare()
+        self.slowest = max(self.slowest, time.monotonic() - start)
+        self.watch = Watch(self._server)
+        self._admit()
+
+    def _compare(self) -> None:
+        with self._server.client() as client:
+            for ledger in self.ledgers:
+                self.site.violations += ledger.verify(export_when_open(client, ledger.store))
+
+    def _note_defects(self) -> None:
+        for name in ("internal_error", "answer_broken_off"):
+            if found := self._server.wait_event(name, 0, 0.0):
+                self.site.violate(f"in the log: {str(found)[-700:]}")
+
+    def _finish(self) -> None:
+        self.site.rests()
+        self._hear_to_the_end()
+        self.site.over.set()
+        for each in (*self._writers, *self._readers, *self._hearers, self._backups):
+            each.join(PATIENCE)
+        self._compare()
+        with self._server.client() as client:
+            for ledger in self.ledgers:
+                self.site.violations += disagreements(client, ledger.store)
+        self._note_defects()
+        self._server.stop()
+        self._backups.verify()
+        tally = Tally("at the end")
+        for ledger in self.ledgers:
+            consult(self._data, ledger.store, tally)
+        self.site.violations += tally.violations
+
+    def _hear_to_the_end(self) -> None:
+        """Listeners must be told of everything that was acknowledged, once."""
+        for hearer, ledger in zip(self._hearers, self.ledgers, strict=True):
+            written = {at: n for each in self._writers if each.writes_to(ledger) for at, n in each.events.items()}
+            end = time.monotonic() + PATIENCE
+            while not hearer.reached(max(written)) and time.monotonic() < end:
+                time.sleep(0.1)
+            time.sleep(0.5)  # the last commit may have several events
+            wrong = [at for at, number in written.items() if not number <= hearer.seen.get(at, 0)]
+            if wrong:
+                self.site.violate(f"{hearer.name}: {len(wrong)} commits not told in full: {sorted(wrong)[:5]}")
+
+
+def show(soak: Soak, seconds: float) -> None:
+    """Print the figures."""
+    counts: Sequence[tuple[str, int]] = sorted(soak.site.counts.items())
+    for name, number in counts:
+        print(f"{number:>10,}  {name}")
+    acknowledged = sum(ledger.acknowledged for ledger in soak.ledgers)
+    print(f"{acknowledged:,} writes acknowledged; {soak.kills} kills; {seconds:.0f} s")
+    print(f"slowest from start to every store compared: {soak.slowest:.1f} s")
+    print(f"when left alone: {soak.watch}")
+    for text in soak.site.violations[:20]:
+        print(f"! {text}")
+    print(f"{len(soak.site.violations)} violations")
 
 
 def main() -> int:
-    """Run until the time is over or a violation was found."""
+    """Run for the time that is asked for, and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--minutes", type=float, default=10, help="how long (default 10)")
-    parser.add_argument("--seed", type=int, default=1, help="of everything that is random (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of the kills (default 1)")
     given = parser.parse_args()
-    # A damaged snapshot is an error in the log, and here one of the steps.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     start = time.monotonic()
-    until = start + 60 * given.minutes
-    done: Counter[str] = Counter()
-    violations = lives = 0
-    while time.monotonic() < until and not violations:
-        ids = SIZES[lives % len(SIZES)]
-        folder = Path(tempfile.mkdtemp(prefix="kgserve-soak-"))
-        try:
-            Life(folder, given.seed * 10_000 + lives, ids, done).run(until)
-        except Exception:  # noqa: BLE001  # whatever it is, it is a violation
-            traceback.print_exc()
-            print(f"violation in store {lives} of seed {given.seed} ({ids} ids); its files are in {folder}")
-            violations += 1
-        lives += 1
-    for name, count in done.most_common():
-        print(f"{count:>10,}  {name}")
-    seconds = time.monotonic() - start
-    print(f"{lives} stores, {violations} violations, {seconds:.0f} s, seed {given.seed}")
-    return int(violations > 0)
+    with scratch_folder() as folder:
+        soak = Soak(folder, 60 * given.minutes, given.seed)
+        soak.run()
+    show(soak, time.monotonic() - start)
+    return int(bool(soak.site.violations))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import random
 import re
 import threading
@@ -15,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from bench.ledger import Ledger, State, Unit
+from bench.ledger import Ledger, Unit
 from bench.listener import Listener, Told
 from bench.server import Client, Reply, Server
+from bench.writers import GONE, write_unit
 
-GONE = (OSError, http.client.HTTPException)
 UNITS = 24
 """Units of each writer: with all generations of one, the stores' sizes stay as they are."""
 SIZE = 200
@@ -165,18 +164,10 @@ class Writer(Visitor):
         if not settled:
             return
         unit = self.choice.choice(settled)
-        now = unit.allowed[0]
-        delete = now.generation > 0 and now.first and self.choice.random() < 0.25
-        after = State(now.generation, first=False) if delete else State(now.generation + 1)
-        self._ledger.attempt(unit, after)
-        api = f"/api/memory/{self._ledger.store}"
-        if delete:
-            reply = client.send("DELETE", f"{api}/{unit.path(0)}")
-        else:
-            reply = client.send("POST", f"{api}/inject", msgspec.json.encode(unit.batch(after.generation)))
+        reply, after = write_unit(client, self._ledger, unit, self.choice)
         if self.site.judge("write", reply):
             self._ledger.acknowledge(unit, after)
-            self._expect(reply.json(), delete=delete)
+            self._expect(reply.json(), delete=not after.first)
 
     def _expect(self, answer: Any, *, delete: bool) -> None:
         told = [f"{part}_{what}" for part in ("nodes", "edges") for what in ("created", "updated")]

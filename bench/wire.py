@@ -26,13 +26,9 @@ class Answer(NamedTuple):
         return msgspec.json.decode(self.body)
 
 
-def request(method: str, path: str, value: object = None, accept: str = "", key: str = "") -> bytes:
+def request(method: str, path: str, value: object = None) -> bytes:
     """A request as it is sent, with `value` as JSON in its body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1"]
-    if key:
-        lines.append(f"Authorization: Bearer {key}")
-    if accept:
-        lines.append(f"Accept: {accept}")
     body = b"" if value is None else msgspec.json.encode(value)
     if body:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]

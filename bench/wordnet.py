@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,53 +51,15 @@ POINTERS = {
     "\\": "pertainym",
 }
 # The numbers of the lexicographer files, in order from 00.
-LEXICOGRAPHER_FILES = [
-    "adj.all",
-    "adj.pert",
-    "adv.all",
-    "noun.Tops",
-    "noun.act",
-    "noun.animal",
-    "noun.artifact",
-    "noun.attribute",
-    "noun.body",
-    "noun.cognition",
-    "noun.communication",
-    "noun.event",
-    "noun.feeling",
-    "noun.food",
-    "noun.group",
-    "noun.location",
-    "noun.motive",
-    "noun.object",
-    "noun.person",
-    "noun.phenomenon",
-    "noun.plant",
-    "noun.possession",
-    "noun.process",
-    "noun.quantity",
-    "noun.relation",
-    "noun.shape",
-    "noun.state",
-    "noun.substance",
-    "noun.time",
-    "verb.body",
-    "verb.change",
-    "verb.cognition",
-    "verb.communication",
-    "verb.competition",
-    "verb.consumption",
-    "verb.contact",
-    "verb.creation",
-    "verb.emotion",
-    "verb.motion",
-    "verb.perception",
-    "verb.possession",
-    "verb.social",
-    "verb.stative",
-    "verb.weather",
-    "adj.ppl",
-]
+_FILES_IN_ORDER = """
+adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition
+noun.communication noun.event noun.feeling noun.food noun.group noun.location noun.motive noun.object
+noun.person noun.phenomenon noun.plant noun.possession noun.process noun.quantity noun.relation noun.shape
+noun.state noun.substance noun.time verb.body verb.change verb.cognition verb.communication verb.competition
+verb.consumption verb.contact verb.creation verb.emotion verb.motion verb.perception verb.possession
+verb.social verb.stative verb.weather adj.ppl
+"""
+LEXICOGRAPHER_FILES = _FILES_IN_ORDER.split()
 
 
 class Unavailable(Exception):
@@ -233,18 +194,3 @@ def _own_lists(apt: Path) -> list[str]:
 def _unpack(package: Path, root: Path) -> None:
     if subprocess.run(["dpkg", "-x", str(package), str(root)], check=False).returncode != 0:
         raise Unavailable(f"dpkg could not unpack {package.name}")
-
-
-def main() -> int:
-    """Prepare the data and say where it is; where it cannot be had, say why and leave without an error."""
-    try:
-        path = exchange_file()
-    except Unavailable as reason:
-        print(f"skipped: {reason}")
-        return 0
-    print(f"{path}: {NODE_COUNT:,} nodes, {EDGE_COUNT:,} edges, {path.stat().st_size / 1e6:.1f} MB")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

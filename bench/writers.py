@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import random
 import threading
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
+from bench.graphs import blocks
 from bench.ledger import Ledger, State, Stream, Unit
 from bench.server import Client, Reply
 
@@ -78,14 +78,8 @@ class Writers:
                     own.remove(unit)
 
     def _step(self, client: Client, unit: Unit, choice: random.Random) -> bool:
-        """One request; whether the unit's state is known afterwards."""
-        now = unit.allowed[0]
-        delete = now.generation > 0 and now.first and choice.random() < 0.25
-        after = State(now.generation, first=False) if delete else State(now.generation + 1)
-        self._ledger.attempt(unit, after)
-        reply = (
-            _delete(client, self._ledger.store, unit) if delete else _inject(client, self._ledger.store, unit, after)
-        )
+        """Make one request; return whether the unit's state is known afterwards."""
+        reply, after = write_unit(client, self._ledger, unit, choice)
         if reply.status == 200:
             self._ledger.acknowledge(unit, after)
             return True
@@ -99,16 +93,19 @@ class Writers:
         self._over.wait(0.05)
 
 
+def write_unit(client: Client, ledger: Ledger, unit: Unit, choice: random.Random) -> tuple[Reply, State]:
+    """Bring a unit to its next state, now and then without its first node; return the answer and that state."""
+    now, api = unit.allowed[0], f"/api/memory/{ledger.store}"
+    delete = now.generation > 0 and now.first and choice.random() < 0.25
+    after = State(now.generation, first=False) if delete else State(now.generation + 1)
+    ledger.attempt(unit, after)
+    if delete:
+        return client.send("DELETE", f"{api}/{unit.path(0)}"), after
+    return client.send("POST", f"{api}/inject", msgspec.json.encode(unit.batch(after.generation))), after
+
+
 def _text(reply: Reply) -> str:
     return reply.body[:300].decode(errors="replace")
-
-
-def _inject(client: Client, store: str, unit: Unit, state: State) -> Reply:
-    return client.send("POST", f"/api/memory/{store}/inject", msgspec.json.encode(unit.batch(state.generation)))
-
-
-def _delete(client: Client, store: str, unit: Unit) -> Reply:
-    return client.send("DELETE", f"/api/memory/{store}/{unit.path(0)}")
 
 
 class Upload(threading.Thread):
@@ -125,22 +122,10 @@ class Upload(threading.Thread):
         path = f"/api/memory/{self._ledger.store}/import"
         try:
             with Client(self._port, timeout=60) as client:
-                reply = client.send("POST", path, self._blocks(), "x-ndjson")
+                reply = client.send("POST", path, blocks(record for _, record in self._stream.lines()), "x-ndjson")
         except GONE:
             return
         if reply.status == 200 and reply.json()["ok"]:
             self._ledger.acknowledge_stream(self._stream)
         else:
-            self.unexpected.append(
-                f"an import was answered {reply.status}: {reply.body[:300].decode(errors='replace')}"
-            )
-
-    def _blocks(self) -> Iterator[bytes]:
-        encode = msgspec.json.Encoder().encode
-        block: list[bytes] = []
-        for _, record in self._stream.lines():
-            block.append(encode(record) + b"\n")
-            if len(block) == 500:
-                yield b"".join(block)
-                block.clear()
-        yield b"".join(block)
+            self.unexpected.append(f"an import was answered {reply.status}: {_text(reply)}")

@@ -2,20 +2,102 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 
-from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.server import Server
 from kgserve.cli.mcp_stdio import tool_hints
 from kgserve.cli.mcp_stdio.forwarder import FILE, METHODS, TOOLS, TOOLSETS, named
 from kgserve.server.mcp import toolsets
 
+HANDSHAKE = "2025-11-25"
+STATELESS = "2026-07-28"
+_PREFIX = "io.modelcontextprotocol"
+_CLIENT = {"name": "editor", "version": "1"}
+_META = {
+    f"{_PREFIX}/protocolVersion": STATELESS,
+    f"{_PREFIX}/clientCapabilities": {},
+    f"{_PREFIX}/clientInfo": _CLIENT,
+}
+
 VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
 """Those of the protocol that editors speak. Who speaks another waits for the server."""
+
+
+class Left(Exception):
+    """The process has ended."""
+
+
+class Editor:
+    """One at a time: each request waits for its answer."""
+
+    def __init__(self, command: Sequence[str], version: str) -> None:
+        self._version = version
+        self._stateless = version >= STATELESS
+        self._number = 0
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([*command], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)  # noqa: S603
+
+    @property
+    def beginning(self) -> str:
+        """The method of the first request."""
+        return "server/discover" if self._stateless else "initialize"
+
+    def open(self) -> dict[str, Any]:
+        """Begin as editors do; what the server says of itself. Raises Left."""
+        about = {"protocolVersion": self._version, "capabilities": {}, "clientInfo": _CLIENT}
+        answer = self.ask(self.beginning, None if self._stateless else about)
+        if not self._stateless:
+            self._write({"method": "notifications/initialized"})
+        return answer["result"]
+
+    def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a request: with ``result`` or ``error``. Raises Left."""
+        self._number += 1
+        meta = {"_meta": _META} if self._stateless else {}
+        self._write({"id": self._number, "method": method, "params": {**(params or {}), **meta}})
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._number and "method" not in answer:
+                return answer
+
+    def close(self) -> None:
+        """End the process and close its pipes."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n")
+        self.process.stdin.flush()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise Left
+        return msgspec.json.decode(line, type=dict[str, Any])
+
+
+def bridge(data: Path, *options: str) -> list[str]:
+    """The command of a bridge to the server of a data folder."""
+    return [sys.executable, "-m", "kgserve", "mcp", "--data", str(data), *options]
 
 
 def known(data: Path) -> str:
@@ -27,7 +109,7 @@ def known(data: Path) -> str:
         for tools in TOOLSETS:
             # With a wish of its own it asks the server, whatever is known.
             wishes = ("--answers", "both", *(("--tools", tools) if tools else ()))
-            with Editor(bridge(data, *wishes), version=version) as editor:
+            with Editor(bridge(data, *wishes), version) as editor:
                 opened = editor.open()
                 for method in (TOOLS,) if tools else METHODS:
                     if (result := opened if method == editor.beginning else _asked(editor, method)) is None:

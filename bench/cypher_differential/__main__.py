@@ -62,7 +62,7 @@ def compare(folder: Path, engine: EngineName, statements: list[GeneratedStatemen
     try:
         for generated, comparison in zip(statements, cycle(comparisons), strict=False):
             result = comparison.compare(generated)
-            report.count(generated, result)
+            report.count(result)
             if result.verdict in DIFFERENT | {"lost"} and report.wants(generated, result):
                 report.add(*comparison.minimise(generated, result.verdict))
     finally:
@@ -77,7 +77,7 @@ def compare_sets(folder: Path, options: argparse.Namespace, report: Report) -> N
         return
     store = ProductStore(folder / "writes", options.engine, has_loops=False)
     for generated, result in compare_writes(store, options.writes, options.seed):
-        report.count(generated, result)
+        report.count(result)
         if result.verdict in DIFFERENT:
             report.add(generated, result)
     store.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -199,6 +199,3 @@ def _children(value: Any) -> Iterator[Any]:
             yield each
         elif isinstance(each, tuple):
             pending[:0] = list(each)
-
-
-Asking = Callable[[GeneratedStatement], Result]

@@ -1,4 +1,4 @@
-"""Counts of a run, the kinds of differences, and what is refused how often."""
+"""Counts of a run, the kinds of differences, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -31,18 +31,13 @@ class Report(msgspec.Struct):
 
     verdicts: Counter[Verdict]
     findings: dict[str, Finding]
-    asked: Counter[str] = msgspec.field(default_factory=Counter)
-    refused: Counter[str] = msgspec.field(default_factory=Counter)
     reasons: Counter[str] = msgspec.field(default_factory=Counter)
     examples: dict[str, str] = {}
     minimised: int = 0
 
-    def count(self, generated: GeneratedStatement, result: Result) -> None:
-        """Count the verdict on a statement, and each construct in it."""
+    def count(self, result: Result) -> None:
+        """Count the verdict on a statement, and the reason of a refusal."""
         self.verdicts[result.verdict] += 1
-        for name in {_construct(part) for part in t.parts(generated.statement)}:
-            self.asked[name] += 1
-            self.refused[name] += result.verdict == "refused"
         if result.verdict == "refused":
             reason = _general(result.outcome.error)
             self.reasons[reason] += 1
@@ -76,30 +71,9 @@ class Report(msgspec.Struct):
             print(f"\n{found.count:4} x {kind}\n       {found.result.text}   {found.parameters or ''}")
             print(f"       answered {_rows(found.result.outcome.rows) or found.result.outcome.error[:200]}")
             print(f"       expected {_expected(found.result.expected)}")
-        print("\nrefused, by construct:")
-        for name, count in sorted(self.asked.items(), key=lambda each: -self.refused[each[0]] / each[1]):
-            print(f"  {100 * self.refused[name] / count:5.1f} % of {count:5} {name}")
         print("\nrefused, by reason:")
         for reason, count in self.reasons.most_common(200 if refusals else 25):
             print(f"{count:7} {reason}" + (f"\n          {self.examples[reason]}" if refusals else ""))
-
-
-def _construct(part: t.Tree) -> str:  # noqa: PLR0911 - one line for each kind
-    match part:
-        case t.Call():
-            return f"{part.name}()"
-        case t.Binary() | t.Unary():
-            return part.operator
-        case t.Literal():
-            return f"literal {type_name(part.value)}"
-        case t.RelationshipPattern():
-            return "variable length" if part.lengths else "relationship"
-        case t.PatternCount():
-            return part.form
-        case t.Projection():
-            return part.keyword
-        case _:
-            return type(part).__name__
 
 
 def _shape(generated: GeneratedStatement) -> str:

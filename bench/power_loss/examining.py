@@ -116,7 +116,8 @@ def _consulted(data: Path) -> Iterator[str]:
 
 
 def _lines(store: Store) -> list[dict[str, Any]]:
-    return [_line(each) for each in store.export()]
+    # The store's settings are a line of their own.
+    return [line for line in map(_line, store.export()) if line["kind"] in {"node", "edge"}]
 
 
 def _line(each: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bench import graphs
-from bench.baseline import Rows
 
 Record = dict[str, Any]
 
@@ -47,7 +46,7 @@ def test_a_grown_graph_is_the_same_in_one_piece_and_in_several() -> None:
 
 def test_a_part_holds_only_edges_between_its_nodes() -> None:
     records = list(graphs.grown(0, 100))
-    rows = Rows([r for r in records if r["kind"] == "node"], [r for r in records if r["kind"] == "edge"])
+    rows = graphs.Rows([r for r in records if r["kind"] == "node"], [r for r in records if r["kind"] == "edge"])
     some = graphs.part(rows, 50)
     known = {node["id"] for node in some.nodes}
     assert len(known) == 50

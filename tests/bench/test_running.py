@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import crash, damage, pool
+from bench import crash, damage
 from bench.server import Server, ServerFailed
 from bench.tally import Tally
 from tests.fuzzing import some
@@ -29,11 +29,6 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> 
     file.write_text("not a folder")
     with pytest.raises(ServerFailed, match="did not start"):
         Server(file)
-
-
-def test_more_stores_than_may_be_open_are_all_there() -> None:
-    report = pool.run(stores=12, open_stores=4)
-    assert not report.wrong, report.lines
 
 
 # A kill in the middle of writing is also in tests/abuse, damage of every file in tests/property.

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.baseline import Rows
+from bench.graphs import Rows
 from bench.sqlite import Database
 
 EDGES = [("a", "b"), ("b", "c"), ("a", "c"), ("c", "d"), ("d", "a")]
@@ -38,11 +38,6 @@ def test_a_walk_gives_nodes_by_distance_and_the_edges_between_them(database: Dat
 def test_writes_leave_what_the_server_would(database: Database) -> None:
     node = {"id": "e", "type": "t", "content": "new"}
     edge = {"from": "a", "to": "e", "relation_type": "to", "weight": 0.5}
-    batch = {"nodes": [node], "edges": [edge, edge | {"to": "nobody"}]}
-    assert msgspec.json.decode(database.inject(batch))["nodes"] == 1
-    assert msgspec.json.decode(database.inject({"nodes": [node], "edges": [edge]}, touch=False))["nodes"] == 0
-    assert ("a", "e") in walked(database, 1)[1]
-    database.delete_edge(edge)
-    assert "e" not in walked(database, 3)[0]
-    database.delete_node("c")
-    assert walked(database, 3) == ({"a": 0, "b": 1}, {("a", "b")})
+    for _ in range(2):
+        database.inject({"nodes": [node], "edges": [edge, edge | {"to": "nobody"}]})
+    assert walked(database, 1) == ({"a": 0, "b": 1, "c": 1, "e": 1}, {("a", "b"), ("b", "c"), ("a", "c"), ("a", "e")})

@@ -12,7 +12,7 @@ from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import compared_columns, swept
 from bench.cypher_differential.writes import compare_writes
-from bench.cypher_reference.parser import parse
+from tests.cypher.reference_parser import parse
 from tests.engines import ENGINE
 from tests.fuzzing import is_thorough
 

@@ -9,10 +9,10 @@ from bench.cypher_differential.comparison import smaller
 from bench.cypher_differential.generator import Generator
 from bench.cypher_reference import tree as t
 from bench.cypher_reference.interpreter import Interpreter, same, same_rows
-from bench.cypher_reference.parser import parse
 from bench.cypher_reference.patterns import Graph
 from bench.cypher_reference.text import render
 from bench.cypher_reference.values import CypherError, Node, Relationship, UnmodelledFeature
+from tests.cypher.reference_parser import parse
 
 NODES = [Node(name, {"id": name, "type": "T", "x": n or None}) for n, name in enumerate("abc")]
 EDGES = [

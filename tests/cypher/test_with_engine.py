@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bench.cypher_fuzz import Worker, digest, fill, fuzz
-from bench.cypher_texts import PARAMETERS, READS, WRITES
-from bench.cypher_worker import Job, Outcome
 from kgserve.cypher import limits
 from kgserve.cypher.guard import examine
 from kgserve.cypher.lexer import ALLOWED, JSON
+from tests.cypher.engine_worker import Job, Outcome
+from tests.cypher.sample_texts import PARAMETERS, READS, WRITES
+from tests.cypher.spoilt import Worker, digest, fill, fuzz
 from tests.engines import ENGINE
 
 ABSENT = JSON if ENGINE == "ladybug" else frozenset[str]()
@@ -70,7 +70,7 @@ def test_the_engine_bears_the_largest_statements(worker: Worker, name: str) -> N
 def test_parameters_arrive_as_they_are(store: Path) -> None:
     """In a process of its own, for wrong ones have crashed it."""
     program = (
-        "import bench\n"
+        "import tests.engines\n"
         "from kgserve.cypher.guard import examine\n"
         "from kgserve.projections.cypher_engine.driver.binding import Connection, Database\n"
         f"connection = Connection(Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bench.topics import topics
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.reflect import reflect
 from kgserve.memory.reflect_api import CONTRADICTS, Reflection, ReflectRequest
@@ -14,7 +14,8 @@ from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.rows.ways import parents
 from tests.memory.consolidated import Place, exported, memory, placed, put, row_of
 
-TOPICS = dict([*topics().items()][:6])
+_BLOCKS = Path(__file__).with_name("topics.txt").read_text(encoding="utf-8").split("# ")[1:]
+TOPICS = {name: sentences for name, *sentences in map(str.splitlines, _BLOCKS[:6])}
 GIVEN = [*TOPICS][:4]
 
 

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from litestar import Litestar
 
-from bench import events
 from bench.listener import Listener, Told
 from kgserve.server.http.events import SLOW_SECONDS
 from kgserve.server.http.sse import OpenStream
@@ -379,9 +378,3 @@ def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, cli
             last_id = seen[-1]
     writer.join()
     assert seen == expected
-
-
-def test_the_same_of_a_server_process_with_writers_in_another() -> None:
-    report = events.run(writes=120, slices=2, staying=2)
-    assert [line for line in report.lines if line.mark == "exact" and not line.met] == []
-    assert sum(line.mark == "exact" for line in report.lines) == 3

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.mcp_mistakes import MISTAKES, RIGHT, made
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.server.mcp.arguments import explained, listed, read_arguments, store_named, store_of
 from kgserve.server.mcp.cypher_tools import QueryCypher
@@ -22,6 +21,7 @@ from kgserve.server.mcp.toolsets import TOOLS
 from kgserve.server.mcp.version_tools import PutNode
 from kgserve.server.mcp.write_tools import Inject
 from tests.cli.running import Running
+from tests.server.mcp.mistakes import MISTAKES, RIGHT, made
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
 NODE = {"id": "a", "type": "t"}
