@@ -169,7 +169,7 @@ class InboundView:
             if before is not None and before.born == born and before.changed >= store.journal.oldest - 1:
                 for change in link_changes(store.journal.frames(before.changed), before.changed, rows.at):
                     self._made().follow(
-                        store.name, change.put, change.links_deleted, LinksPosition(born, change.sequence)
+                        store.name, change.links_put(), change.links_deleted, LinksPosition(born, change.sequence)
                     )
             else:
                 self._made().replace(store.name, links.all() if links else (), seen)

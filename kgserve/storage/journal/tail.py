@@ -158,8 +158,7 @@ class LinkChange(msgspec.Struct, frozen=True):
     links_deleted: list[LinkKey] = []
     links: LinksState | None = None
 
-    @property
-    def put(self) -> list[LinkRow]:
+    def links_put(self) -> list[LinkRow]:
         """The links that it writes."""
         return [*self.links_created, *self.links_updated, *self.links_touched]
 
