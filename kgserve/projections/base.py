@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -154,14 +153,6 @@ class Projection(ABC):
     def _apply_all(self, rows: Rows) -> None:
         """Forget everything, and take in the rows of a commit."""
 
-    @abstractmethod
-    def _erase(self, erasure: Erasure) -> None:
-        """Leave nothing of some nodes in the open files. Twice must have the effect of once."""
-
-    @abstractmethod
-    def _note_damage(self, error: sqlite3.Error) -> None:
-        """Have files that turned out to be damaged rebuilt."""
-
     def _read(self, after: int, last: int) -> tuple[Iterable[Any], int]:
         """Read a page of the journal, and return it with its last sequence. ``after`` is before ``last``.
 
@@ -207,9 +198,12 @@ class Projection(ABC):
         self._apply(changes, sequence)
         self._move(sequence)
 
-    @abstractmethod
     def _rebuild(self) -> None:
         """Begin again with all rows."""
+        with self._source.reading() as rows:
+            self._apply_all(rows)
+        self.rebuild_wanted = False
+        self._move(rows.at)
 
     def _move(self, sequence: int) -> None:
         """Stand at a commit; all up to it was taken in."""

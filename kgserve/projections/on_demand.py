@@ -158,10 +158,11 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         if self.sequence >= 0 or self.rebuild_wanted:
             self._discard()
             self._open()
-        with self._rows.reading() as rows:
-            self._apply_all(rows)
-        self.rebuild_wanted = False
-        self._move(rows.at)
+        super()._rebuild()
+
+    @abstractmethod
+    def _erase(self, erasure: Erasure) -> None:
+        """Leave nothing of some nodes in the open file. Twice must have the effect of once."""
 
     def _erase_now(self, erasure: Erasure) -> None:
         with self._rows.reading() as rows:

@@ -26,8 +26,8 @@ from kgserve.projections.cypher_engine.projection import EngineView
 from kgserve.projections.links.links import LinkReader
 from kgserve.projections.links.projection import LinksProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.projections.memory_index.view import MemoriesView
-from kgserve.projections.tombstones import EndedView
+from kgserve.projections.memory_index.projection import MemoryProjection
+from kgserve.projections.tombstones import Tombstones
 from kgserve.storage.changefeed import Feed
 from kgserve.storage.commit_clock import CommitClock, newest_file_time, wall_time
 from kgserve.storage.journal import snapshot
@@ -141,9 +141,9 @@ class OpenStore:
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
-        self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
+        self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
         self.links = LinksProjection(layout, self.journal, self.rows)
-        self.ended = EndedView(layout, self.journal)
+        self.ended = Tombstones(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -360,9 +360,9 @@ class OpenStore:
         self.copy.close()
         erasure = Erasure((*ids,), (), before)
         self.catalog.erase(erasure)
-        self.memories.erase()
+        self.memories.erase(erasure)
         self.links.erase(erasure)
-        self.ended.erase(ids)
+        self.ended.erase(erasure)
         self._forgotten = frozenset(ids)
         try:
             self.compactor.erase(before)
@@ -428,8 +428,7 @@ class OpenStore:
             show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
             with self.links.taking(changes):
                 show()
-            if not self.ended.is_empty or any(change.last_versions for change in changes):
-                self.ended.taking(changes)
+            self.ended.take(changes)
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
