@@ -132,10 +132,6 @@ class Projection(ABC):
         return self._sequence
 
     @abstractmethod
-    def erase(self, erasure: Erasure) -> None:
-        """Leave nothing of some nodes in its files. Blocks. Raises Unavailable."""
-
-    @abstractmethod
     def close(self) -> None:
         """Save and release the files; no step is in progress."""
 
@@ -150,8 +146,8 @@ class Projection(ABC):
         """Take in the consecutive change sets that `_read` found, the last of which is ``sequence``."""
 
     @abstractmethod
-    def _apply_all(self, rows: Rows) -> None:
-        """Forget everything, and take in the rows of a commit."""
+    def _apply_all(self, rows: Rows) -> int:
+        """Forget everything, and take in the rows of a commit. Return the last commit that it has seen by that."""
 
     def _read(self, after: int, last: int) -> tuple[Iterable[Any], int]:
         """Read a page of the journal, and return it with its last sequence. ``after`` is before ``last``.
@@ -200,10 +196,15 @@ class Projection(ABC):
 
     def _rebuild(self) -> None:
         """Begin again with all rows."""
-        with self._source.reading() as rows:
-            self._apply_all(rows)
+        # Reset first: one that is wanted meanwhile is another one.
         self.rebuild_wanted = False
-        self._move(rows.at)
+        try:
+            with self._source.reading() as rows:
+                sequence = self._apply_all(rows)
+        except BaseException:
+            self.rebuild_wanted = True
+            raise
+        self._move(sequence)
 
     def _move(self, sequence: int) -> None:
         """Stand at a commit; all up to it was taken in."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kgserve.errors import NotFound, ServedElsewhere
-from kgserve.projections.base import Erasure, FollowedStore, Projection
+from kgserve.projections.base import FollowedStore, Projection
 from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, left
 from kgserve.projections.on_demand import DerivedFile, Found
 from kgserve.storage.changefeed import Feeds
@@ -185,9 +185,6 @@ class _LinksOfStore(Projection):
         while self._step(last):
             pass
 
-    def erase(self, erasure: Erasure) -> None:
-        """`InboundLinks.erase` does."""
-
     def close(self) -> None:
         """`InboundLinks.close` does."""
 
@@ -202,5 +199,6 @@ class _LinksOfStore(Projection):
             seen = LinksPosition(self._seen.born, change.sequence)
             self._file.follow(self._layout.name, change.links_put(), change.links_deleted, seen)
 
-    def _apply_all(self, rows: Rows) -> None:  # noqa: ARG002 - the links are of the same commit
+    def _apply_all(self, rows: Rows) -> int:
         self._file.replace(self._layout.name, self._links.all() if self._links else (), self._seen)
+        return rows.at

@@ -98,7 +98,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         return self._answer(lambda: self._ask(question))
 
     def erase(self, erasure: Erasure) -> None:
-        """See `Projection.erase`. What is not there holds nothing."""
+        """Leave nothing of some nodes in the file. Blocks. Raises Unavailable."""
         if self._path.exists():
             self._answer(lambda: self._erase_now(erasure))
 

@@ -17,7 +17,7 @@ from kgserve.projections.base import Erasure
 from kgserve.projections.on_demand import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import all_ended
-from kgserve.storage.journal.tail import Deletion, deletions, last_versions_of
+from kgserve.storage.journal.tail import NodeDeletions, deletions, last_versions_of
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.digest import checksum
@@ -98,10 +98,10 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             self._file = opened(self._path, _SCHEMA, FORMAT)
         return self._file
 
-    def _read(self, after: int, last: int) -> tuple[Iterable[Deletion], int]:
+    def _read(self, after: int, last: int) -> tuple[Iterable[NodeDeletions], int]:
         return deletions(self._journal.frames(after), after, last), last
 
-    def _apply(self, changes: Iterable[Deletion | ChangeSet], sequence: int) -> None:
+    def _apply(self, changes: Iterable[NodeDeletions | ChangeSet], sequence: int) -> None:
         found = last_versions_of(changes)
         if not found:
             return
@@ -110,15 +110,16 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in found if not found[node_id]))
             _stand_at(file, sequence)
 
-    def _apply_all(self, rows: Rows) -> None:
+    def _apply_all(self, rows: Rows) -> int:
         pairs = chain.from_iterable(all_ended(self._layout, self._journal, rows.at))
         first = next(pairs, None)
         if first is None and self._file is None:
-            return
+            return rows.at
         with self._with_file() as file:
             file.execute("DELETE FROM ended")
             file.executemany(_PUT, map(_stored, pairs if first is None else chain((first,), pairs)))
             _stand_at(file, rows.at)
+        return rows.at
 
     def _erase(self, erasure: Erasure) -> None:
         if self._file is not None:

@@ -22,7 +22,7 @@ from kgserve.platform.settings import Settings
 from kgserve.projections.base import Erasure
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.catalog.projection import CatalogProjection
-from kgserve.projections.cypher_engine.projection import EngineView
+from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.projections.links.links import LinkReader
 from kgserve.projections.links.projection import LinksProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
@@ -138,7 +138,7 @@ class OpenStore:
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
         self.folding, self.rows.on_damage = Folding(layout.name, self.rows, self._renew_rows), self._being_renewed
-        self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
+        self.engine = EngineProjection(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
         self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)

@@ -91,7 +91,7 @@ class Holders:
         history, at = self._then
         if not history.wait(seen, HISTORY_SECONDS):
             raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
-        return frozenset(ids), frozenset(self._store.catalog.nodes_having_had(self._wanted, at))
+        return frozenset(ids), frozenset(self._store.catalog.having_had(self._wanted, at))
 
     def _ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
         return self._store.listing(question, by_attributes=True)

@@ -53,7 +53,7 @@ class CatalogProjection(OnDemandProjection[Catalog]):
 
         return self.ask(ask)
 
-    def nodes_having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
         """Return the nodes whose state as of a commit is over and had some attributes, by what the history says.
 
         Raises Unavailable while the history cannot be read.
@@ -82,8 +82,9 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         self._rows_behind = 0
         self._opened.apply(NetChange(changes), sequence)
 
-    def _apply_all(self, rows: Rows) -> None:
+    def _apply_all(self, rows: Rows) -> int:
         self._opened.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
+        return rows.at
 
     def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted rows are named by nothing that is left
         self._opened.write_anew()

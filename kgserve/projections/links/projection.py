@@ -54,7 +54,7 @@ class LinksProjection(OnDemandProjection[Links]):
             yield links, rows
 
     def erase(self, erasure: Erasure) -> None:
-        """See `Projection.erase`."""
+        """See `OnDemandProjection.erase`."""
         if self._rows.rows().linked:
             self._answer(lambda: self._erase_now(erasure))
             for erase in self.after_erasing:
@@ -135,8 +135,9 @@ class LinksProjection(OnDemandProjection[Links]):
             if change.links is not None:
                 self._opened.apply(change.links_put(), change.links_deleted, change.sequence, change.links)
 
-    def _apply_all(self, rows: Rows) -> None:
+    def _apply_all(self, rows: Rows) -> int:
         self._opened.rebuild(all_links(self._layout, self._journal, rows.at), rows.at)
+        return rows.at
 
     def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted links are named by nothing that is left
         self._opened.erase()

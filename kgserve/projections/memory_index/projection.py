@@ -248,7 +248,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self.ask(lambda memories, _: self._commit(memories))
 
     def erase(self, erasure: Erasure) -> None:
-        """See `Projection.erase`. Where nothing is a memory any more the file is of no use, and goes."""
+        """See `OnDemandProjection.erase`. Where nothing is a memory any more the file is of no use, and goes."""
         with self._lock:
             if self._rows.rows().width is Width.MEMORY:
                 super().erase(erasure)
@@ -300,13 +300,14 @@ class MemoryProjection(OnDemandProjection[Memories]):
         if sequence - self._committed > COMMIT_CHANGES:
             self._commit(self._opened)
 
-    def _apply_all(self, rows: Rows) -> None:
+    def _apply_all(self, rows: Rows) -> int:
         accesses = all_accesses(self._layout, self._journal, rows.at)
         nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
         found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
         edges = chain.from_iterable(map(rows.rows_of, found))
         self._opened.rebuild(nodes, edges, accesses, rows.at)
         self._commit(self._opened)
+        return rows.at
 
     def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted rows are named by nothing that is left
         self._commit(self._opened)

@@ -142,7 +142,7 @@ class _Accesses(msgspec.Struct, frozen=True):
     accessed: list[Access] = []
 
 
-class Deletion(msgspec.Struct, frozen=True):
+class NodeDeletions(msgspec.Struct, frozen=True):
     """What a commit says of deleted nodes."""
 
     sequence: int
@@ -166,7 +166,7 @@ class LinkChange(msgspec.Struct, frozen=True):
 
 
 _accesses = msgpack_decoder(list[_Accesses]).decode
-_ended = msgpack_decoder(list[Deletion]).decode
+_ended = msgpack_decoder(list[NodeDeletions]).decode
 _links = msgpack_decoder(list[LinkChange]).decode
 
 
@@ -184,7 +184,7 @@ def last_versions(frames: Iterable[Frame], after: int, last: int) -> dict[str, i
     return last_versions_of(deletions(frames, after, last))
 
 
-def last_versions_of(changes: Iterable[Deletion | ChangeSet]) -> dict[str, int]:
+def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, int]:
     """The nodes that commits delete, with their versions; 0: need not be known.
 
     Commits of before there were such numbers say none.
@@ -195,7 +195,7 @@ def last_versions_of(changes: Iterable[Deletion | ChangeSet]) -> dict[str, int]:
     return found
 
 
-def deletions(frames: Iterable[Frame], after: int, last: int) -> Iterator[Deletion]:
+def deletions(frames: Iterable[Frame], after: int, last: int) -> Iterator[NodeDeletions]:
     """The commits after one, up to the ``last``, that delete nodes."""
     return _parts(frames, after, last, _ended, b"last_versions")
 
