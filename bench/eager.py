@@ -14,7 +14,7 @@ import structlog
 
 from kgserve.__main__ import main
 from kgserve.projections.catalog.catalog import Catalog
-from kgserve.projections.cypher_engine.projection import EngineView
+from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.projections.history.history import History
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.storage.journal.journal import Journal
@@ -57,7 +57,7 @@ def _hurry() -> None:
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
         (view, "fold", _said("base", fold.fold)),
         (Journal, "append", _said("append", Journal.append)),
-        (EngineView, "_apply", _said("engine", vars(EngineView)["_apply"])),
+        (EngineProjection, "_apply", _said("engine", vars(EngineProjection)["_apply"])),
         (Catalog, "apply", _said("catalog", Catalog.apply)),
         (History, "take", _said("history", History.take)),
         (KeywordIndex, "write", _said("index", KeywordIndex.write)),

@@ -16,7 +16,7 @@ from kgserve.platform.access.authentication import Caller
 from kgserve.platform.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
 from kgserve.platform.metrics.observation import Labels, NodeCounts, Observation
 from kgserve.platform.version import __version__
-from kgserve.projections.follower import View
+from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
 from kgserve.stores.cluster_api import ClusterStatus, NodeState
@@ -74,7 +74,9 @@ def _engine_bytes(store: OpenStore) -> tuple[int, int] | None:
     return None
 
 
-def _views(store: OpenStore, indexer: Indexer | None, historian: Historian | None) -> Iterator[tuple[str, int, View]]:
+def _views(
+    store: OpenStore, indexer: Indexer | None, historian: Historian | None
+) -> Iterator[tuple[str, int, BackgroundProjection]]:
     """Each view by name, with the commit that it has seen."""
     with contextlib.suppress(KgserveError):
         if indexer is not None:

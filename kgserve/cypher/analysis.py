@@ -29,7 +29,7 @@ from kgserve.cypher.syntax import (
     MatchClause,
     PatternTest,
     Procedure,
-    Projection,
+    ProjectionBody,
     Property,
     Setting,
     Unwind,
@@ -96,7 +96,7 @@ class _UnionPart:
         columns: dict[str, ValueType] | None = {}
         self._begin()
         for number, clause in enumerate(self._clauses):
-            if isinstance(clause, Projection):
+            if isinstance(clause, ProjectionBody):
                 columns = self._project(clause, self._clauses[number + 1 :])
             else:
                 self._read(clause)
@@ -104,8 +104,8 @@ class _UnionPart:
 
     def _begin(self) -> None:
         """Give a WHERE behind literals a row to filter: Kùzu crashes on one that has no source."""
-        leading = list(takewhile(lambda clause: isinstance(clause, Projection), self._clauses))
-        if any(isinstance(clause, Projection) and clause.where is not None for clause in leading):
+        leading = list(takewhile(lambda clause: isinstance(clause, ProjectionBody), self._clauses))
+        if any(isinstance(clause, ProjectionBody) and clause.where is not None for clause in leading):
             self._context.edits.before(leading[0].start, f"UNWIND [1] AS {self._context.hide('u')} ")
             self._hidden = len(self._context.hidden)
 
@@ -125,14 +125,14 @@ class _UnionPart:
             case Deletion():
                 for item in clause.items:
                     self._typer.type_of(item, self._scope)
-            case Projection():
+            case ProjectionBody():
                 pass
 
     def _counts_rows(self, clause: MatchClause) -> bool:
         """Tell whether it matters how often the same row comes of a pattern."""
         later = self._clauses[self._clauses.index(clause) :]
-        first = next((each for each in later if isinstance(each, Projection | Creation)), None)
-        if not isinstance(first, Projection):
+        first = next((each for each in later if isinstance(each, ProjectionBody | Creation)), None)
+        if not isinstance(first, ProjectionBody):
             return first is not None
         outline, places = self._context.outline, range(first.start, first.items_end)
         found = [at for at in places if outline.calls(at) in AGGREGATES]
@@ -167,7 +167,7 @@ class _UnionPart:
             known = column if column.is_column else None
             self._patterns.check_assignment(item.start, self._context.typed(item.target), known, kind)
 
-    def _project(self, clause: Projection, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
+    def _project(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
         before = self._scope
         bindings: dict[str, Binding] = {}
         is_open = before.is_open and clause.star >= 0
@@ -189,7 +189,7 @@ class _UnionPart:
         self._hidden = len(self._context.hidden)
         return None if is_open else dict(zip(names, kinds, strict=True))
 
-    def _star(self, clause: Projection, bindings: dict[str, Binding]) -> list[str]:
+    def _star(self, clause: ProjectionBody, bindings: dict[str, Binding]) -> list[str]:
         if clause.star < 0:
             return []
         hidden = set(self._context.hidden)
@@ -204,7 +204,7 @@ class _UnionPart:
         bindings |= {name: self._scope.bindings[name] for name in visible}
         return visible
 
-    def _item(self, clause: Projection, item: Item, bindings: dict[str, Binding]) -> str:
+    def _item(self, clause: ProjectionBody, item: Item, bindings: dict[str, Binding]) -> str:
         value, edits = ungroup(item.value), self._context.edits
         if isinstance(value, PatternTest):
             what = "a pattern is a condition, and no value; write EXISTS { MATCH … } or COUNT { MATCH … }. It stands"
@@ -235,14 +235,14 @@ class _UnionPart:
             what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
             raise self._context.refuse(item.start, what)
 
-    def _check_names(self, clause: Projection, names: list[str]) -> None:
+    def _check_names(self, clause: ProjectionBody, names: list[str]) -> None:
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise self._context.refuse(
                     clause.start, f"two columns have the name {name}; rename one with AS. They stand"
                 )
 
-    def _check_keys(self, clause: Projection) -> None:
+    def _check_keys(self, clause: ProjectionBody) -> None:
         """To the engines each NaN is another value, and a relationship is two when met from either end."""
         for item in clause.items:
             kind = self._kinds.get(item.start)
@@ -258,7 +258,7 @@ class _UnionPart:
     def _has_aggregate(self, start: int, end: int) -> bool:
         return any(self._context.outline.calls(at) in AGGREGATES for at in range(start, end))
 
-    def _order(self, clause: Projection, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
+    def _order(self, clause: ProjectionBody, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
         both = Scope(before.bindings | after.bindings, is_open=before.is_open)
         for item in clause.order[:-1]:
             # Kùzu's grammar has no space before these commas.
@@ -280,7 +280,7 @@ class _UnionPart:
         if clause.order and clause.word == "WITH" and not clause.bounds:
             self._context.edits.behind(clause.order_end - 1, f" LIMIT {_MANY_ROWS}")
 
-    def _alias_of(self, clause: Projection, value: Expression) -> str | None:
+    def _alias_of(self, clause: ProjectionBody, value: Expression) -> str | None:
         """Return the column that is the same expression, and not just a name."""
         if isinstance(value, Variable):
             return None
@@ -293,7 +293,7 @@ class _UnionPart:
     def _is_plain(self, item: Item) -> bool:
         return not item.alias and isinstance(item.value, Variable | AccessExpression)
 
-    def _see_through(self, clause: Projection, value: Expression, before: Scope) -> None:
+    def _see_through(self, clause: ProjectionBody, value: Expression, before: Scope) -> None:
         """Kùzu sorts by the old variable where a column has its name: put the column's expression there."""
         made = {item.alias: item.value for item in clause.items if item.alias in before.bindings}
         for part in list(iterate_spans(value)):
@@ -305,7 +305,9 @@ class _UnionPart:
         text = self._context.text(expression)
         return text.partition(" AS `")[0] if text.endswith("`") else text
 
-    def _filter(self, clause: Projection, where: Expression, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
+    def _filter(
+        self, clause: ProjectionBody, where: Expression, before: Scope, after: Scope, *, keeps_rows: bool
+    ) -> None:
         names = {part.name for part in iterate_spans(where) if isinstance(part, Variable)}
         dropped = [name for name in before.bindings if name in names and name not in after.bindings]
         if dropped and not keeps_rows:
@@ -319,7 +321,7 @@ class _UnionPart:
             kept = ", ".join(f"`{name}`" for name in after.bindings)
             self._context.edits.behind(clause.end - 1, f" WITH {kept}")
 
-    def _keep_order(self, clause: Projection, later: tuple[Clause, ...]) -> None:
+    def _keep_order(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> None:
         """Ladybug forgets the order, and takes other rows, where an aggregate follows; not past an UNWIND."""
         if clause.word == "WITH" and clause.order and later and self._has_aggregate(clause.end, later[-1].end):
             self._context.edits.behind(clause.end - 1, f" UNWIND [1] AS {self._context.hide('u')}")

@@ -16,7 +16,7 @@ from kgserve.cypher.syntax import (
     NodePattern,
     Path,
     Procedure,
-    Projection,
+    ProjectionBody,
     QueryStatement,
     RelationPattern,
     SetItem,
@@ -207,7 +207,7 @@ class _Parser(ExpressionParser):
         self.expect("AS")
         return Unwind(start=start, source=source, name=self.name(), end=self.at)
 
-    def _projection(self) -> Projection:
+    def _projection(self) -> ProjectionBody:
         start, word = self.at, self.word()
         self.at += 1
         is_distinct = self.accept("DISTINCT")
@@ -217,7 +217,7 @@ class _Parser(ExpressionParser):
         order_end, bounds = self.at, self._bounds()
         where_start = self.at
         where = self.expression() if word == "WITH" and self.accept("WHERE") else None
-        return Projection(
+        return ProjectionBody(
             start=start,
             end=self.at,
             word=word,

@@ -237,7 +237,7 @@ class Item(Span, frozen=True, kw_only=True):
     alias: str
 
 
-class Projection(Span, frozen=True, kw_only=True):
+class ProjectionBody(Span, frozen=True, kw_only=True):
     """``WITH`` or ``RETURN``. ``star`` is the index of a ``*``, -1 without one."""
 
     word: str
@@ -286,7 +286,7 @@ class Deletion(Span, frozen=True, kw_only=True):
     items: tuple[Expression, ...]
 
 
-Clause: TypeAlias = MatchClause | Unwind | Projection | Procedure | Creation | Setting | Deletion
+Clause: TypeAlias = MatchClause | Unwind | ProjectionBody | Procedure | Creation | Setting | Deletion
 
 
 class QueryStatement(Span, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from kgserve.graph.temporal import Past
 from kgserve.platform.access.authentication import LOCAL, Caller
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings
-from kgserve.projections.inbound_links import InboundView
+from kgserve.projections.inbound_links import InboundLinks
 from kgserve.storage.changefeed import Feed, Feeds, NamedWake
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.rows import LinkRow
@@ -89,7 +89,7 @@ class ScopedPool(StorePool):
         self.data_dir: Path = whole.data_dir
         self.companions = whole.companions
         self.observation = whole.observation
-        self.inbound: InboundView = ScopedInbound(whole.inbound, caller.sees)
+        self.inbound: InboundLinks = ScopedInbound(whole.inbound, caller.sees)
         self.feeds: Feeds = ScopedFeeds(whole.feeds, self.check, caller.sees)
 
     def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
@@ -194,10 +194,10 @@ class OpenStores(StorePool):
         self._whole.release(store)
 
 
-class ScopedInbound(InboundView):
+class ScopedInbound(InboundLinks):
     """The links that lead into stores, of the stores that one caller ``sees``."""
 
-    def __init__(self, whole: InboundView, sees: Callable[[str], bool]) -> None:
+    def __init__(self, whole: InboundLinks, sees: Callable[[str], bool]) -> None:
         # As in ScopedPool.
         self._whole = whole
         self._sees = sees

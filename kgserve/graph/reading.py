@@ -72,6 +72,7 @@ from kgserve.memory.api import MAX_TOLD
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
 from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.catalog.projection import CatalogDamaged
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import AUTHOR
@@ -86,7 +87,7 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
 from kgserve.storage.rows.ways import absorbed
 from kgserve.stores.pool import NotOpen
-from kgserve.stores.store import CatalogDamaged, OpenStore
+from kgserve.stores.store import OpenStore
 
 _Inbound = tuple[str, LinkRow]
 """A link, and the store that it leads from."""

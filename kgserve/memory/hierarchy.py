@@ -20,7 +20,7 @@ from kgserve.projections.history_follower import HistoryFollower
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import half_lives_of
 from kgserve.projections.memory_index.memories import Memories
-from kgserve.projections.memory_index.view import MemoriesDamaged
+from kgserve.projections.memory_index.projection import MemoriesDamaged
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
 from kgserve.storage.model.rows import EdgeRow, NodeRow

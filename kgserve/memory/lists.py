@@ -28,8 +28,8 @@ from kgserve.memory.presentation import now_in_microseconds, shown
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.lookups import RelationFilter
 from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.projection import MemoriesDamaged
 from kgserve.projections.memory_index.selecting import FEW, MemoryPlace, Sort
-from kgserve.projections.memory_index.view import MemoriesDamaged
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.filters import MemoryFilter, NodeFilter
 from kgserve.storage.model.rows import EdgeKey

@@ -20,12 +20,15 @@ from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import MAX_SUGGESTED, Plan, RunRecord
 from kgserve.platform.times import format_time, time_of
 from kgserve.projections.background import PeriodicWorker
-from kgserve.projections.follower import Erasure, FollowerThread, View
+from kgserve.projections.base import Erasure
+from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
+from kgserve.projections.schedule import FollowerThread
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.journal.tail import Tail
+from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_settings import MemorySettings
+from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
@@ -38,17 +41,17 @@ _WORTH_NOTING = 1_000
 """So many new memories make a run worth a node though it has found nothing: it need not be made again."""
 
 
-class Keeping(View):
+class Keeping(BackgroundProjection):
     """The keeping of one store. ``flush`` writes the accesses that are due, of all stores."""
 
     name = "keeper"
+    only_memories = True
 
     def __init__(self, store: OpenStore, indexes: Indexes | None, flush: Callable[[], None]) -> None:
         super().__init__(store)
         self.open_store = store
         self._indexes = indexes
         self._flush = flush
-        self._tail = Tail(store.layout.journal)
         self._created = 0
         # What was written since the last run; None for more than is worth telling from the rest.
         self._fresh: set[str] | None = set()
@@ -81,37 +84,24 @@ class Keeping(View):
         self._last = next((run for run in ended if run.trigger == "automatic"), None)
         return 0 if self._last is None else self._last.through
 
-    def _out_of_reach(self) -> bool:
-        return self.sequence < self.open_store.journal.oldest - 1
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - it counts alone
+        for change in changes:
+            self._created += sum(row.is_memory for row in change.nodes_created)
+            self._note(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
 
-    def _refill(self) -> None:
+    def _apply_all(self, rows: Rows) -> int:
         """What the journal no longer has is taken to be enough."""
-        self.refill_wanted = False
         self._created, self._fresh = max(self._created, self.settings.consolidation_interval), None
-        self._move(self.open_store.journal.oldest - 1)
+        return rows.at
 
-    def _advance(self) -> None:
+    def _advance(self, last: int) -> None:
         self._flush()
-        self._count()
+        super()._advance(last)
         now = time.time_ns() // 1000
-        if self._has_memories() and self.sequence == self.open_store.journal.last:
+        if self.sequence == self.open_store.journal.last and self._has_memories():
             if RETENTION_CLOCK.is_believed(self.open_store.clock.idle):
                 self._prune(RETENTION_CLOCK.now())
             self._consolidate(now)
-
-    def _is_behind(self) -> bool:
-        return self.sequence < self.open_store.state.sequence
-
-    def _count(self) -> None:
-        """Count the memories that have been created since the last run."""
-        last = self.open_store.journal.last
-        if not self._has_memories():
-            self._move(last)
-        elif changes := self._tail.page(self.sequence, last):
-            for change in changes:
-                self._created += sum(row.is_memory for row in change.nodes_created)
-                self._note(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
-            self._move(changes[-1].sequence)
 
     def _note(self, ids: Iterable[str]) -> None:
         if self._fresh is not None:
@@ -174,7 +164,7 @@ class Keeping(View):
     def _pause(self, worked: float) -> None:
         self._continue()
         self._flush()
-        self._give_way(worked)
+        self._yield_to_requests(worked)
 
 
 class Keeper(PeriodicWorker[OpenStore, Keeping]):

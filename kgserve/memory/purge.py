@@ -23,11 +23,14 @@ from kgserve.memory.consolidation.apply import runs_of
 from kgserve.memory.consolidation.plan import RunRecord, run_of
 from kgserve.memory.reflect_api import ReflectionRecord, record_of
 from kgserve.platform.durable_files import storing
-from kgserve.projections.follower import Erasure, FollowerStopped, IndexView, View
+from kgserve.projections.base import Erasure
+from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import Historian, HistoryFollower
+from kgserve.projections.index_base import StoreIndex
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
+from kgserve.projections.schedule import FollowerStopped
 from kgserve.projections.text import Text
 from kgserve.storage.model.batch import REFLECTION, RUN, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
@@ -244,7 +247,7 @@ class StoreEraser:
         settled(store.layout)
 
     @property
-    def _views(self) -> list[View]:
+    def _views(self) -> list[BackgroundProjection]:
         """Those who follow the journal."""
         both = () if self._indexes is None else (self._indexes.keyword, self._indexes.vector)
         indexes = [view for view in both if view.is_kept]
@@ -286,7 +289,7 @@ class StoreEraser:
                 view.serve()  # its files go
                 continue
             try:
-                while view.refill_wanted:
+                while view.rebuild_wanted:
                     view.serve()
                 view.erase(erasure)
             except KgserveError as error:
@@ -294,9 +297,9 @@ class StoreEraser:
                 log.warning("index_removed", store=self._store.name, index=view.name, error=str(error))
                 view.close()
                 shutil.rmtree(view.files, ignore_errors=True)
-                view.refill_wanted = True
+                view.rebuild_wanted = True
 
-    def _await(self, view: View, sequence: int) -> None:
+    def _await(self, view: BackgroundProjection, sequence: int) -> None:
         """Have a view see a commit, in this thread: its own gives way to all others. The history has to see it.
 
         Of an index the files can be made anew, so it is not waited for without end.
@@ -308,13 +311,13 @@ class StoreEraser:
             try:
                 view.serve()
             except KgserveError as error:
-                if not isinstance(view, IndexView):
+                if not isinstance(view, StoreIndex):
                     raise
                 log.warning("index_not_awaited", store=self._store.name, index=view.name, error=str(error))
                 return
             if isinstance(view, HistoryFollower) and view.turned_off:
                 return
-            if isinstance(view, IndexView) and time.monotonic() > until:
+            if isinstance(view, StoreIndex) and time.monotonic() > until:
                 return
 
     def _check(self) -> None:

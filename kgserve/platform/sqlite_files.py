@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 import xxhash
@@ -17,7 +17,6 @@ import xxhash
 from kgserve.errors import Unavailable
 
 log = structlog.get_logger()
-_Found = TypeVar("_Found")
 
 _SECONDS = 30.0
 _SEAL = "-seal"
@@ -165,24 +164,6 @@ def empty_log(connection: sqlite3.Connection) -> None:
 
 _AT_ONCE = 500
 _Value = str | int | bytes
-
-
-def asked(
-    question: Callable[[], _Found], renew: Callable[[], object], damaged: str, renewing: str, **about: str
-) -> _Found:
-    """What a question finds in a file, which is begun anew, and asked again, if it turns out to be damaged.
-
-    That is logged as the event ``damaged``. Raises Unavailable, with the text ``renewing``, when it helps nothing.
-    """
-    try:
-        return question()
-    except sqlite3.Error:
-        log.exception(damaged, **about)
-    try:
-        renew()
-        return question()
-    except sqlite3.Error as error:
-        raise Unavailable(renewing, retry_after=2) from error
 
 
 def of_some(

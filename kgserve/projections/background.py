@@ -1,4 +1,4 @@
-"""Companions of the pool that have views of every store while it is open, and threads that serve these."""
+"""Companions of the pool that have projections of every store while it is open, and threads that serve these."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Generic, TypeVar
 
 from kgserve.errors import Unavailable
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.follower import FollowerThread, View
+from kgserve.projections.follower import BackgroundProjection
+from kgserve.projections.schedule import FollowerThread
 
 AnyStore = TypeVar("AnyStore", bound=FollowedStore)
 Own = TypeVar("Own")
-OneView = TypeVar("OneView", bound=View)
+OneProjection = TypeVar("OneProjection", bound=BackgroundProjection)
 
 
 class StoreWorker(ABC, Generic[AnyStore, Own]):
@@ -22,7 +23,7 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
     of_copies = False
 
     def __init__(self, *threads: FollowerThread) -> None:
-        """``threads`` are those that serve its views."""
+        """``threads`` are those that serve its projections."""
         self._threads = threads
         self._open: dict[str, Own] = {}
         self._lock = threading.Lock()
@@ -39,8 +40,8 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
             return
         with self._lock:
             self._open[store.name] = own
-        for thread, view in self._served(own):
-            thread.follow(view)
+        for thread, projection in self._served(own):
+            thread.follow(projection)
 
     def closing(self, store: AnyStore) -> None:
         """Follow a store no more; blocks until what is in progress has ended."""
@@ -54,8 +55,8 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
         for thread in self._threads:
             thread.schedule.close()
         for own in self._every():
-            for _, view in self._served(own):
-                view.stop()
+            for _, projection in self._served(own):
+                projection.stop()
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
@@ -72,14 +73,14 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
         """What it has of a store from now on; None for nothing."""
 
     @abstractmethod
-    def _served(self, own: Own) -> Iterable[tuple[FollowerThread, View]]:
-        """The views of a store, each with the thread that serves it."""
+    def _served(self, own: Own) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
+        """The projections of a store, each with the thread that serves it."""
 
     def _let_go(self, own: Own) -> None:
         """Close what it had of a store."""
-        for thread, view in self._served(own):
-            if thread.forget(view):
-                view.close()
+        for thread, projection in self._served(own):
+            if thread.forget(projection):
+                projection.close()
 
     def _every(self) -> list[Own]:
         """What it has of all open stores."""
@@ -96,14 +97,14 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
         return found
 
 
-class SingleThreadWorker(StoreWorker[AnyStore, OneView]):
-    """One view of each store, all of them in one thread."""
+class SingleThreadWorker(StoreWorker[AnyStore, OneProjection]):
+    """One projection of each store, all of them in one thread."""
 
-    def _served(self, own: OneView) -> Iterable[tuple[FollowerThread, View]]:
+    def _served(self, own: OneProjection) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
         return ((self._threads[0], own),)
 
 
-class PeriodicWorker(SingleThreadWorker[AnyStore, OneView]):
+class PeriodicWorker(SingleThreadWorker[AnyStore, OneProjection]):
     """The same, each of which is reminded now and then, by a thread of its own."""
 
     def __init__(self, thread: FollowerThread, name: str, seconds: float) -> None:
@@ -125,8 +126,8 @@ class PeriodicWorker(SingleThreadWorker[AnyStore, OneView]):
         self._reminder.join()
 
     @abstractmethod
-    def _remind(self, own: OneView) -> None:
-        """Have a view look whether anything is due."""
+    def _remind(self, own: OneProjection) -> None:
+        """Have a projection look whether anything is due."""
 
     def _remind_all(self, seconds: float) -> None:
         while not self._closed.wait(seconds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -18,11 +18,12 @@ from kgserve.platform.durable_files import sync_folder
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.times import format_time
 from kgserve.projections.background import PeriodicWorker
-from kgserve.projections.base import FollowedStore
-from kgserve.projections.follower import Erasure, Follower, FollowerThread, lower_priority
+from kgserve.projections.base import Erasure, FollowedStore
+from kgserve.projections.follower import JournalFollower
 from kgserve.projections.history.history import FOREVER, History, tells_damage
 from kgserve.projections.history.recovery import describe_gap, open_history, remove_history, set_aside
 from kgserve.projections.history.seal import PAGE_BYTES
+from kgserve.projections.schedule import FollowerThread, lower_priority
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.replay import all_links
 from kgserve.storage.journal.snapshot import list_snapshots, read_edges, read_links, read_nodes, sequence_of, verify
@@ -52,7 +53,7 @@ DAY = 86_400_000_000
 """Microseconds."""
 
 
-class HistoryFollower(Follower):
+class HistoryFollower(JournalFollower):
     """Takes every change set in turn. What the journal no longer has it begins without.
 
     While the store's settings turn it off, it has no file and stands nowhere.
@@ -219,7 +220,7 @@ class HistoryFollower(Follower):
         return self.due(RETENTION_CLOCK.now())
 
     def wait(self, sequence: int, seconds: float) -> bool:
-        """See `Follower.wait`; who waits is not put off for a writer."""
+        """See `BackgroundProjection.wait`; who waits is not put off for a writer."""
         self._asked_for = max(self._asked_for, sequence)
         return super().wait(sequence, seconds)
 
@@ -231,7 +232,7 @@ class HistoryFollower(Follower):
             self._history = None
 
     def step(self) -> bool:
-        """See `Follower.step`. A slice of pruning comes with it."""
+        """See `BackgroundProjection.step`. A slice of pruning comes with it."""
         self._continue()
         if self.turned_off:
             self._remove()
@@ -271,7 +272,7 @@ class HistoryFollower(Follower):
         self._history = history
         self._note_heads()
         # Turned on again: what the journal holds of the time before is not taken up.
-        self.refill_wanted = self.refill_wanted or self._is_from_before(history)
+        self.rebuild_wanted = self.rebuild_wanted or self._is_from_before(history)
         return history.sequence
 
     def _opened_whole(self) -> History:
@@ -282,7 +283,7 @@ class HistoryFollower(Follower):
 
     def _reopen(self) -> None:
         """Open it again, and check it. Who waits goes on waiting."""
-        self.sequence, self._pruned_to = -1, 0
+        self._sequence, self._pruned_to = -1, 0
         self.close()
         self._wake_others()
 
@@ -295,7 +296,7 @@ class HistoryFollower(Follower):
         self._note_heads()
         remove_history(self._path)
         # Who waits goes on waiting: it is opened again with the next step.
-        self._suspected, self.sequence, self._pruned_to = False, -1, 0
+        self._suspected, self._sequence, self._pruned_to = False, -1, 0
         self._wake_others()
 
     def _prune_a_little(self) -> bool:
@@ -312,7 +313,7 @@ class HistoryFollower(Follower):
         started = time.perf_counter()
         if next(self._pruning, None) is None:
             self._pruning, self._pruned_to = None, self._pruning_to
-        self._give_way(time.perf_counter() - started)
+        self._yield_to_requests(time.perf_counter() - started)
         return self._pruning is not None or self._is_too_large()
 
     def _is_too_large(self) -> bool:
@@ -329,17 +330,17 @@ class HistoryFollower(Follower):
         self._pruning = history.pruning(self._pruning_to)
         log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._pruning_to)
 
-    def _advance(self) -> None:
+    def _advance(self, last: int) -> None:
         if self._held_back():
             self._stopping.wait(LOOK_AGAIN_SECONDS)
             return
         started = time.perf_counter()
-        super()._advance()
-        if self.sequence >= self.store.journal.last:
+        super()._advance(last)
+        if self.sequence >= last:
             self._behind_since = None
             if self._opened().has_open_gaps:
                 self._restore()
-        self._give_way(time.perf_counter() - started)
+        self._yield_to_requests(time.perf_counter() - started)
 
     def _held_back(self) -> bool:
         """Whether it waits for a writer, as nobody asks for what it has not seen; not for long."""
@@ -348,8 +349,8 @@ class HistoryFollower(Follower):
         unasked = self.store.writing and self.sequence >= self._asked_for
         return unasked and time.monotonic() - self._behind_since < HELD_BACK_SECONDS
 
-    def _take(self, changes: list[ChangeSet]) -> None:
-        self._opened().take(changes)
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - each has its own
+        self._opened().take([*changes])
 
     def _erase(self, erasure: Erasure) -> None:
         if self._history is not None:
@@ -370,7 +371,18 @@ class HistoryFollower(Follower):
         gaps = [*map(describe_gap, self._opened().gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=rows.at, gaps=gaps)
 
-    def _take_all(self, rows: Rows) -> None:
+    def _apply_all(self, rows: Rows) -> int:
+        """Take what snapshot and journal still have of the past, if that is more than the present.
+
+        What lies between the file and the snapshot becomes a gap.
+        """
+        snapshot = self._older_snapshot()
+        if snapshot is None:
+            self._apply_present(rows)
+            return rows.at
+        return self._apply_snapshot(snapshot)
+
+    def _apply_present(self, rows: Rows) -> None:
         history = self._opened()
         if history.sequence > rows.at:
             # Of another course of things. It is not to be mixed with this one, nor deleted.
@@ -387,25 +399,16 @@ class HistoryFollower(Follower):
         links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
         history.begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
 
-    def _fill_anew(self) -> None:
-        """Take what snapshot and journal still have of the past, if that is more than the present.
-
-        What lies between the file and the snapshot becomes a gap.
-        """
-        base = self._older_snapshot()
-        if base is None:
-            super()._fill_anew()
-            return
-        manifest = verify(base)
+    def _apply_snapshot(self, snapshot: Path) -> int:
+        manifest = verify(snapshot)
         history = self._opened()
         if not history.sequence and not history.gaps:
             self._note_loss(manifest.sequence)
-        links = chain.from_iterable(read_links(base))
-        history.restore(read_nodes(base), read_edges(base), links, manifest.sequence, manifest.time)
+        links = chain.from_iterable(read_links(snapshot))
+        history.restore(read_nodes(snapshot), read_edges(snapshot), links, manifest.sequence, manifest.time)
         gaps = [*map(describe_gap, history.gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=manifest.sequence, gaps=gaps)
-        self._wake_others()
-        self._move(manifest.sequence)
+        return manifest.sequence
 
     def _older_snapshot(self) -> Path | None:
         """The oldest whole snapshot that the file lacks and from which the journal leads to the present."""

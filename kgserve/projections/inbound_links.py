@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
-
-import structlog
+from typing import Protocol
 
 from kgserve.errors import NotFound, ServedElsewhere
-from kgserve.platform.sqlite_files import asked, remove_files
-from kgserve.projections.base import FollowedStore
-from kgserve.projections.links.links import Inbound, LinksPosition, left
+from kgserve.projections.base import FollowedStore, Projection
+from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, left
+from kgserve.projections.on_demand import DerivedFile, Found
 from kgserve.storage.changefeed import Feeds
-from kgserve.storage.journal.tail import link_changes
+from kgserve.storage.journal.tail import LinkChange, link_changes
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.rows import LinkRow
+from kgserve.storage.rows.snapshot import Rows
 
-log = structlog.get_logger()
-
-_Found = TypeVar("_Found")
 FILE = "links.sqlite"
 _NONE = LinksPosition(0, 0)
 
@@ -40,17 +35,19 @@ class _Pool(Protocol):
     def lease(self, name: str) -> AbstractContextManager[FollowedStore]: ...
 
 
-class InboundView:
+class InboundLinks(DerivedFile):
     """The links of all stores of a pool by what they lead to.
 
     A store is looked at when its links may have changed: after it was made or dropped, when one of its commits says so,
     and all of them once after the start. One that was closed says in its mark up to where.
     """
 
+    damage_event = "inbound_links_damaged"
+    rebuilding_message = "the links between stores are being collected anew"
+
     def __init__(self, pool: _Pool) -> None:
+        super().__init__(pool.data_dir / FILE)
         self._pool = pool
-        self._path: Path = pool.data_dir / FILE
-        self._lock = threading.Lock()
         self._file: Inbound | None = None
         self._seen: dict[str, LinksPosition] = {}
         # Written by writers and by who makes stores; read by who asks.
@@ -81,22 +78,18 @@ class InboundView:
         self._ask(lambda file: [file.erase()])
 
     def close(self) -> None:
-        """Release the file."""
+        """See `DerivedFile.close`."""
         with self._lock:
             if self._unlisten is not None:
                 self._unlisten()
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._release()
 
-    def _ask(self, question: Callable[[Inbound], list[_Found]], *, may_open: bool = True) -> list[_Found]:
-        told = "the links between stores are being collected anew"
-        with self._lock:
-            return asked(lambda: self._asked(question, may_open=may_open), self._forget, "inbound_links_damaged", told)
+    def _ask(self, question: Callable[[Inbound], list[Found]], *, may_open: bool = True) -> list[Found]:
+        return self._answer(lambda: self._asked(question, may_open=may_open))
 
     # With the lock held
 
-    def _asked(self, question: Callable[[Inbound], list[_Found]], *, may_open: bool) -> list[_Found]:
+    def _asked(self, question: Callable[[Inbound], list[Found]], *, may_open: bool) -> list[Found]:
         """What a question finds in the file, once that knows all stores; nothing where no store has links."""
         if self._unlisten is None:
             # Before names are read: what is made or dropped from now on is told.
@@ -117,12 +110,13 @@ class InboundView:
             self._file = Inbound(self._path)
         return self._file
 
-    def _forget(self) -> None:
-        """Begin anew."""
+    def _release(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-        remove_files(self._path)
+
+    def _discard(self) -> None:
+        super()._discard()
         self._seen.clear()
         self._stale |= {*self._pool.here()}
 
@@ -166,11 +160,45 @@ class InboundView:
             seen = LinksPosition(born, 0 if links is None else links.changed)
             if seen == before or (before is None and not seen.changed):
                 return
-            if before is not None and before.born == born and before.changed >= store.journal.oldest - 1:
-                for change in link_changes(store.journal.frames(before.changed), before.changed, rows.at):
-                    self._made().follow(
-                        store.name, change.put, change.links_deleted, LinksPosition(born, change.sequence)
-                    )
-            else:
-                self._made().replace(store.name, links.all() if links else (), seen)
+            begin = before.changed if before is not None and before.born == born else -1
+            _LinksOfStore(self._made(), store, links, begin, seen).catch_up(rows.at)
             self._seen[store.name] = seen
+
+
+class _LinksOfStore(Projection):
+    """The part of the file that has the links of one open store, as of a commit of these."""
+
+    name = "inbound"
+
+    def __init__(
+        self, file: Inbound, store: FollowedStore, links: LinkReader | None, begin: int, seen: LinksPosition
+    ) -> None:
+        """``begin`` is the last commit whose links the file has, -1 where it has none that hold."""
+        super().__init__(store.layout, store.journal, store)
+        self._file = file
+        self._links = links
+        self._begin = begin
+        self._seen = seen
+
+    def catch_up(self, last: int) -> None:
+        """Take in all commits up to one."""
+        while self._step(last):
+            pass
+
+    def close(self) -> None:
+        """`InboundLinks.close` does."""
+
+    def _open(self) -> int:
+        return self._begin
+
+    def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
+        return link_changes(self._journal.frames(after), after, last), last
+
+    def _apply(self, changes: Iterable[LinkChange], sequence: int) -> None:  # noqa: ARG002 - each has its own
+        for change in changes:
+            seen = LinksPosition(self._seen.born, change.sequence)
+            self._file.follow(self._layout.name, change.links_put(), change.links_deleted, seen)
+
+    def _apply_all(self, rows: Rows) -> int:
+        self._file.replace(self._layout.name, self._links.all() if self._links else (), self._seen)
+        return rows.at

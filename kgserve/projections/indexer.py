@@ -12,8 +12,9 @@ from kgserve.errors import KgserveError
 from kgserve.platform.metrics.observation import Embedding
 from kgserve.projections.background import StoreWorker
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.follower import FollowerThread, IndexView
+from kgserve.projections.index_base import StoreIndex
 from kgserve.projections.indexes import Indexes
+from kgserve.projections.schedule import FollowerThread
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         for thread, follower in self._served(indexes):
             if not follower.is_kept:
                 continue
-            follower.refill_wanted = True
+            follower.rebuild_wanted = True
             follower.error = None  # of the time before; who waits for the new index would take it for a present one
             thread.schedule.put_off(follower, 0.0)
 
@@ -65,7 +66,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
     def _begun(self, store: FollowedStore) -> Indexes:
         return Indexes(store, self.queries, self._patient)
 
-    def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, IndexView[Any]], ...]:
+    def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, StoreIndex[Any]], ...]:
         """All indexes of a store, each with the thread that serves it."""
         return (
             (self._keyword, own.keyword),

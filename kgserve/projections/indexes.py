@@ -25,21 +25,13 @@ from kgserve.platform.durable_files import write_whole
 from kgserve.platform.settings import Indexed
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.times import format_time
-from kgserve.projections.base import FollowedStore
+from kgserve.projections.base import Erasure, FollowedStore
 from kgserve.projections.conflict_index import Heads
-from kgserve.projections.follower import (
-    Erasure,
-    FollowStep,
-    Index,
-    IndexFollower,
-    IndexState,
-    IndexView,
-    View,
-    not_kept,
-)
+from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reading import HistoryPosition, read_ended
+from kgserve.projections.history.reading import EndedStates, HistoryPosition, read_ended
 from kgserve.projections.history_follower import HistoryFollower
+from kgserve.projections.index_base import FollowStep, Index, IndexProjection, IndexState, StoreIndex, not_kept
 from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
 from kgserve.projections.read_your_writes import reached
 from kgserve.projections.recent_vectors import Recent
@@ -47,6 +39,7 @@ from kgserve.projections.text import ANYTHING, Filter, Text, past_key
 from kgserve.projections.vector.index import EXACT_UP_TO, VectorHit, VectorIndex
 from kgserve.projections.vector.past import PastVectors, forget
 from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.rows.snapshot import Rows
 
 Found = TypeVar("Found")
 
@@ -66,12 +59,12 @@ OPENING_SECONDS = 2.0
 """How long a write waits for the vector index to be opened."""
 
 
-class KeywordView(IndexView[KeywordIndex]):
+class StoreKeywordIndex(StoreIndex[KeywordIndex]):
     """Words, of now or then."""
 
     @property
     def model(self) -> str:
-        """See `IndexView.model`."""
+        """See `StoreIndex.model`."""
         return "tantivy"
 
     def search(
@@ -115,7 +108,7 @@ class KeywordView(IndexView[KeywordIndex]):
         return KeywordIndex(folder, made_of=self._made_of())
 
 
-class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
+class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
     """Keeps tantivy in step."""
 
     name = folder = "keyword"
@@ -123,17 +116,17 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
 
     def _open(self) -> int:
         self._index = self._made(self._folder)
-        self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
+        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
     def close(self) -> None:
         """Release the index; every write has left it sealed."""
-        if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
+        if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         super().close()
 
     def _erase(self, erasure: Erasure) -> None:
-        """See `View.erase`: tantivy keeps what was removed until it merges, so all is written anew beside it."""
+        """Write all anew beside it: tantivy keeps what was removed until it merges."""
         if not self._opened().holds(erasure.ids):
             return
         with self._written_anew() as anew, self.store.reading() as rows:
@@ -169,14 +162,14 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
             self.pending -= 1
             yield text
             if number % TEXTS_AT_ONCE == 0:
-                self._give_way(time.perf_counter() - started)
+                self._yield_to_requests(time.perf_counter() - started)
                 started = time.perf_counter()
 
 
 _MEANING: frozenset[Indexed] = frozenset({"words+meaning"})
 
 
-class VectorFollower(IndexFollower[VectorIndex]):
+class VectorProjection(IndexProjection[VectorIndex]):
     """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
 
     name = folder = "vector"
@@ -234,11 +227,11 @@ class VectorFollower(IndexFollower[VectorIndex]):
     def change_model(self) -> None:
         """Take the present model from now on: all vectors are made anew with the next step."""
         remove_path(self._model_file)
-        self.refill_wanted = True
+        self.rebuild_wanted = True
 
     def close(self) -> None:
         """Save the vectors, so that opening again reads instead of computing."""
-        if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
+        if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         self._index = None
         if self._cache is not None:
@@ -256,7 +249,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
         made_of = self._made_of(self._embedder.model_id)
         self._index = VectorIndex(self._folder, dimensions, made_of, self._exact_up_to, between=self._between)
-        self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
+        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
     @property
@@ -298,7 +291,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         """What comes between two parts of long work, of which the last took so many seconds."""
         self._continue()
         if worked:
-            self._give_way(worked)
+            self._yield_to_requests(worked)
 
     def _embed_some(self, texts: list[Text]) -> None:
         if self._cache is None:
@@ -325,7 +318,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
             write_model(self._model_file, self._embedder.model_id)
 
 
-class PastFollower(IndexView[Index]):
+class PastIndexProjection(StoreIndex[Index]):
     """Takes in the states that are over, each time that the history has come further."""
 
     def __init__(self, store: FollowedStore) -> None:
@@ -342,11 +335,11 @@ class PastFollower(IndexView[Index]):
 
     @property
     def woken_by(self) -> list[Callable[[], None]]:
-        """See `View.woken_by`."""
+        """See `BackgroundProjection.woken_by`."""
         return self.store.after_history
 
     def wait(self, sequence: int, seconds: float) -> bool:
-        """See `View.wait`. A history that could not be read the last time is read again."""
+        """See `BackgroundProjection.wait`. A history that could not be read the last time is read again."""
         if self.sequence < sequence:
             self.wake()
         return super().wait(sequence, seconds)
@@ -356,7 +349,7 @@ class PastFollower(IndexView[Index]):
         return len(self._opened())
 
     @abstractmethod
-    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
         """Take in texts, note the commit that it has come to, and forget what had ended by another."""
 
     def _give_back(self) -> None:
@@ -366,33 +359,35 @@ class PastFollower(IndexView[Index]):
         self._place, self._forgotten = HistoryPosition(sequence + 1), 0
         super()._begin_at(sequence)
 
-    def _out_of_reach(self) -> bool:
-        return self.sequence > (self.store.journal.last if self.is_wanted else 0)
+    def _is_out_of_reach(self, last: int) -> bool:
+        return self.sequence > (last if self.is_wanted else 0)
 
-    def _refill(self) -> None:
+    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - what is over is in the history alone
         # First, so that whoever has searched meanwhile sees that there was not everything.
         self._begin_at(0)
-        self.refill_wanted, self._more = False, self.is_wanted
-        try:
-            self._clear()
-        except BaseException:
-            self.refill_wanted = True
-            raise
+        self._more = self.is_wanted
+        self._clear()
+        return 0
 
-    def _advance(self) -> None:
+    def _advance(self, last: int) -> None:  # noqa: ARG002 - it goes as far as the history
         started = time.perf_counter()
         found = read_ended(self._history, self._place, STATES_AT_ONCE) if self.is_wanted else None
         self._more = found is not None and found.more
         if found is None:
             return
-        if found.states or self._forgotten < found.oldest:
-            texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
-            self._take(texts, found.sequence, found.oldest)
-        pruned, self._place, self._forgotten = self._forgotten < found.oldest, found.place, found.oldest
+        pruned, self._place = self._forgotten < found.oldest, found.place
+        if found.states or pruned:
+            self._apply((found,), found.sequence)
+        self._forgotten = found.oldest
         self._move(found.sequence)
         if pruned and not found.more:
             self._give_back()
-        self._give_way(time.perf_counter() - started)
+        self._yield_to_requests(time.perf_counter() - started)
+
+    def _apply(self, changes: Iterable[EndedStates], sequence: int) -> None:
+        for found in changes:
+            texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
+            self._put(texts, sequence, found.oldest)
 
     def _is_behind(self) -> bool:
         return self._more
@@ -409,7 +404,7 @@ class PastFollower(IndexView[Index]):
         return [text for texts in found.values() for text in texts]
 
 
-class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
+class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex):
     """Words of the past, in a tantivy index as that of the present."""
 
     name = "past keyword"
@@ -424,7 +419,7 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
         return KeywordIndex(folder, lambda key: past_key(key).id, self._made_of())
 
     def _erase(self, erasure: Erasure) -> None:
-        """See `View.erase`. The history knows nothing of them any more."""
+        """The history knows nothing of them any more."""
         if self._opened().holds(erasure.ids):
             self._write_anew()
 
@@ -450,7 +445,7 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
         shutil.rmtree(self._folder, ignore_errors=True)
         self._open()
 
-    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
         _put_past(self._opened(), texts, sequence, ended)
 
 
@@ -459,7 +454,7 @@ def _put_past(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: 
     index.write(put, (), sequence, bulk=len(put) > EMBED_AT_ONCE, ended=ended)
 
 
-class PastVectorFollower(PastFollower[PastVectors]):
+class PastVectorProjection(PastIndexProjection[PastVectors]):
     """Meanings of the past. Most of their vectors are in the cache, because they were of the present once."""
 
     name = "past vector"
@@ -484,11 +479,11 @@ class PastVectorFollower(PastFollower[PastVectors]):
 
     @property
     def model(self) -> str:
-        """See `IndexView.model`."""
+        """See `StoreIndex.model`."""
         return self._embedder.model_id
 
     def check_model(self) -> None:
-        """See `IndexView.check_model`."""
+        """See `StoreIndex.check_model`."""
         self._check_model()
 
     def close(self) -> None:
@@ -499,11 +494,11 @@ class PastVectorFollower(PastFollower[PastVectors]):
         self._index = self._cache = None
 
     def step(self) -> bool:
-        """See `View.step`; a damaged file is made anew."""
+        """See `BackgroundProjection.step`; a damaged file is made anew."""
         try:
             return super().step()
         except sqlite3.DatabaseError:
-            self.refill_wanted = True
+            self.rebuild_wanted = True
             raise
 
     def _open(self) -> int:
@@ -521,7 +516,7 @@ class PastVectorFollower(PastFollower[PastVectors]):
         forget(self._folder)
         self._open()
 
-    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
         self.check_model()
         index, cache = self._opened(), self._cache
         if cache is None:
@@ -531,7 +526,7 @@ class PastVectorFollower(PastFollower[PastVectors]):
         for first in range(0, len(texts), EMBED_AT_ONCE):
             self._continue()
             if first:
-                self._give_way(time.perf_counter() - started)
+                self._yield_to_requests(time.perf_counter() - started)
                 started = time.perf_counter()
             some = texts[first : first + EMBED_AT_ONCE]
             meanings = sorted({text.meaning for text in some} - index.known(some))
@@ -546,7 +541,7 @@ class PastVectorFollower(PastFollower[PastVectors]):
         try:
             return question(self._opened())
         except sqlite3.DatabaseError as error:
-            self.refill_wanted = True
+            self.rebuild_wanted = True
             self.wake()
             raise Unavailable("the vectors of the past are damaged and are being made anew", retry_after=2) from error
 
@@ -557,7 +552,7 @@ SYNC_SECONDS = 1.0
 class IndexSyncNotifier:
     """Tells listeners that the indexes of the present have all rows that were written, at most once a second."""
 
-    def __init__(self, store: FollowedStore, views: Sequence[IndexView[Any]]) -> None:
+    def __init__(self, store: FollowedStore, views: Sequence[StoreIndex[Any]]) -> None:
         self._store = store
         self._views = views
         # What was there when the store was opened is told by each index for itself.
@@ -581,12 +576,12 @@ class Indexes:
     def __init__(self, store: FollowedStore, queries: QueryVectors, patient: Embedder) -> None:
         self.store = store
         self.queries = queries
-        self.keyword = KeywordFollower(store)
-        self.vector = VectorFollower(store, patient)
+        self.keyword = KeywordProjection(store)
+        self.vector = VectorProjection(store, patient)
         self.recent = Recent()
         self.heads = Heads(store, lambda texts: self.vector.embedded(texts, queries.embedder))
-        self.past_keyword = PastKeywordFollower(store)
-        self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
+        self.past_keyword = PastKeywordProjection(store)
+        self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
         for view in self.views:
             store.after_change.append(view.reconsider)
@@ -597,7 +592,7 @@ class Indexes:
         return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
 
     @property
-    def views(self) -> tuple[IndexView[Any], ...]:
+    def views(self) -> tuple[StoreIndex[Any], ...]:
         """All of them."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
@@ -621,7 +616,7 @@ class Indexes:
         """Whether meaning is indexed and understood."""
         return self.has_meaning and not self.queries.embedder.degraded
 
-    def _followers(self, *, words_alone: bool) -> tuple[IndexFollower[Any], ...]:
+    def _followers(self, *, words_alone: bool) -> tuple[IndexProjection[Any], ...]:
         return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
 
     def seen(self, *, words_alone: bool = False) -> int:
@@ -736,7 +731,7 @@ class IndexesAsOf:
             return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
 
     @contextlib.contextmanager
-    def _complete(self, now: IndexFollower[Any], then: PastFollower[Any]) -> Generator[None]:
+    def _complete(self, now: IndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
         """Search the past inside, after the present. Raises Unavailable unless both had everything."""
         _check(now, now.reached, self._at)
         seen = now.visible_up_to
@@ -744,13 +739,13 @@ class IndexesAsOf:
         yield
         _check(then, then.sequence, seen)
 
-    def _await(self, then: PastFollower[Any], sequence: int) -> None:
+    def _await(self, then: PastIndexProjection[Any], sequence: int) -> None:
         for view in (self._history, then):
             view.wait(sequence, HISTORY_SECONDS)
             _check(view, view.sequence, sequence)
 
 
-def _check(view: View, sequence: int, wanted: int) -> None:
+def _check(view: BackgroundProjection, sequence: int, wanted: int) -> None:
     if sequence < wanted:
         seen = max(sequence, 0)
         raise Unavailable(f"the {view.name} index has not seen sequence {wanted} yet, only {seen}", retry_after=2)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kgserve.projections.follower import View
+    from kgserve.projections.follower import BackgroundProjection
 
 
 class Wait(NamedTuple):
@@ -35,7 +35,7 @@ Tried again, it goes on waiting for what it did, not for what has come since.
 class NotYet(Exception):
     """Views have not seen a commit yet, and the request is to be tried again when they have."""
 
-    def __init__(self, views: Sequence[View], wait: Wait) -> None:
+    def __init__(self, views: Sequence[BackgroundProjection], wait: Wait) -> None:
         super().__init__(f"sequence {wait.sequence} is yet to be seen")
         self._views = views
         self._wait = wait
@@ -58,7 +58,7 @@ def _wake(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> None:
         loop.call_soon_threadsafe(moved.set)
 
 
-def reached(views: Sequence[View], sequence: int, seconds: float, what: Hashable) -> bool:
+def reached(views: Sequence[BackgroundProjection], sequence: int, seconds: float, what: Hashable) -> bool:
     """Whether all of these views of a store have seen a commit, at the latest after so many seconds.
 
     Raises NotYet in place of waiting where the request can be put off; ``what`` tells its waits apart.

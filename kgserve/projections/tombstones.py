@@ -6,30 +6,27 @@ A view of the journal and its snapshots in SQLite, asked by the writer alone, fo
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
-from typing import TypeVar
 
 import msgspec
-import structlog
 
-from kgserve.platform.sqlite_files import asked, of_some, opened, remove_files, seal, write_anew
+from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
+from kgserve.projections.base import Erasure
+from kgserve.projections.on_demand import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import all_ended
-from kgserve.storage.journal.tail import last_versions
+from kgserve.storage.journal.tail import NodeDeletions, deletions, last_versions_of
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.digest import checksum
-
-log = structlog.get_logger()
-
-_Found = TypeVar("_Found")
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import RowsView
 
 FORMAT = 2
-WORTH_A_FILE = 1 << 20
-"""So much journal is not looked through at each opening to see that nothing was deleted."""
+MAX_SCANNED_BYTES = 1 << 20
+"""A longer journal is not read at each opening to see that nothing was deleted: an empty file says so."""
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -48,136 +45,103 @@ _PUT = "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class EndedView:
-    """Of one store; without a file until a node was deleted. The file is opened for the first node that is created."""
+class Tombstones(OnDemandProjection[sqlite3.Connection]):
+    """The last versions of one store's deleted nodes. There is no file until a node was deleted."""
 
-    def __init__(self, layout: Layout, journal: Journal) -> None:
-        self._layout = layout
-        self._journal = journal
-        self._lock = threading.RLock()
-        self._file: sqlite3.Connection | None = None
-        self._seen = -1
-        # Known to be so: then nothing need be asked, nor told until a node is deleted.
-        self.is_empty = False
+    name = "ended"
+    damage_event = "ended_damaged"
+    rebuilding_message = "the numbers of deleted nodes are being made anew"
+
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+        super().__init__(layout.ended, layout, journal, rows)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known that no node was deleted."""
+        return self.sequence >= 0 and self._file is None
 
     def versions(self, ids: Collection[str], at: int) -> dict[str, int]:
-        """The last versions of those of some nodes that were deleted by a commit. Raises Unavailable."""
-        return self._ask(lambda: self._versions(ids, at))
+        """Return the last versions of those of some nodes that were deleted by a commit. Raises Unavailable."""
+        return self._answer(lambda: self._versions(ids, at))
 
-    def taking(self, changes: Sequence[ChangeSet]) -> None:
-        """Take in commits, if it was asked before."""
-        with self._lock:
-            if self.is_empty and any(change.last_versions for change in changes):
-                self.is_empty = False
-            elif self._file is not None and self._seen >= changes[0].sequence - 1:
-                file = self._file
-                try:
-                    for change in changes:
-                        if change.last_versions:
-                            pairs = zip(change.nodes_deleted, change.last_versions, strict=True)
-                            _apply(file, dict(pairs), change.sequence)
-                    self._seen = changes[-1].sequence
-                except sqlite3.Error:
-                    log.exception("ended_damaged", store=self._layout.name)
-                    self._forget()
-
-    def erase(self, ids: Iterable[str]) -> None:
-        """Leave nothing of some nodes. Raises sqlite3.Error, Unavailable."""
-        with self._lock:
-            if self._file is None and not self._layout.ended.exists():
-                return
-            file = self._file or _opened(self._layout)
-            try:
-                with file:
-                    file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in ids))
-                write_anew(file)
-            finally:
-                if self._file is None:
-                    file.close()
-                    seal(self._layout.ended)
-
-    def check(self) -> bool:
-        """Whether the file says what the journal does; if not, it is made anew. Blocks; numbers are given meanwhile."""
+    def _find_fault(self) -> str | None:
         with ExitStack() as held:
             with self._lock:
-                at = self._journal.last
-                if self._ask(lambda: None if self.is_empty else self._known(at)) is None:
-                    return True
-                beside = held.enter_context(closing(sqlite3.connect(self._layout.ended, isolation_level=None)))
-                beside.execute("BEGIN")
-                beside.execute("SELECT sequence FROM cursor").fetchone()
+                at = self._rows.state.sequence
+                self._answer(lambda: self._catch_up(at))
+                if self._file is None:
+                    return None
+                reader = held.enter_context(closing(sqlite3.connect(self._path, isolation_level=None)))
+                reader.execute("BEGIN")
+                reader.execute("SELECT sequence FROM cursor").fetchone()
             stated = _sum(map(_checksum, chain.from_iterable(all_ended(self._layout, self._journal, at))))
-            reason = "it does not say what the journal does"
             try:
-                found = _sum(_checksum(pair) for pair in _intact(beside.execute(_ALL)))
+                found = _sum(_checksum(pair) for pair in _intact(reader.execute(_ALL)))
             except sqlite3.Error as error:
-                found, reason = None, str(error)
-        if found == stated:
-            return True
-        log.error("check_failed", store=self._layout.name, view="ended", reason=reason)
-        with self._lock:
-            self._forget()
-        return False
-
-    def close(self) -> None:
-        """Release the file."""
-        with self._lock, suppress(sqlite3.Error):
-            if self._file is None and self.is_empty and self._journal.bytes > WORTH_A_FILE:
-                self._file, self._seen = _opened(self._layout), self._journal.last
-            if self._file is not None:
-                _apply(self._file, {}, self._seen)
-                self._file.close()
-                self._file = None
-                seal(self._layout.ended)
+                return str(error)
+        return None if found == stated else "it does not say what the journal does"
 
     # With the lock held
 
-    def _ask(self, question: Callable[[], _Found]) -> _Found:
-        told = "the numbers of deleted nodes are being made anew"
-        with self._lock:
-            return asked(question, self._forget, "ended_damaged", told, store=self._layout.name)
-
     def _versions(self, ids: Collection[str], at: int) -> dict[str, int]:
-        file = None if self.is_empty else self._known(at)
-        return {} if file is None else dict(_intact(of_some(file.execute, _OF, [*ids])))
+        self._catch_up(at)
+        return {} if self._file is None else dict(_intact(of_some(self._file.execute, _OF, [*ids])))
 
-    def _known(self, at: int) -> sqlite3.Connection | None:
-        """The file, which has seen a commit; None where nothing was deleted. Raises sqlite3.Error, JournalDamaged."""
-        file = self._file
-        if file is None:
-            if not self._layout.ended.exists() and next(all_ended(self._layout, self._journal, at), None) is None:
-                self.is_empty = True
-                return None
-            file = self._file = _opened(self._layout)
-            [(self._seen,)] = file.execute("SELECT sequence FROM cursor")
-        if self._seen != at:
-            self._follow(file, at)
-        return file
+    def _open(self) -> int:
+        if not self._path.exists():
+            return -1
+        [(sequence,)] = self._with_file().execute("SELECT sequence FROM cursor")
+        return sequence
 
-    def _follow(self, file: sqlite3.Connection, at: int) -> None:
-        if not self._journal.oldest - 1 <= self._seen <= at:
-            with file:
-                file.execute("DELETE FROM ended")
-                file.executemany(_PUT, map(_stored, chain.from_iterable(all_ended(self._layout, self._journal, at))))
-                file.execute("UPDATE cursor SET sequence = ?", (at,))
-        else:
-            _apply(file, last_versions(self._journal.frames(self._seen), self._seen, at), at)
-        self._seen = at
+    def _with_file(self) -> sqlite3.Connection:
+        if self._file is None:
+            self._file = opened(self._path, _SCHEMA, FORMAT)
+        return self._file
 
-    def _forget(self) -> None:
-        """Have the file made anew when it is next asked."""
+    def _read(self, after: int, last: int) -> tuple[Iterable[NodeDeletions], int]:
+        return deletions(self._journal.frames(after), after, last), last
+
+    def _apply(self, changes: Iterable[NodeDeletions | ChangeSet], sequence: int) -> None:
+        found = last_versions_of(changes)
+        if not found:
+            return
+        with self._with_file() as file:
+            file.executemany(_PUT, (_stored(each) for each in found.items() if each[1]))
+            file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in found if not found[node_id]))
+            _stand_at(file, sequence)
+
+    def _apply_all(self, rows: Rows) -> int:
+        pairs = chain.from_iterable(all_ended(self._layout, self._journal, rows.at))
+        first = next(pairs, None)
+        if first is None and self._file is None:
+            return rows.at
+        with self._with_file() as file:
+            file.execute("DELETE FROM ended")
+            file.executemany(_PUT, map(_stored, pairs if first is None else chain((first,), pairs)))
+            _stand_at(file, rows.at)
+        return rows.at
+
+    def _erase(self, erasure: Erasure) -> None:
         if self._file is not None:
-            self._file.close()
-            self._file = None
-        self.is_empty = False
-        remove_files(self._layout.ended)
+            with self._file as file:
+                file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in erasure.ids))
+            write_anew(self._file)
+
+    def _release(self) -> None:
+        with suppress(sqlite3.Error):
+            if self.is_empty and self._journal.bytes > MAX_SCANNED_BYTES:
+                self._with_file()
+            if self._file is not None and self.sequence >= 0:
+                with self._file as file:
+                    _stand_at(file, self.sequence)
+        was_open = self._file is not None
+        super()._release()
+        if was_open:
+            seal(self._path)
 
 
-def _apply(file: sqlite3.Connection, found: Mapping[str, int], sequence: int) -> None:
-    with file:
-        file.executemany(_PUT, (_stored(each) for each in found.items() if each[1]))
-        file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in found if not found[node_id]))
-        file.execute("UPDATE cursor SET sequence = ?", (sequence,))
+def _stand_at(file: sqlite3.Connection, sequence: int) -> None:
+    file.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
 
 def _stored(pair: tuple[str, int]) -> tuple[str, int, int]:
@@ -202,7 +166,3 @@ def _sum(checksums: Iterable[int]) -> tuple[int, int]:
     for each in checksums:
         count, total = count + 1, (total + each) % (1 << 64)
     return count, total
-
-
-def _opened(layout: Layout) -> sqlite3.Connection:
-    return opened(layout.ended, _SCHEMA, FORMAT)

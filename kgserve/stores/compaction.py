@@ -19,7 +19,7 @@ import structlog
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.files import remove
-from kgserve.projections.cypher_engine.projection import EngineView
+from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import unsnapshotted_bytes
@@ -46,7 +46,7 @@ class Compactor:
         self,
         layout: Layout,
         journal: Journal,
-        engine: EngineView,
+        engine: EngineProjection,
         take_snapshot: Callable[[], int],
         settings: Settings,
         background: Callable[[Callable[[], None]], object],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.memory_index.view import MemoriesView, keys_of
+from kgserve.projections.memory_index.projection import MemoryProjection, keys_of
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.names import IS_ABOUT, folded
 from kgserve.storage.model.parents import CHILD_OF, is_upward
@@ -31,7 +31,7 @@ class Ahead:
     commit that what is decided will be.
     """
 
-    def __init__(self, rows: Rows, memories: MemoriesView, now: int) -> None:
+    def __init__(self, rows: Rows, memories: MemoryProjection, now: int) -> None:
         self.rows = rows
         self.now = now
         self.sequence = 0

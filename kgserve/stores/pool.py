@@ -23,7 +23,7 @@ from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.files import edition
 from kgserve.projections.cypher_engine.projection import EnginePlaces
-from kgserve.projections.inbound_links import InboundView
+from kgserve.projections.inbound_links import InboundLinks
 from kgserve.storage.changefeed import Feeds
 from kgserve.storage.layout import Layout, usable_folder
 from kgserve.storage.model.store_names import check_store_name
@@ -108,7 +108,7 @@ class StorePool(Closing):
         self._lock = threading.Lock()
         self.companions: list[Companion] = []
         self.feeds = Feeds(self.placement.layout)
-        self.inbound = InboundView(self)
+        self.inbound = InboundLinks(self)
         self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.

@@ -42,7 +42,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     Tried,
     Try,
 )
-from kgserve.projections.cypher_engine.projection import ASKED_SECONDS, EngineView
+from kgserve.projections.cypher_engine.projection import ASKED_SECONDS, EngineProjection
 from kgserve.projections.cypher_engine.rebuild import Few, few_rows
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import Tail, next_change
@@ -201,7 +201,7 @@ class WarmCopy:
         self,
         layout: Layout,
         journal: Journal,
-        engine: EngineView,
+        engine: EngineProjection,
         rows: RowsView,
         copies: WarmCopies,
         seconds: float = ASKED_SECONDS,

@@ -1,4 +1,4 @@
-"""One open store: plan, journal, apply, answer; and its catalog, brought up to date when somebody asks."""
+"""One open store: plan, journal, apply, answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol, TypeVar
@@ -19,35 +19,29 @@ from kgserve.errors import Unavailable
 from kgserve.platform.durable_files import storing
 from kgserve.platform.metrics.observation import Laps, Observation, StoreCount
 from kgserve.platform.settings import Settings
-from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.catalog.attributes import EndedState, PastPlace
+from kgserve.projections.base import Erasure
 from kgserve.projections.catalog.catalog import Catalog
-from kgserve.projections.cypher_engine.projection import EngineView
-from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reading import HistoryPosition, read_ended
+from kgserve.projections.catalog.projection import CatalogProjection
+from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.projections.links.links import LinkReader
-from kgserve.projections.links.view import LinksView
+from kgserve.projections.links.projection import LinksProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.projections.memory_index.view import MemoriesView
-from kgserve.projections.tombstones import EndedView
+from kgserve.projections.memory_index.projection import MemoryProjection
+from kgserve.projections.tombstones import Tombstones
 from kgserve.storage.changefeed import Feed
 from kgserve.storage.commit_clock import CommitClock, newest_file_time, wall_time
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import Tail, next_change
 from kgserve.storage.layout import FORMAT, Layout, open_journal, require_room_to_write
-from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.batch import Rules, WriteBatch
 from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
 from kgserve.storage.model.digest import measure
-from kgserve.storage.model.rows import EdgeKey, NodeRow
+from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.plan import Report, Workspace, check, plan
 from kgserve.storage.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.snapshot import MANY, Rows
-from kgserve.storage.rows.view import RowsView
 from kgserve.storage.rows.ways import merged_among
 from kgserve.stores.access_buffer import Accesses
 from kgserve.stores.compaction import Compactor, Folding
@@ -58,134 +52,6 @@ from kgserve.stores.scratch_database import WarmCopies, WarmCopy
 from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
-
-_Found = TypeVar("_Found")
-
-STATES_AT_ONCE = 2_000
-WORTH_ROWS = 5_000
-"""So many rows behind, it is brought up to date though nobody asks."""
-
-
-class CatalogDamaged(sqlite3.DatabaseError):
-    """It names a row that it should not."""
-
-
-class CatalogView:
-    """The catalog of a store as a follower of its journal; it is opened when it is first asked."""
-
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
-        self._layout = layout
-        self._journal = journal
-        self._rows = rows
-        self._lock = threading.RLock()
-        self._tail = Tail(layout.journal)
-        self._catalog: Catalog | None = None
-        self._behind_rows = 0
-
-    def ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool = False) -> _Found:
-        """What ``question`` finds in the catalog, which has seen the last commit, and in the rows as of that commit.
-
-        ``by_attributes``: it asks for attributes, of which an index is made the first time. The catalog is built anew
-        if it turns out to be damaged. Raises Unavailable.
-        """
-        try:
-            return self._ask(question, by_attributes=by_attributes)
-        except sqlite3.Error:
-            log.exception("catalog_damaged", store=self._layout.name)
-        try:
-            with self._lock:
-                self._renew()
-                return self._ask(question, by_attributes=by_attributes)
-        except sqlite3.Error as error:
-            raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
-
-    def committed(self, rows: int) -> None:
-        """Commits with so many rows have been made. For the writing thread."""
-        self._behind_rows += rows
-
-    def tend(self) -> None:
-        """Follow if that is due. Raises sqlite3.Error."""
-        if self._catalog is not None and self._behind_rows > WORTH_ROWS:
-            with self._lock:
-                self._follow(self._rows.state.sequence)
-
-    def erase(self) -> None:
-        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
-        if self._layout.catalog.exists():
-            self.ask(lambda catalog, _: catalog.write_anew())
-
-    def close(self) -> None:
-        """Release the file."""
-        with self._lock:
-            if self._catalog is not None:
-                self._catalog.close()
-                self._catalog = None
-
-    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
-        """The nodes whose state as of a commit is over and had some attributes, by what the history says.
-
-        Raises Unavailable while the history cannot be read.
-        """
-        try:
-            while self._read_history():
-                pass
-            return self.ask(lambda catalog, _: catalog.having_had(wanted, at))
-        except sqlite3.Error as error:
-            raise Unavailable("the history cannot be read now", retry_after=2) from error
-
-    def _read_history(self) -> bool:
-        """Take some of what is over from the history; whether there is more."""
-        with self._lock:
-            catalog = self._opened()
-            place = catalog.past_place()
-            found = read_ended(self._layout.history, HistoryPosition(place.last, place.id), STATES_AT_ONCE)
-            if found is None:
-                return False
-            reached = PastPlace(found.place.last, found.place.id, found.oldest)
-            if reached != place:
-                catalog.take_past(map(_ended, found.states), reached)
-            return found.more
-
-    def _ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool) -> _Found:
-        with self._lock, self._rows.serving() as rows:
-            catalog = self._follow(rows.at)
-            if by_attributes and not catalog.has_attributes:
-                catalog.index_attributes(rows.all_nodes())
-            return question(catalog, rows)
-
-    def _follow(self, sequence: int) -> Catalog:
-        """The catalog, once it has seen a commit, and none after it."""
-        catalog = self._opened()
-        seen = catalog.sequence
-        if seen > sequence or (seen < sequence and seen < self._journal.oldest - 1):
-            return self._renew()
-        while seen < sequence:
-            self._behind_rows = 0
-            net = next_change(self._tail, seen, sequence)
-            if net.state is None:
-                return self._renew()
-            seen = net.state.sequence
-            catalog.apply(net, seen)
-        return catalog
-
-    def _opened(self) -> Catalog:
-        if self._catalog is None:
-            self._catalog = Catalog(self._layout.catalog)
-        return self._catalog
-
-    def _renew(self) -> Catalog:
-        """Make the file anew from the rows."""
-        self.close()
-        remove_files(self._layout.catalog)
-        catalog = self._catalog = Catalog(self._layout.catalog)
-        with self._rows.reading() as rows:
-            catalog.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
-        return catalog
-
-
-def _ended(state: RowState[NodeRow]) -> EndedState:
-    return EndedState(state.row.id, state.first, state.last or 0, state.row.attributes)
-
 
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
@@ -272,12 +138,12 @@ class OpenStore:
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
         self.folding, self.rows.on_damage = Folding(layout.name, self.rows, self._renew_rows), self._being_renewed
-        self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
+        self.engine = EngineProjection(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
-        self.catalog = CatalogView(layout, self.journal, self.rows)
-        self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
-        self.links = LinksView(layout, self.journal, self.rows)
-        self.ended = EndedView(layout, self.journal)
+        self.catalog = CatalogProjection(layout, self.journal, self.rows)
+        self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
+        self.links = LinksProjection(layout, self.journal, self.rows)
+        self.ended = Tombstones(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -387,8 +253,8 @@ class OpenStore:
         return Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2)
 
     def listing(self, question: Callable[[Catalog, Rows], _Listed], *, by_attributes: bool = False) -> _Listed:
-        """See `CatalogView.ask`."""
-        return self.catalog.ask(question, by_attributes=by_attributes)
+        """Ask the catalog, ``by_attributes`` where an index of these is needed. See `CatalogProjection.ask`."""
+        return self.catalog.ask_by_attributes(question) if by_attributes else self.catalog.ask(question)
 
     def tend(self) -> None:
         """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
@@ -492,10 +358,11 @@ class OpenStore:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows()
         self.copy.close()
-        self.catalog.erase()
-        self.memories.erase()
-        self.links.erase()
-        self.ended.erase(ids)
+        erasure = Erasure((*ids,), (), before)
+        self.catalog.erase(erasure)
+        self.memories.erase(erasure)
+        self.links.erase(erasure)
+        self.ended.erase(erasure)
         self._forgotten = frozenset(ids)
         try:
             self.compactor.erase(before)
@@ -559,15 +426,14 @@ class OpenStore:
             laps.lap("journal")
             planned = writes[0].plan
             show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
-            with self.links.taking(changes) if self.links.is_asked else contextlib.nullcontext():
+            with self.links.taking(changes):
                 show()
-            if not self.ended.is_empty or any(change.last_versions for change in changes):
-                self.ended.taking(changes)
+            self.ended.take(changes)
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
-            self.catalog.committed(size)
+            self.catalog.note_committed(size)
             self._remember(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:

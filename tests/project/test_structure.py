@@ -114,3 +114,37 @@ def test_class_names_are_unique() -> None:
 def test_the_top_holds_few_packages() -> None:
     packages = {path.name for path in (TOP / "kgserve").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert len(packages) <= 14, f"a package for each layer or feature, not for each thing: {sorted(packages)}"
+
+
+FOLLOWERS = ("kgserve/projections", "kgserve/stores", "kgserve/memory")
+"""Where classes are that follow the journal of a store."""
+READERS_OF_THE_JOURNAL = {
+    "kgserve/projections/base.py": "follows it for all projections",
+    "kgserve/stores/scratch_database.py": "a copy for one statement, thrown away when it cannot follow at once",
+    "kgserve/stores/backup/restore.py": "reads a backup's journal once",
+    "kgserve/memory/forget.py": "reads the whole journal once",
+}
+
+
+def test_only_projections_follow_the_journal() -> None:
+    following = {path: tree for path, tree in trees().items() if path.relative_to(TOP).as_posix().startswith(FOLLOWERS)}
+    tails = {
+        path.relative_to(TOP).as_posix()
+        for path, tree in following.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & {"Tail", "next_change"}
+    }
+    assert tails == READERS_OF_THE_JOURNAL.keys()
+    classes = [node for tree in following.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: {ast.unparse(base).split("[")[0] for base in node.bases} for node in classes}
+    projections = {"Projection"}
+    while more := {name for name, of in bases.items() if of & projections} - projections:
+        projections |= more
+    reading = {
+        node.name
+        for node in classes
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and ast.unparse(each).endswith(("._tail", "journal.frames"))
+    }
+    assert reading - projections == {"WarmCopy"}
+    assert len(projections) > 12

@@ -13,7 +13,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
-from kgserve.projections.indexes import IndexSyncNotifier, KeywordFollower, VectorFollower
+from kgserve.projections.indexes import IndexSyncNotifier, KeywordProjection, VectorProjection
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
@@ -76,7 +76,7 @@ def test_a_new_store_is_ready_and_waiting_ends(tmp_path: Path) -> None:
 
 def test_who_waits_for_an_index_opens_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        for view in (KeywordFollower(store), VectorFollower(store, VIEWS)):
+        for view in (KeywordProjection(store), VectorProjection(store, VIEWS)):
             assert view.wait(0, PATIENCE), "no thread serves it"
             view.close()
 
@@ -142,7 +142,7 @@ def test_commits_during_a_refill_are_followed(tmp_path: Path) -> None:
         indexer.reindex(store)
         for number in range(10):
             write(store, many(1, "hen", 5000 + number), WriteBatch(delete_nodes=[f"n{number}"]))
-        until(lambda: not indexes.keyword.being_refilled and not indexes.vector.being_refilled)
+        until(lambda: not indexes.keyword.is_rebuilding and not indexes.vector.is_rebuilding)
         caught_up(store, indexes)
         for found in contents(indexes, VIEWS, "fox hen"):
             assert sorted(found) == sorted(f"n{i}" for i in (*range(10, 2000), *range(5000, 5010)))
@@ -156,15 +156,15 @@ def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
         caught_up(store, indexes)
         with capture_log(store=NAME, event="index_refill_done", index="vector") as refills:
             indexer.reindex(store)
-            until(lambda: not indexes.vector.refill_wanted)
+            until(lambda: not indexes.vector.rebuild_wanted)
             indexer.reindex(store)
-            until(lambda: not indexes.vector.being_refilled and not indexes.keyword.being_refilled)
+            until(lambda: not indexes.vector.is_rebuilding and not indexes.keyword.is_rebuilding)
         caught_up(store, indexes)
         assert len(refills) == 2
 
 
 def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.follower.FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.projections.schedule.FIRST_RETRY_SECONDS", 0.1)
     with opened(tmp_path) as store:
         write(store, many(3), many(3, "hen"))
     embedder = FailingEmbedder()
@@ -201,7 +201,7 @@ def test_once_halted_no_step_begins(tmp_path: Path) -> None:
 def test_once_halted_closing_does_not_wait_for_a_step_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgserve.projections.follower.CLOSED_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.schedule.CLOSED_PATIENCE_SECONDS", 0.2)
     embedder = StuckEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
         write(store, many(3))
@@ -234,7 +234,7 @@ def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:
         assert state.model == HashingEmbedder.model_id
         assert "kgserve reindex" in (state.error or "")
         indexer.reindex(store)
-        until(lambda: indexes.vector.state().error is None and not indexes.vector.being_refilled)
+        until(lambda: indexes.vector.state().error is None and not indexes.vector.is_rebuilding)
         caught_up(store, indexes)
         assert len(indexes.vector.search(other.embed(["fox"])[0], 50)) == 20
         assert indexes.vector.state().model == other.model_id

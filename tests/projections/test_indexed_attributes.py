@@ -42,7 +42,7 @@ def choose(store: OpenStore, *names: str) -> None:
 
 
 def made_anew(there: Watched) -> None:
-    until(lambda: not any(view.being_refilled for view in there.indexes.views))
+    until(lambda: not any(view.is_rebuilding for view in there.indexes.views))
     there.settle()
 
 

@@ -296,8 +296,8 @@ def test_a_server_with_another_model_finds_words_of_the_past(tmp_path: Path) -> 
             of.found("hen", 2, mode="semantic")
         of.indexer.reindex(of.store)
         for view in (of.indexes.vector, of.indexes.past_vector):
-            until(lambda view=view: not view.refill_wanted and view.sequence == of.store.state.sequence)
-        until(lambda: not of.indexes.vector.being_refilled)
+            until(lambda view=view: not view.rebuild_wanted and view.sequence == of.store.state.sequence)
+        until(lambda: not of.indexes.vector.is_rebuilding)
         assert sorted(of.found("hen", 2, mode="semantic")) == ["a", "b"]
 
 

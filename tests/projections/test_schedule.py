@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.projections.follower import Schedule, View
-from kgserve.projections.indexes import EMBED_AT_ONCE, KeywordFollower, VectorFollower
+from kgserve.projections.follower import BackgroundProjection
+from kgserve.projections.indexes import EMBED_AT_ONCE, KeywordProjection, VectorProjection
+from kgserve.projections.schedule import Schedule, ScheduledProjection
 from tests.stores.writing import batch, opened, until, write
 
-Three = tuple[View, View, View]
+Three = tuple[BackgroundProjection, BackgroundProjection, BackgroundProjection]
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> Generator[Three]:
     with opened(tmp_path) as store:
-        yield KeywordFollower(store), KeywordFollower(store), KeywordFollower(store)
+        yield KeywordProjection(store), KeywordProjection(store), KeywordProjection(store)
 
 
-def taken(schedule: Schedule) -> View | None:
+def taken(schedule: Schedule) -> ScheduledProjection | None:
     """Who is served next, and served at once."""
     found = schedule.take()
     schedule.done()
@@ -91,7 +92,12 @@ def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
 
 def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) -> None:
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
-        schedule, long, beside, other = Schedule(), KeywordFollower(one), KeywordFollower(one), KeywordFollower(two)
+        schedule, long, beside, other = (
+            Schedule(),
+            KeywordProjection(one),
+            KeywordProjection(one),
+            KeywordProjection(two),
+        )
         for view in (long, beside, other):
             view.schedule = schedule
             view.serve()
@@ -101,15 +107,15 @@ def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) ->
             write(store, batch("a"))
         schedule.wake_later(other)
         schedule.wake_later(beside)
-        long._give_way(0)
+        long._yield_to_requests(0)
         assert other.sequence == 0, "nobody waits for it"
         assert not other.wait(1, 0)
         assert not beside.wait(1, 0)
-        give_way = threading.Thread(target=long._give_way, args=(0,))
+        give_way = threading.Thread(target=long._yield_to_requests, args=(0,))
         give_way.start()
         give_way.join()
         assert other.sequence == 0, "a step is made by one thread"
-        long._give_way(0)
+        long._yield_to_requests(0)
         assert (other.sequence, beside.sequence) == (1, 0)
         schedule.done()
         for view in (long, beside, other):
@@ -120,7 +126,10 @@ def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) ->
 def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path: Path) -> None:
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
         schedule = Schedule()
-        large, small = VectorFollower(one, HashingEmbedder(), exact_up_to=200), VectorFollower(two, HashingEmbedder())
+        large, small = (
+            VectorProjection(one, HashingEmbedder(), exact_up_to=200),
+            VectorProjection(two, HashingEmbedder()),
+        )
         write(one, batch(*(f"n{at}" for at in range(EMBED_AT_ONCE)), content="words"))
         for view in (large, small):
             view.schedule = schedule
@@ -142,7 +151,7 @@ def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, chunks: int) -> None:
     rests: list[int] = []
-    with opened(tmp_path) as store, closing(VectorFollower(store, HashingEmbedder())) as view:
+    with opened(tmp_path) as store, closing(VectorProjection(store, HashingEmbedder())) as view:
         write(store, batch(*(f"n{at}" for at in range(chunks * EMBED_AT_ONCE)), content="words"))
 
         def are_others_served() -> bool:
@@ -154,7 +163,7 @@ def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, c
         view.serve()
         assert view.sequence == 1
         began = time.monotonic()
-        view._give_way(0.05)
+        view._yield_to_requests(0.05)
         assert time.monotonic() - began >= 0.1
     # Not behind the last part: somebody may wait for it.
     assert rests == [*(left * EMBED_AT_ONCE for left in range(chunks - 1, 0, -1)), 0]

@@ -219,9 +219,9 @@ def test_a_damaged_link_is_found_and_made_anew(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"), links(link("a", "other", "x")))
         before = everything(store)
-        assert store.links._links is not None
-        store.links._links._connection.execute("UPDATE link SET row = CAST('?' AS BLOB)")
-        store.links._links._connection.commit()
+        assert store.links._file is not None
+        store.links._file._connection.execute("UPDATE link SET row = CAST('?' AS BLOB)")
+        store.links._file._connection.commit()
         assert not store.check().ok
         assert everything(store) == before
         assert store.check().ok

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.memory_index import view
+from kgserve.projections.memory_index import projection
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
@@ -26,9 +26,9 @@ NOW = 1 << 51
 
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr(view, "COMMIT_CHANGES", 9)
-    monkeypatch.setattr(view, "MOST_ROWS", 20)
+    monkeypatch.setattr(projection, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(projection, "COMMIT_CHANGES", 9)
+    monkeypatch.setattr(projection, "MOST_ROWS", 20)
 
 
 def some(chance: random.Random) -> WriteBatch:

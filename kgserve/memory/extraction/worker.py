@@ -27,12 +27,14 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.metrics.observation import Tally
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.background import SingleThreadWorker
-from kgserve.projections.follower import Erasure, FollowerStopped, FollowerThread, View
+from kgserve.projections.base import Erasure
+from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.memory_index.relation_types import EXTRACTED_FROM
-from kgserve.storage.journal.tail import Tail
+from kgserve.projections.schedule import FollowerStopped, FollowerThread
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.storage.model.statuses import ExtractionStatus, SetAside
+from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
@@ -112,16 +114,16 @@ def retry_seconds(failures: int) -> float:
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - so that those who failed together do not return together
 
 
-class Extraction(View):
+class Extraction(BackgroundProjection):
     """The extraction of one store."""
 
     name = "extractor"
+    only_memories = True
 
     def __init__(self, store: OpenStore, shared: _Shared) -> None:
         super().__init__(store)
         self._open_store = store
         self._shared = shared
-        self._tail = Tail(store.layout.journal)
         # At once, before anything is written to a store that is new: what comes after this moment is.
         self._ledger = Ledger(store.layout.extraction, store.state.sequence)
         self._wake_at = self._resume_at = 0.0
@@ -183,20 +185,22 @@ class Extraction(View):
     def _open(self) -> int:
         return self._ledger.sequence
 
-    def _refill(self) -> None:
+    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - what is new is told from the journal alone
         """Go on where the journal begins, or at its end where that was lost; what it no longer has is left."""
         journal = self.store.journal
         log.warning("extraction_left_out", store=self.store.name, after=self.sequence, oldest=journal.oldest)
-        self._note_up_to(min(max(self.sequence, journal.oldest - 1), journal.last), [])
+        begin = min(max(self.sequence, journal.oldest - 1), journal.last)
+        self._apply((), begin)
+        return begin
 
-    def _advance(self) -> None:
-        self._note()
+    def _advance(self, last: int) -> None:
+        super()._advance(last)
         self._try_next()
 
     def _is_behind(self) -> bool:
         now, due = time.time(), self._ledger.next_due
         self._wake_at = math.inf if due is None else max(due, self._shared.pause.until, self._wake_at)
-        return self.sequence < self.store.state.sequence or self._wake_at <= now
+        return super()._is_behind() or self._wake_at <= now
 
     def _look(self) -> None:
         if self._wake_at <= time.time():
@@ -204,20 +208,13 @@ class Extraction(View):
 
     # What is new
 
-    def _note(self) -> None:
-        last = self.store.journal.last
-        if not self._has_memories():
-            self._note_up_to(last, [])
-        elif changes := self._tail.page(self.sequence, last):
-            self._note_up_to(changes[-1].sequence, changes)
-
-    def _note_up_to(self, sequence: int, changes: list[ChangeSet]) -> None:
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        changes = [*changes]
         new = [each for change in changes for each in self._wanted(change)]
         gone = [node_id for change in changes for node_id in change.nodes_deleted]
         if new or gone or sequence > self._noted:
             self._ledger.note(new, gone, sequence)
             self._noted = sequence
-        self._move(sequence)
 
     def _wanted(self, change: ChangeSet) -> Iterator[tuple[str, int]]:
         """The memories of a commit that the model is to be given, but for those that it has written itself."""

@@ -20,10 +20,11 @@ from kgserve.errors import KgserveError, NoStore
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import write_whole
 from kgserve.projections.background import StoreWorker
-from kgserve.projections.base import FollowedPool, FollowedStore
+from kgserve.projections.base import Erasure, FollowedPool, FollowedStore
 from kgserve.projections.connectors.plugs import Plug
-from kgserve.projections.follower import CLOSED_PATIENCE_SECONDS, Erasure, FollowerThread, View, net_rows
-from kgserve.storage.journal.tail import Tail
+from kgserve.projections.follower import BackgroundProjection
+from kgserve.projections.index_base import net_rows
+from kgserve.projections.schedule import CLOSED_PATIENCE_SECONDS, FollowerThread
 from kgserve.storage.layout import Layout, closed_state
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
@@ -61,8 +62,10 @@ def place_of(layout: Layout, plug: Plug) -> SyncPosition | None:
     return found if found.target == plug.target else None
 
 
-class StoreSync(View):
+class StoreSync(BackgroundProjection):
     """One who is told of one store."""
+
+    rows_at_once = ROWS_AT_ONCE
 
     def __init__(self, store: FollowedStore, plug: Plug, most: int) -> None:
         """A batch has ``most`` changes."""
@@ -70,7 +73,6 @@ class StoreSync(View):
         self.name = plug.name
         self._plug = plug
         self._most = most
-        self._tail = Tail(store.layout.journal)
         self._saved = 0
         self._sent = self._failures = self._failed_in_a_row = 0
         self._filling: Generator[SyncBatch] | None = None
@@ -101,7 +103,7 @@ class StoreSync(View):
         return self._sent
 
     def fail(self, error: str) -> None:
-        """See `View.fail`."""
+        """See `BackgroundProjection.fail`."""
         self._failures += 1
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= _FAILURES_HELD:
@@ -121,17 +123,20 @@ class StoreSync(View):
     def _open(self) -> int:
         place = place_of(self.store.layout, self._plug)
         if place is None:
-            self.refill_wanted = True
+            self.rebuild_wanted = True
             return 0
         self._saved = place.sequence
         return place.sequence
 
     def _is_behind(self) -> bool:
-        return self.refill_wanted or self.sequence < self.store.state.sequence
+        return self.rebuild_wanted or super()._is_behind()
 
-    def _refill(self) -> None:
+    def _rebuild(self) -> None:
         """Tell a batch of all that there is; the next step tells the next."""
-        self.refill_wanted = True
+        super()._rebuild()
+        self.rebuild_wanted = self._filling is not None
+
+    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - the batches are all of the rows that the first was of
         if self._stale.is_set():
             self._stale.clear()
             self._stop_filling()
@@ -140,10 +145,11 @@ class StoreSync(View):
         self._held = batch = self._held or next(self._filling)
         self._send(batch)
         self._held = None
-        if not batch.more:
-            self._stop_filling()
-            self.refill_wanted = False
-            self._reach(batch.sequence)
+        if batch.more:
+            return self.sequence
+        self._stop_filling()
+        self._save(batch.sequence)
+        return batch.sequence
 
     def _everything(self) -> Generator[SyncBatch]:
         with self.store.reading() as rows:
@@ -154,19 +160,14 @@ class StoreSync(View):
         if filling is not None:
             filling.close()
 
-    def _advance(self) -> None:
-        changes = self._tail.page(self.sequence, self.store.journal.last, ROWS_AT_ONCE)
-        if not changes:
-            return
-        sequence, told = changes[-1].sequence, False
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        was_sent = False
         for batch in self._batches(self.sequence, sequence, _contents(changes)):
             if batch.changes:
                 self._send(batch)
-                told = True
-        if told or sequence - self._saved >= _PLACES_LOST:
-            self._reach(sequence)
-        else:
-            self._move(sequence)
+                was_sent = True
+        if was_sent or sequence - self._saved >= _PLACES_LOST:
+            self._save(sequence)
 
     def _batches(
         self, after: int, sequence: int, changes: Iterable[ContentChange], *, anew: bool = False
@@ -194,10 +195,6 @@ class StoreSync(View):
         self._sent += len(batch.changes)
         self._failed_in_a_row = 0
         self.error = None
-
-    def _reach(self, sequence: int) -> None:
-        self._save(sequence)
-        self._move(sequence)
 
     def _save(self, sequence: int) -> None:
         write_whole(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,16 +21,17 @@ from kgserve.platform.durable_files import storing
 from kgserve.platform.metrics.observation import SlowLog
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path
+from kgserve.projections.base import Projection
 from kgserve.projections.cypher_engine.engine import files
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Retired, Session
 from kgserve.projections.cypher_engine.engine.files import edition
 from kgserve.projections.cypher_engine.rebuild import rebuild
 from kgserve.storage import layout
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import Tail, next_change
 from kgserve.storage.layout import EngineMark, Layout, require_room
-from kgserve.storage.model.change import NetChange, StoreState
+from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.fields import Width
+from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import RowsView
 
 log = structlog.get_logger()
@@ -60,7 +61,7 @@ class EnginePlaces:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._taken: dict[EngineView, float] = {}
+        self._taken: dict[EngineProjection, float] = {}
         self._waiting: list[object] = []
         self._lock = threading.Lock()
 
@@ -69,7 +70,7 @@ class EnginePlaces:
         """How many are taken."""
         return len(self._taken)
 
-    def acquire(self, holder: EngineView, seconds: float) -> None:
+    def acquire(self, holder: EngineProjection, seconds: float) -> None:
         """Get a place, if it has none yet. Raises Unavailable when all are in use for so many seconds."""
         deadline = time.monotonic() + seconds
         ticket = object()
@@ -90,12 +91,12 @@ class EnginePlaces:
             with self._lock:
                 self._waiting.remove(ticket)
 
-    def release(self, holder: EngineView) -> None:
+    def release(self, holder: EngineProjection) -> None:
         """Give the place back, if it has one."""
         with self._lock:
             self._taken.pop(holder, None)
 
-    def _try_acquire(self, holder: EngineView, ticket: object) -> bool:
+    def _try_acquire(self, holder: EngineProjection, ticket: object) -> bool:
         """Whether there is a place for it: one that it has, or a free one when it is the first who waits."""
         with self._lock:
             is_free = self._waiting[0] is ticket and len(self._taken) < self.most
@@ -103,19 +104,21 @@ class EnginePlaces:
                 self._taken[holder] = time.monotonic()
             return holder in self._taken
 
-    def _longest_unasked(self) -> list[EngineView]:
+    def _longest_unasked(self) -> list[EngineProjection]:
         """Those who have a place. Who has just got it is about to use it, however long that was waited for."""
         with self._lock:
             taken = dict(self._taken)
         return sorted(taken, key=lambda holder: max(holder.asked_at, taken[holder]))
 
 
-class EngineView:
+class EngineProjection(Projection):
     """The engine's file, open or closed, and how far it has come.
 
     ``commits`` is to be held by whoever applies a change, heals or replaces: one at a time. ``found_damaged`` says what
     was wrong with a file that had been closed cleanly.
     """
+
+    name = "engine"
 
     def __init__(
         self,
@@ -127,6 +130,7 @@ class EngineView:
         closing: threading.Event,
     ) -> None:
         """Open nothing yet."""
+        super().__init__(layout, journal, rows)
         self._rows = rows
         self.layout = layout
         self.journal = journal
@@ -138,7 +142,6 @@ class EngineView:
         self.commits = threading.RLock()
         self._engine: Engine | None = None
         self._stays_open = False
-        self._tail = Tail(layout.journal)
         mark = layout.engine_mark()
         self.state = mark.state if mark else StoreState()
         self.asked_at = NEVER
@@ -146,6 +149,11 @@ class EngineView:
         self._written_at = time.monotonic()
         # By the digest: of commits without rows it may have missed as many as there are.
         self._behind_since: float | None = None if self.state.digest == rows.state.digest else time.monotonic()
+
+    @property
+    def sequence(self) -> int:
+        """The last commit that the file has seen, open or closed."""
+        return self.state.sequence
 
     @property
     def is_open(self) -> bool:
@@ -219,7 +227,7 @@ class EngineView:
             if asked:  # it may just have given way, and taken itself for one that nobody asks
                 self.asked_at = time.monotonic()
             self.follow(sequence)
-            engine = self._engine or self._open()
+            engine = self._engine or self._start()
             if engine.width < width:
                 engine = self._widen("a statement names what the file has no columns for", width)
             return engine
@@ -277,15 +285,29 @@ class EngineView:
         Raises StorageFull or Unavailable when no engine could be built.
         """
         self._let_go_if_lost()
+        self._open_if_closed()
+        while self.sequence < sequence:
+            self._step(self.journal.last)
+
+    def _open_if_closed(self) -> None:
         if self._engine is None:
             self._open()
-        while self.state.sequence < sequence:
-            self._behind_rows, self._behind_since = 0, None
-            require_room(self.layout.root, LOG_BYTES)
-            net = next_change(self._tail, self.state.sequence, self.journal.last)
-            if net.state is None:
-                break
-            self._apply(net, net.state)
+
+    def _open(self) -> int:
+        self._start()
+        return self.sequence
+
+    def _advance(self, last: int) -> None:
+        self._behind_rows, self._behind_since = 0, None
+        require_room(self.layout.root, LOG_BYTES)
+        super()._advance(last)
+
+    def _move(self, sequence: int) -> None:
+        """Where it stands is what the engine says, whose state moves with it."""
+
+    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - it reads the files
+        self.heal("the journal begins after what it has seen")
+        return self.sequence
 
     def _let_go_if_lost(self) -> None:
         """Nobody knows what a file holds whose process has ended: it is made anew, which the journal bears."""
@@ -296,9 +318,11 @@ class EngineView:
             self._engine = None
             engine.retire()
 
-    def _apply(self, net: NetChange, state: StoreState) -> None:
-        engine = self._engine
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - the last change set has it
+        net, engine = NetChange(changes), self._engine
+        state = net.state
         assert engine is not None  # noqa: S101
+        assert state is not None  # noqa: S101
         try:
             if engine.width < (width := net.width):
                 self._widen("a row has extras", width)
@@ -364,6 +388,7 @@ class EngineView:
 
     def _begin(self, engine: Engine, file: str) -> Engine:
         self._engine = engine
+        self.rebuild_wanted = False
         self.begun += 1
         log.info("engine_begun", store=self.layout.name, process=engine.process, file=file)
         return engine
@@ -440,7 +465,7 @@ class EngineView:
             engine.path.rename(home)
         self.layout.mark_engine(self.state, edition(self.options.engine))
 
-    def _open(self) -> Engine:
+    def _start(self) -> Engine:
         """Open the file as it was left, or build it anew; always, when another engine left it.
 
         Raises JournalDamaged, StorageFull or Unavailable.

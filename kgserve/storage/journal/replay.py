@@ -58,7 +58,7 @@ def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[Link
     changed: dict[LinkKey, LinkRow | None] = {}
     for change in link_changes(journal.frames(after), after, last):
         changed.update(dict.fromkeys(change.links_deleted))
-        changed.update((row.key, row) for row in change.put)
+        changed.update((row.key, row) for row in change.links_put())
     for some in snapshot.read_links(base) if base else ():
         if kept := [row for row in some if row.key not in changed]:
             yield kept

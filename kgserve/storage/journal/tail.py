@@ -142,7 +142,9 @@ class _Accesses(msgspec.Struct, frozen=True):
     accessed: list[Access] = []
 
 
-class _Ended(msgspec.Struct, frozen=True):
+class NodeDeletions(msgspec.Struct, frozen=True):
+    """What a commit says of deleted nodes."""
+
     sequence: int
     nodes_deleted: list[str] = []
     last_versions: list[int] = []
@@ -158,14 +160,13 @@ class LinkChange(msgspec.Struct, frozen=True):
     links_deleted: list[LinkKey] = []
     links: LinksState | None = None
 
-    @property
-    def put(self) -> list[LinkRow]:
+    def links_put(self) -> list[LinkRow]:
         """The links that it writes."""
         return [*self.links_created, *self.links_updated, *self.links_touched]
 
 
 _accesses = msgpack_decoder(list[_Accesses]).decode
-_ended = msgpack_decoder(list[_Ended]).decode
+_ended = msgpack_decoder(list[NodeDeletions]).decode
 _links = msgpack_decoder(list[LinkChange]).decode
 
 
@@ -179,14 +180,24 @@ def changed_accesses(frames: Iterable[Frame], after: int, last: int) -> Changed:
 
 
 def last_versions(frames: Iterable[Frame], after: int, last: int) -> dict[str, int]:
-    """The nodes that the commits after one, up to the ``last``, delete, with their versions; 0: need not be known.
+    """The nodes that the commits after one, up to the ``last``, delete; see `last_versions_of`."""
+    return last_versions_of(deletions(frames, after, last))
+
+
+def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, int]:
+    """The nodes that commits delete, with their versions; 0: need not be known.
 
     Commits of before there were such numbers say none.
     """
     found: dict[str, int] = {}
-    for part in _parts(frames, after, last, _ended, b"last_versions"):
-        found.update(zip(part.nodes_deleted, part.last_versions, strict=False))
+    for change in changes:
+        found.update(zip(change.nodes_deleted, change.last_versions, strict=False))
     return found
+
+
+def deletions(frames: Iterable[Frame], after: int, last: int) -> Iterator[NodeDeletions]:
+    """The commits after one, up to the ``last``, that delete nodes."""
+    return _parts(frames, after, last, _ended, b"last_versions")
 
 
 def link_changes(frames: Iterable[Frame], after: int, last: int) -> Iterator[LinkChange]:

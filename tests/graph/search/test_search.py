@@ -96,7 +96,7 @@ def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew
 
         def refilled_behind_it(*args: Any, **more: Any) -> Any:
             hits = look_up(*args, **more)
-            keyword.refill_wanted = True
+            keyword.rebuild_wanted = True
             keyword.wake()
             until(lambda: bool(cleared_at))
             return hits

@@ -122,7 +122,7 @@ def test_who_needs_a_commit_waits_while_an_index_is_begun_anew_behind_it(
     def refilled_behind_it(*args: Any, **more: Any) -> Any:
         found = look_up(*args, **more)
         monkeypatch.setattr(keyword, "search", look_up)
-        keyword.refill_wanted = True
+        keyword.rebuild_wanted = True
         keyword.wake()
         until(lambda: keyword.sequence == 0)
         return found

@@ -1,4 +1,4 @@
-"""The memory view: brought up to date when somebody asks, and while nobody does.
+"""The memories of a store, brought up to date when they are read, and once a second after that.
 
 What a write has to know is answered from what the file has seen and, in memory, from the commits after that: a write
 waits for no following. So what the last commits have made of memories and names is in memory, too.
@@ -12,18 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice, takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 
-from kgserve.platform.sqlite_files import asked, remove_files
 from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.projections.base import Erasure
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.lookups import MOST_ALIKE, MOST_NAMED, Lookups
 from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.on_demand import Found, OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import all_accesses
-from kgserve.storage.journal.tail import Tail, next_change
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import Access, ChangeSet, NetChange
 from kgserve.storage.model.fields import Width
@@ -160,8 +160,6 @@ def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
 
 log = structlog.get_logger()
 
-_Found = TypeVar("_Found")
-
 COMMIT_SECONDS = 1.0
 COMMIT_CHANGES = 2_000
 """So long, and so many commits of the store, the file takes in before it keeps them."""
@@ -171,20 +169,19 @@ class MemoriesDamaged(sqlite3.DatabaseError):
     """The view names a row that it should not."""
 
 
-class MemoriesView:
-    """The memories of a store as a follower of its journal; the file is opened when it is first asked.
+class MemoryProjection(OnDemandProjection[Memories]):
+    """The memories of a store, in a file that is opened for the first question.
 
     A store in which nothing is a memory or has a name has no such file.
     """
 
+    name = "memories"
+    damage_event = "memories_damaged"
+    rebuilding_message = "what is known of memories is being rebuilt"
+
     def __init__(self, layout: Layout, journal: Journal, rows: RowsView, half_lives: Callable[[], HalfLives]) -> None:
-        self._layout = layout
-        self._journal = journal
-        self._rows = rows
+        super().__init__(layout.memories, layout, journal, rows)
         self._half_lives = half_lives
-        self._lock = threading.RLock()
-        self._tail = Tail(layout.journal)
-        self._memories: Memories | None = None
         self._none: Memories | None = None
         self.is_asked = False
         self._newest = Newest(rows.state.sequence)
@@ -193,16 +190,11 @@ class MemoriesView:
         self._reading = threading.Lock()
         self._beside: Lookups | None = None
 
-    def ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
-        """What ``question`` finds among the memories as of the last commit, and in the rows as of that commit.
-
-        The file is made anew if it turns out to be damaged. Raises Unavailable.
-        """
-        # Before rows are looked at: what is not told of from now on is among them.
+    def ask(self, question: Callable[[Memories, Rows], Found]) -> Found:
+        """See `OnDemandProjection.ask`."""
+        # Before rows are looked at: commits that it is not told of from now on are among them.
         self.is_asked = True
-        told = "what is known of memories is being rebuilt"
-        with self._lock:
-            return asked(lambda: self._ask(question), self._renew, "memories_damaged", told, store=self._layout.name)
+        return super().ask(question)
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes. Raises Unavailable."""
@@ -251,38 +243,19 @@ class MemoriesView:
             self._newest.add(change)
 
     def tend(self) -> None:
-        """Follow, if anybody has ever asked and that is due. Raises sqlite3.Error."""
-        if self._memories is not None and time.monotonic() - self._committed_at >= COMMIT_SECONDS:
-            with self._lock, self._rows.reading() as rows:
-                self._commit(self._follow(rows))
+        """Follow, if the file was ever asked and that is due. Raises Unavailable."""
+        if self.sequence >= 0 and time.monotonic() - self._committed_at >= COMMIT_SECONDS:
+            self.ask(lambda memories, _: self._commit(memories))
 
-    def erase(self) -> None:
-        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
-        if not self._layout.memories.exists():
-            return
-        # Where nothing is a memory any more nobody opens the file: it is of no use, and goes.
-        with self._lock, self._rows.reading() as rows:
-            if rows.width is not Width.MEMORY:
-                self.close()
-                remove_files(self._layout.memories)
-                return
-        self.ask(lambda memories, _: self._written_anew(memories))
+    def erase(self, erasure: Erasure) -> None:
+        """See `OnDemandProjection.erase`. Where nothing is a memory any more the file is of no use, and goes."""
+        with self._lock:
+            if self._rows.rows().width is Width.MEMORY:
+                super().erase(erasure)
+            else:
+                self._discard()
 
-    def _written_anew(self, memories: Memories) -> None:
-        self._commit(memories)
-        with self._reading:
-            memories.write_anew()
-
-    def close(self) -> None:
-        """Release the file."""
-        with self._lock, self._reading:
-            for each in (self._beside, self._memories, self._none):
-                if each is not None:
-                    each.close()
-            self._memories = self._none = self._beside = None
-            self._committed = -1
-
-    def _look_up(self, question: Callable[[Lookups], _Found], since: int) -> _Found:
+    def _look_up(self, question: Callable[[Lookups], Found], since: int) -> Found:
         """What a question finds in the file, which has seen the commit ``since``, and maybe later ones."""
         with self._reading:
             if self._beside is not None and self._committed >= since:
@@ -292,32 +265,63 @@ class MemoriesView:
                     log.exception("memories_damaged", store=self._layout.name)
         return self.ask(lambda memories, _: question(memories))
 
-    def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
-        with self._rows.serving() as rows:
-            return question(self._follow(rows), rows)
+    # With the lock held
 
-    def _follow(self, rows: Rows) -> Memories:
-        """The view, once it has seen the commit of some rows, and none after it."""
+    def _caught_up(self, rows: Rows) -> Memories:
         if rows.width is not Width.MEMORY:
             return self._empty()
-        memories = self._opened()
-        seen = memories.sequence
-        if seen > rows.at or not self._journal.oldest - 1 <= seen:
-            return self._renew()
-        while seen < rows.at:
-            net = NetChange(self._newest.after(seen, rows.at))
-            if net.state is None:
-                net = next_change(self._tail, seen, rows.at)
-            if net.state is None:
-                return self._renew()
-            seen = net.state.sequence
-            memories.apply(net, seen, lambda node_id: chain(rows.outgoing(node_id), rows.incoming(node_id)))
-            if seen - self._committed > COMMIT_CHANGES:
-                self._commit(memories)
+        memories = super()._caught_up(rows)
         memories.halve(self._half_lives())
         if self._committed < self._newest.since:
             self._commit(memories)
         return memories
+
+    def _catch_up(self, last: int) -> None:
+        if self._file is not None:
+            # What failed took back all that the file had taken in since it was last committed.
+            if (seen := self._file.sequence) < 0:
+                raise MemoriesDamaged("the file does not say what it has seen")
+            self._move(seen)
+        super()._catch_up(last)
+
+    def _open(self) -> int:
+        self._file = Memories(self._path, self._half_lives())
+        return self._file.sequence
+
+    def _read(self, after: int, last: int) -> tuple[Iterable[ChangeSet], int]:
+        newest = self._newest.after(after, last)
+        return (newest, newest[-1].sequence) if newest else super()._read(after, last)
+
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        with self._rows.reading() as rows:
+            self._opened.apply(
+                NetChange(changes), sequence, lambda node_id: chain(rows.outgoing(node_id), rows.incoming(node_id))
+            )
+        if sequence - self._committed > COMMIT_CHANGES:
+            self._commit(self._opened)
+
+    def _apply_all(self, rows: Rows) -> int:
+        accesses = all_accesses(self._layout, self._journal, rows.at)
+        nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
+        found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
+        edges = chain.from_iterable(map(rows.rows_of, found))
+        self._opened.rebuild(nodes, edges, accesses, rows.at)
+        self._commit(self._opened)
+        return rows.at
+
+    def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted rows are named by nothing that is left
+        self._commit(self._opened)
+        with self._reading:
+            self._opened.write_anew()
+
+    def _release(self) -> None:
+        with self._reading:
+            super()._release()
+            for each in (self._beside, self._none):
+                if each is not None:
+                    each.close()
+            self._none = self._beside = None
+            self._committed = -1
 
     def _commit(self, memories: Memories) -> None:
         """Have the file keep what it has taken in, and others see it there."""
@@ -331,26 +335,7 @@ class MemoriesView:
             self._committed = committed
         self._newest.forget(committed)
 
-    def _opened(self) -> Memories:
-        if self._memories is None:
-            self._memories = Memories(self._layout.memories, self._half_lives())
-        return self._memories
-
     def _empty(self) -> Memories:
         if self._none is None:
             self._none = Memories(None, self._half_lives())
         return self._none
-
-    def _renew(self) -> Memories:
-        """Make the file anew from rows and accesses."""
-        self.close()
-        remove_files(self._layout.memories)
-        memories = self._memories = Memories(self._layout.memories, self._half_lives())
-        with self._rows.reading() as rows:
-            accesses = all_accesses(self._layout, self._journal, rows.at)
-            nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
-            found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
-            edges = chain.from_iterable(map(rows.rows_of, found))
-            memories.rebuild(nodes, edges, accesses, rows.at)
-        self._commit(memories)
-        return memories

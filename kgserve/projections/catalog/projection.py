@@ -1,0 +1,107 @@
+"""The catalog of a store, brought up to date when it is read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kgserve.errors import Unavailable
+from kgserve.projections.base import Erasure
+from kgserve.projections.catalog.attributes import EndedState, PastPlace
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.history.history import RowState
+from kgserve.projections.history.reading import HistoryPosition, read_ended
+from kgserve.projections.on_demand import OnDemandProjection
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.attributes import Condition
+from kgserve.storage.model.change import ChangeSet, NetChange
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import RowsView
+
+_Found = TypeVar("_Found")
+
+STATES_AT_ONCE = 2_000
+MAX_ROWS_BEHIND = 5_000
+"""With more, it is brought up to date though nobody reads it."""
+
+
+class CatalogDamaged(sqlite3.DatabaseError):
+    """It names a row that it should not."""
+
+
+class CatalogProjection(OnDemandProjection[Catalog]):
+    """The list of a store's nodes, with counts of types, tags and relation types."""
+
+    name = "catalog"
+    damage_event = "catalog_damaged"
+    rebuilding_message = "the list of nodes is being rebuilt"
+
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+        super().__init__(layout.catalog, layout, journal, rows)
+        self._rows_behind = 0
+
+    def ask_by_attributes(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
+        """As `ask`, for questions about attributes: an index of these is made the first time."""
+
+        def ask(catalog: Catalog, rows: Rows) -> _Found:
+            if not catalog.has_attributes:
+                catalog.index_attributes(rows.all_nodes())
+            return question(catalog, rows)
+
+        return self.ask(ask)
+
+    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+        """Return the nodes whose state as of a commit is over and had some attributes, by what the history says.
+
+        Raises Unavailable while the history cannot be read.
+        """
+        try:
+            while self._read_history():
+                pass
+            return self.ask(lambda catalog, _: catalog.having_had(wanted, at))
+        except sqlite3.Error as error:
+            raise Unavailable("the history cannot be read now", retry_after=2) from error
+
+    def note_committed(self, rows: int) -> None:
+        """Count the rows of commits that have been made. For the writing thread."""
+        self._rows_behind += rows
+
+    def tend(self) -> None:
+        """Follow if that is due. Raises Unavailable."""
+        if self.sequence >= 0 and self._rows_behind > MAX_ROWS_BEHIND:
+            self.ask(lambda _catalog, _rows: None)
+
+    def _open(self) -> int:
+        self._file = Catalog(self._path)
+        return self._file.sequence
+
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        self._rows_behind = 0
+        self._opened.apply(NetChange(changes), sequence)
+
+    def _apply_all(self, rows: Rows) -> int:
+        self._opened.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
+        return rows.at
+
+    def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted rows are named by nothing that is left
+        self._opened.write_anew()
+
+    def _read_history(self) -> bool:
+        """Take some of what is over from the history. Return whether there is more."""
+        with self._lock:
+            place = self.ask(lambda catalog, _: catalog.past_place())
+            # Not within a question: damage of the history's file is none of the catalog's.
+            found = read_ended(self._layout.history, HistoryPosition(place.last, place.id), STATES_AT_ONCE)
+            if found is None:
+                return False
+            reached = PastPlace(found.place.last, found.place.id, found.oldest)
+            if reached != place:
+                self.ask(lambda catalog, _: catalog.take_past(map(_ended, found.states), reached))
+            return found.more
+
+
+def _ended(state: RowState[NodeRow]) -> EndedState:
+    return EndedState(state.row.id, state.first, state.last or 0, state.row.attributes)

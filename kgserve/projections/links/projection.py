@@ -1,0 +1,149 @@
+"""The links of a store, its edges into others: taken in with the commit, so that readers see both at once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+
+import msgspec
+
+from kgserve.projections.base import Erasure
+from kgserve.projections.links.links import LinkReader, Links
+from kgserve.projections.on_demand import OnDemandProjection
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.replay import all_links
+from kgserve.storage.journal.tail import LinkChange, link_changes
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.change import ChangeSet, LinksState
+from kgserve.storage.model.digest import shift_links
+from kgserve.storage.model.rows import LinkKey, LinkRow
+from kgserve.storage.plan import Workspace
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import RowsView
+
+
+class LinksProjection(OnDemandProjection[Links]):
+    """The links of one store, in a file that is opened for the first reader or write that needs it.
+
+    A store that never had a link (`Rows.linked`) has no such file.
+    """
+
+    name = "links"
+    damage_event = "links_damaged"
+    rebuilding_message = "the links of this store are being made anew"
+
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+        super().__init__(layout.links, layout, journal, rows)
+        # Called in the writing thread when links have changed: for waking, not for work.
+        self.after_change: list[Callable[[], None]] = []
+        # Called when nothing is to be left of links that are gone.
+        self.after_erasing: list[Callable[[], None]] = []
+
+    @contextmanager
+    def reading(self) -> Generator[tuple[LinkReader | None, Rows]]:
+        """Read the links and the rows as of one commit while the block runs; writes go on.
+
+        None for links where there are none. Raises Unavailable.
+        """
+        with ExitStack() as held:
+            with self._lock:
+                rows = held.enter_context(self._rows.reading())
+                links = self._answer(lambda: held.enter_context(self._reader(rows))) if rows.linked else None
+            yield links, rows
+
+    def erase(self, erasure: Erasure) -> None:
+        """See `OnDemandProjection.erase`."""
+        if self._rows.rows().linked:
+            self._answer(lambda: self._erase_now(erasure))
+            for erase in self.after_erasing:
+                erase()
+
+    # For the writing thread
+
+    @contextmanager
+    def taking(self, changes: Sequence[ChangeSet]) -> Generator[None]:
+        """Take in commits while the block shows readers their rows."""
+        with self._lock:
+            self.take(changes)
+            yield
+        if any(change.links is not None for change in changes):
+            for wake in self.after_change:
+                wake()
+
+    def gather(self, workspace: Workspace, batches: Sequence[WriteBatch]) -> None:
+        """Have a workspace know the links that batches meet, their sources being known. Raises Unavailable."""
+        keys = {put.key for batch in batches for put in batch.links}
+        keys |= {workspace.followed_link(put).key for batch in batches for put in batch.links}
+        keys.update(key for batch in batches for key in batch.delete_links)
+        gone = {node_id for batch in batches for node_id in batch.delete_nodes}
+        if keys or gone:
+            found, workspace.links_state = self._found(keys, gone)
+            for row in found:
+                workspace.put_link(row.key, row)
+
+    def with_cut(self, change: ChangeSet) -> ChangeSet:
+        """A change set that was made without regard to links: those of the nodes that it takes away go, too."""
+        cut, state = self._found((), change.nodes_deleted)
+        if not cut:
+            return change
+        links = shift_links(state, (), cut)
+        return msgspec.structs.replace(change, links_deleted=sorted(row.key for row in cut), links=links)
+
+    def _found(self, keys: Collection[LinkKey], sources: Collection[str]) -> tuple[list[LinkRow], LinksState]:
+        """The links of some keys and those that lead from some nodes, and what all come to."""
+
+        def ask(links: LinkReader, _: Rows) -> tuple[list[LinkRow], LinksState]:
+            state = links.state
+            found = [*links.of(keys), *links.from_any(sources)] if state.count else []
+            return found, state
+
+        return self.ask(ask)
+
+    def _find_fault(self) -> str | None:
+        with self.reading() as (links, _):
+            if links is None:
+                return None
+            try:
+                found, stated = LinksState(), links.state
+                for some in links.all():
+                    found = shift_links(found, some, ())
+            except sqlite3.Error as error:
+                return str(error)
+        return None if found == stated else str(stated)
+
+    # With the lock held
+
+    def _reader(self, rows: Rows) -> AbstractContextManager[LinkReader]:
+        return self._caught_up(rows).beside()
+
+    def _open(self) -> int:
+        self._file = Links(self._path)
+        return self._file.sequence
+
+    def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
+        return link_changes(self._journal.frames(after), after, last), last
+
+    def _advance(self, last: int) -> None:
+        if self.sequence < last:
+            super()._advance(last)
+            self._opened.moved(self.sequence)
+
+    def _apply(self, changes: Iterable[LinkChange | ChangeSet], sequence: int) -> None:  # noqa: ARG002 - each has its own
+        for change in changes:
+            if change.links is not None:
+                self._opened.apply(change.links_put(), change.links_deleted, change.sequence, change.links)
+
+    def _apply_all(self, rows: Rows) -> int:
+        self._opened.rebuild(all_links(self._layout, self._journal, rows.at), rows.at)
+        return rows.at
+
+    def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted links are named by nothing that is left
+        self._opened.erase()
+
+    def _release(self) -> None:
+        if self._file is not None and self.sequence >= 0:
+            with suppress(sqlite3.Error):
+                self._file.moved(self.sequence)
+        super()._release()

@@ -1,0 +1,176 @@
+"""Projections in a file of SQLite that are brought up to date when they are read."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from kgserve.errors import Unavailable
+from kgserve.platform.sqlite_files import remove_files
+from kgserve.projections.base import Erasure, Projection
+from kgserve.storage.journal.journal import Journal
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.view import RowsView
+
+log = structlog.get_logger()
+
+Found = TypeVar("Found")
+
+
+class DerivedFile(ABC):
+    """A file of SQLite that is made of other files: one that turns out to be damaged is discarded and made again."""
+
+    damage_event: str
+    """The log event for damage."""
+    rebuilding_message: str
+    """What the caller reads when making it again did not help either."""
+
+    def __init__(self, path: Path, **about: str) -> None:
+        """Open nothing yet. ``about`` goes with log events."""
+        self._path = path
+        self._lock = threading.RLock()
+        self._about = about
+
+    def close(self) -> None:
+        """Save and release the file."""
+        with self._lock:
+            self._release()
+
+    def _answer(self, question: Callable[[], Found]) -> Found:
+        """Ask a question of the file, and ask again after a rebuild if it is damaged. Raises Unavailable."""
+        with self._lock:
+            try:
+                return question()
+            except sqlite3.Error as error:
+                damage = error
+            try:
+                self._note_damage(damage)
+                return question()
+            except sqlite3.Error as error:
+                raise Unavailable(self.rebuilding_message, retry_after=2) from error
+
+    # With the lock held
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Save and release the file, if it is open."""
+
+    def _note_damage(self, error: sqlite3.Error) -> None:
+        log.error(self.damage_event, **self._about, exc_info=error)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Remove the file; it is made again for the next question."""
+        self._release()
+        remove_files(self._path)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+File = TypeVar("File", bound=_Closable)
+
+
+class OnDemandProjection(DerivedFile, Projection, Generic[File]):
+    """A projection that any thread reads, and whose reader brings it up to date.
+
+    ``_open`` sets ``_file``. The file is opened for the first question.
+    """
+
+    def __init__(self, path: Path, layout: Layout, journal: Journal, rows: RowsView) -> None:
+        """Open nothing yet."""
+        DerivedFile.__init__(self, path, store=layout.name)
+        Projection.__init__(self, layout, journal, rows)
+        self._rows = rows
+        self._file: File | None = None
+
+    def ask(self, question: Callable[[File, Rows], Found]) -> Found:
+        """Ask a question of the file as of the last commit, and of the rows as of that commit. Raises Unavailable."""
+        return self._answer(lambda: self._ask(question))
+
+    def erase(self, erasure: Erasure) -> None:
+        """Leave nothing of some nodes in the file. Blocks. Raises Unavailable."""
+        if self._path.exists():
+            self._answer(lambda: self._erase_now(erasure))
+
+    def take(self, changes: Sequence[ChangeSet]) -> None:
+        """Take in commits that are being made, if the file is open. For the writing thread."""
+        with self._lock:
+            if not 0 <= self.sequence < changes[-1].sequence:
+                return
+            try:
+                if self.sequence < (before := changes[0].sequence - 1):
+                    self._catch_up(before)
+                self._apply(changes, changes[-1].sequence)
+                self._move(changes[-1].sequence)
+            except sqlite3.Error as error:
+                self._note_damage(error)
+
+    def check(self) -> bool:
+        """Return whether the file says what the journal does; if not, it is discarded. Blocks."""
+        fault = self._find_fault()
+        if fault is None:
+            return True
+        log.error("check_failed", view=self.name, reason=fault, **self._about)
+        with self._lock:
+            self._discard()
+        return False
+
+    def _find_fault(self) -> str | None:
+        """Return how the file differs from the journal, None where it does not or where that cannot be told."""
+        return None
+
+    # With the lock held
+
+    def _ask(self, question: Callable[[File, Rows], Found]) -> Found:
+        with self._rows.serving() as rows:
+            return question(self._caught_up(rows), rows)
+
+    def _caught_up(self, rows: Rows) -> File:
+        """The file, once it has seen the commit of some rows, and none after it."""
+        self._catch_up(rows.at)
+        return self._opened
+
+    def _catch_up(self, last: int) -> None:
+        try:
+            while self._step(last):
+                pass
+        except BaseException:
+            if self.sequence < 0:
+                self._release()
+            raise
+
+    @property
+    def _opened(self) -> File:
+        assert self._file is not None  # noqa: S101 - `_open` sets it
+        return self._file
+
+    def _rebuild(self) -> None:
+        if self.sequence >= 0 or self.rebuild_wanted:
+            self._discard()
+            self._open()
+        super()._rebuild()
+
+    @abstractmethod
+    def _erase(self, erasure: Erasure) -> None:
+        """Leave nothing of some nodes in the open file. Twice must have the effect of once."""
+
+    def _erase_now(self, erasure: Erasure) -> None:
+        with self._rows.reading() as rows:
+            self._catch_up(rows.at)
+        self._erase(erasure)
+
+    def _release(self) -> None:
+        self._move(-1)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
