@@ -15,7 +15,7 @@ import pyte
 
 from tests.cli.running import environment
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class _Answering(pyte.Screen):
