@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
-import sys
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -16,6 +14,7 @@ from kgserve.projections.text import Facets, Filter, Text
 from kgserve.projections.vector.index import VectorHit
 from kgserve.projections.vector.matrix import VectorFile, products
 from kgserve.projections.vector.past import SMALL, PastVectors
+from tests.cli.running import PythonProcess
 from tests.stores.writing import flip
 
 WIDTH = 8
@@ -229,12 +228,10 @@ def test_killed_anywhere_it_comes_to_the_same(
     tmp_path: Path, seconds: float, expected: tuple[int, list[list[VectorHit]]]
 ) -> None:
     killed = tmp_path / "killed"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(killed)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with PythonProcess(WRITER, str(killed)) as process:
         process.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        process.send_signal(signal.SIGKILL)
+            process.process.wait(seconds)
     texts = some_texts(random.Random(5), 3_000)
     with opened(killed) as index:
         assert len(index) or seconds < 0.1, "something was whole"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.links_crash import run
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 
 
 def test_links_outlive_kills(tmp_path: Path) -> None:
