@@ -32,7 +32,7 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> 
 
 
 def test_more_stores_than_may_be_open_are_all_there() -> None:
-    report = pool.run(stores=12, open_stores=4)
+    report = pool.run(stores=8, open_stores=4)
     assert not report.wrong, report.lines
 
 
