@@ -14,7 +14,7 @@ from bench.cypher_reference.arithmetic import is_integer
 from bench.cypher_reference.expressions import Evaluator, aggregate, aggregates_of
 from bench.cypher_reference.patterns import Bindings, Graph, Matcher
 from bench.cypher_reference.text import expression as text_of
-from bench.cypher_reference.values import Bag, CypherError, Zero, group_key, order_key
+from bench.cypher_reference.values import Bag, CypherError, Zero, group_key, order_key, read_parameter
 
 _Keys = list[Any]
 
@@ -31,7 +31,8 @@ class Interpreter:
     """Answers statements over a graph."""
 
     def __init__(self, graph: Graph, parameters: Mapping[str, Any]) -> None:
-        self._evaluator = Evaluator(parameters, self._count_matches)
+        read = {name: read_parameter(value) for name, value in parameters.items()}
+        self._evaluator = Evaluator(read, self._count_matches)
         self._matcher = Matcher(graph, self._evaluator.evaluate)
 
     def run(self, statement: t.Statement) -> Answer:

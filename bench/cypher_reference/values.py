@@ -80,6 +80,9 @@ class Zero(int):
     """The sum of nothing: 0, whether it would have been of integers or of floats."""
 
 
+_MAX_EXACT_FLOAT = 1 << 53
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value is an integer or a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -100,6 +103,23 @@ def type_name(value: Any) -> str:
         list: "list",
     }
     return names.get(type(value), type(value).__name__.lower())
+
+
+def read_parameter(value: Any) -> Any:
+    """Return a parameter as kgserve documents it: a list with a decimal number in it is one of decimal numbers."""
+    return _decimal(value) if isinstance(value, list) and _has_decimal(value) else value
+
+
+def _has_decimal(value: Any) -> bool:
+    return any(map(_has_decimal, value)) if isinstance(value, list) else isinstance(value, float)
+
+
+def _decimal(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decimal(item) for item in value]
+    if is_number(value) and isinstance(value, int) and abs(value) > _MAX_EXACT_FLOAT:
+        raise CypherError("a whole number is too large for a list of decimal ones")
+    return float(value) if is_number(value) else value
 
 
 def negate(truth: Truth) -> Truth:

@@ -16,6 +16,7 @@ from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.edits import Edits
 from kgserve.cypher.lexer import AGGREGATES, Outline
 from kgserve.cypher.matching import PatternAnalysis, check_condition
+from kgserve.cypher.operators import are_alike, describe_keys
 from kgserve.cypher.parser import parse
 from kgserve.cypher.syntax import (
     AccessExpression,
@@ -55,13 +56,25 @@ def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> An
     """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
     query = parse(outline)
     context = AnalysisContext(outline, parameters, edits)
-    columns: list[list[str] | None] = []
+    first: dict[str, ValueType] | None = None
     for part in query.parts:
-        columns.append(_UnionPart(context, part).read())
-        if columns[0] is not None and columns[-1] is not None and columns[-1] != columns[0]:
-            what = f"UNION joins columns of the same names: {', '.join(columns[0])} and {', '.join(columns[-1])};"
-            raise context.refuse(part[-1].start, f"{what} the second RETURN stands")
+        columns = _UnionPart(context, part).read()
+        first = columns if first is None else first
+        if first is not None and columns is not None:
+            _check_union(context, part[-1].start, first, columns)
     return Analysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
+
+
+def _check_union(
+    context: AnalysisContext, index: int, first: dict[str, ValueType], others: dict[str, ValueType]
+) -> None:
+    if [*others] != [*first]:
+        what = f"UNION joins columns of the same names: {', '.join(first)} and {', '.join(others)};"
+        raise context.refuse(index, f"{what} the second RETURN stands")
+    for name, kind in first.items():
+        if not are_alike(kind, others[name]):
+            kinds = f"{describe_keys(kind)} and {describe_keys(others[name])}"
+            raise context.refuse(index, f"UNION joins columns of one type, and {name} is {kinds}; the second stands")
 
 
 class _UnionPart:
@@ -78,9 +91,9 @@ class _UnionPart:
         self._named = set[int]()
         self._kinds = dict[int, ValueType]()
 
-    def read(self) -> list[str] | None:
-        """Read all clauses; return the names of the columns, None where only the engine knows them."""
-        columns: list[str] | None = []
+    def read(self) -> dict[str, ValueType] | None:
+        """Read all clauses; return the names and types of the columns, None where only the engine knows them."""
+        columns: dict[str, ValueType] | None = {}
         self._begin()
         for number, clause in enumerate(self._clauses):
             if isinstance(clause, Projection):
@@ -154,13 +167,15 @@ class _UnionPart:
             known = column if column.is_column else None
             self._patterns.check_assignment(item.start, self._context.typed(item.target), known, kind)
 
-    def _project(self, clause: Projection, later: tuple[Clause, ...]) -> list[str] | None:
+    def _project(self, clause: Projection, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
         before = self._scope
         bindings: dict[str, Binding] = {}
         is_open = before.is_open and clause.star >= 0
         names = self._star(clause, bindings)
+        kinds = [bindings[name].type for name in names]
         for item in clause.items:
             names.append(self._item(clause, item, bindings))
+            kinds.append(self._kinds[item.start])
         self._check_names(clause, names)
         after = Scope(bindings, is_open=is_open)
         puts_together = clause.is_distinct or self._has_aggregate(clause.start, clause.items_end)
@@ -172,7 +187,7 @@ class _UnionPart:
             self._filter(clause, clause.where, before, after, keeps_rows=not puts_together)
         self._keep_order(clause, later)
         self._hidden = len(self._context.hidden)
-        return None if is_open else names
+        return None if is_open else dict(zip(names, kinds, strict=True))
 
     def _star(self, clause: Projection, bindings: dict[str, Binding]) -> list[str]:
         if clause.star < 0:

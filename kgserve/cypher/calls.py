@@ -8,7 +8,7 @@ import msgspec
 
 from kgserve.cypher.context import AnalysisContext, ungroup
 from kgserve.cypher.functions import KINDS_OF_CASTS, SIGNATURES, Signature
-from kgserve.cypher.operators import comparable, has_null_parts
+from kgserve.cypher.operators import OperatorRules, comparable, has_null_parts
 from kgserve.cypher.syntax import Cast, Expression, FunctionCall, Literal, Negation, Parameter
 from kgserve.cypher.texts import TextRules
 from kgserve.cypher.types import ANY, FLOAT, INTEGER, MAX_INTEGER, NUMBERS, ValueType, join, list_of
@@ -18,6 +18,8 @@ _AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "m
 _CONTAINING = frozenset({"list_contains", "list_has"})
 _NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
 _MADE_DIFFERENTLY = frozenset({"coalesce", "ifnull"})
+_LENGTHENING = frozenset({"list_append", "list_prepend"})
+_JOINING = frozenset({"list_concat", "list_cat"})
 _OF_ONE_TYPE = frozenset({"greatest", "least"})
 _COUNTED = frozenset({"left", "right", "substring"})
 
@@ -25,8 +27,9 @@ _COUNTED = frozenset({"left", "right", "substring"})
 class CallRules:
     """Checks one call after the other, whose arguments have been checked."""
 
-    def __init__(self, context: AnalysisContext) -> None:
+    def __init__(self, context: AnalysisContext, operators: OperatorRules) -> None:
         self._context = context
+        self._operators = operators
         self._texts = TextRules(context)
 
     def check(self, call: FunctionCall, kinds: list[ValueType]) -> ValueType:
@@ -75,7 +78,7 @@ class CallRules:
             what = f"{name}() makes whole numbers decimal here; write them with .0, as in 1.0. It stands"
             raise self._context.refuse(call.start, what)
         if name in _MADE_DIFFERENTLY:
-            self._check_alike(call, kinds)
+            self._check_alike(call, kinds[0], kinds[1:])
         if name == "range":
             self._check_range(call)
         if name in _OF_ONE_TYPE:
@@ -115,16 +118,16 @@ class CallRules:
                     f"{name}() answers false where the list has a null and not the value; take the nulls out. It stands"
                 )
                 raise self._context.refuse(call.start, what)
-        if name in {"list_append", "list_prepend"} and len(kinds) > 1 and kinds[1].is_nullable:
+        if name in _LENGTHENING | _JOINING and len(kinds) > 1 and kinds[0].kind == "list":
+            self._check_alike(call, kinds[0].element if name in _LENGTHENING else kinds[0], kinds[1:2])
+        if name in _LENGTHENING and len(kinds) > 1 and kinds[1].is_nullable:
             what = f"{name}() of a null is null to the engine, and no list with a null; leave nulls out. It stands"
             raise self._context.refuse(call.start, what)
 
-    def _check_alike(self, call: FunctionCall, kinds: list[ValueType]) -> None:
-        """The engine makes texts of values of different types."""
-        for argument, kind in zip(call.arguments[1:], kinds[1:], strict=True):
-            if not comparable(kinds[0], kind):
-                what = f"{call.name}() gets {kinds[0].name} and {kind.name}; convert one. It stands"
-                raise self._context.refuse(argument.start, what)
+    def _check_alike(self, call: FunctionCall, first: ValueType, others: list[ValueType]) -> None:
+        """The engine makes texts of values of different types, and takes maps of other keys by their places."""
+        for argument, kind in zip(call.arguments[1:], others, strict=True):
+            self._operators.check_alike(f"{call.name}()", argument.start, first, kind)
 
     def _check_one_type(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         """The engine refuses several types, but answers where it need not call the function."""

@@ -453,7 +453,7 @@ def _list(items: list[Any], path: str, depth: int) -> list[Any]:
     ready = [_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(items)]
     kinds = {_kind(item) for item in ready} - {"null"}
     if kinds == {"whole number", "fractional number"}:
-        return [float(item) if item is not None else None for item in ready]
+        return [_decimal(item, f"{path}[{index}]") for index, item in enumerate(ready)]
     if len(kinds) > 1:
         raise InvalidInput.at(path, f"the engine's lists hold one kind of values; here are: {', '.join(sorted(kinds))}")
     if ready and not kinds:
@@ -463,6 +463,13 @@ def _list(items: list[Any], path: str, depth: int) -> list[Any]:
     if kinds == {"list"}:
         return _lists(ready, path)
     return ready
+
+
+def _decimal(number: float | None, path: str) -> float | None:
+    if isinstance(number, int) and abs(number) > MAX_EXACT_FLOAT:
+        what = "is too large to be exact as a decimal number, as the whole list is for the sake of the others"
+        raise InvalidInput.at(path, what)
+    return None if number is None else float(number)
 
 
 def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from kgserve.cypher.calls import CallRules
 from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
-from kgserve.cypher.operators import OperatorRules, are_alike, comparable
+from kgserve.cypher.operators import OperatorRules, are_alike, describe_keys
 from kgserve.cypher.syntax import (
     AccessExpression,
     Case,
@@ -69,7 +69,7 @@ class Typer:
         self._context = context
         self._patterns = patterns
         self.operators = OperatorRules(context)
-        self._calls = CallRules(context)
+        self._calls = CallRules(context, self.operators)
 
     def type_of(self, expression: Expression, scope: Scope) -> ValueType:
         """Return the type. Raises InvalidInput for what the engine would answer wrongly."""
@@ -326,14 +326,15 @@ class Typer:
     def _case(self, case: Case, scope: Scope) -> ValueType:
         subject = None if case.subject is None else self.type_of(case.subject, scope)
         kinds: list[ValueType] = []
+        may_be_null = False
         for condition, value in case.branches:
             wanted = self.type_of(condition, scope)
+            may_be_null = may_be_null or wanted.is_nullable
             if subject is not None:
-                self.operators.check_comparable("CASE", condition.start, subject, wanted)
-                if {subject.kind, wanted.kind} == {"integer", "float"}:
-                    what = "CASE casts decimal numbers to whole ones here; write CASE WHEN x = 1.5 THEN …. It stands"
-                    raise self._context.refuse(condition.start, what)
+                self._check_compared(condition, subject, wanted)
             kinds.append(self.type_of(value, scope))
+        if may_be_null:
+            self._compare_subject(case)
         kinds.append(NULL if case.otherwise is None else self.type_of(case.otherwise, scope))
         self._check_mixed(case.start, "a CASE", kinds)
         self._check_branches(case, kinds)
@@ -342,10 +343,25 @@ class Typer:
             joined = join(joined, kind)
         return joined.derived()
 
+    def _check_compared(self, condition: Expression, subject: ValueType, wanted: ValueType) -> None:
+        self.operators.check_comparable("CASE", condition.start, subject, wanted)
+        if {subject.kind, wanted.kind} == {"integer", "float"}:
+            what = "CASE casts decimal numbers to whole ones here; write CASE WHEN x = 1.5 THEN …. It stands"
+            raise self._context.refuse(condition.start, what)
+
+    def _compare_subject(self, case: Case) -> None:
+        """Write ``CASE x WHEN y`` as ``CASE WHEN x = y``: of constants the engine takes null for a match."""
+        if case.subject is None:
+            return
+        subject = self._context.text(case.subject)
+        self._context.edits.replace(case.subject.start, case.subject.end, "")
+        for condition, _ in case.branches:
+            self._context.edits.around(condition.start, condition.end, f"({subject}) = (", ")")
+
     def _check_branches(self, case: Case, kinds: list[ValueType]) -> None:
         known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
-        if any(not comparable(known[0], kind) for kind in known[1:]):
-            names = " and ".join(dict.fromkeys(kind.name for kind in known))
+        if any(not are_alike(known[0], kind) for kind in known[1:]):
+            names = " and ".join(dict.fromkeys(map(describe_keys, known)))
             what = f"the engine gives all branches of a CASE the type of the first, and here are {names}; it stands"
             raise self._context.refuse(case.start, what)
 

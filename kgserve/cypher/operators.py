@@ -57,6 +57,13 @@ def are_alike(left: ValueType, right: ValueType) -> bool:
     return comparable(left, right) and {left.kind, right.kind} != {"integer", "float"}
 
 
+def describe_keys(kind: ValueType) -> str:
+    """Return what people call a type, with the keys of maps in their order: the engine goes by their places."""
+    if kind.kind == "list" and kind.of is not None:
+        return f"a list of {describe_keys(kind.of)}"
+    return f"a map of {', '.join(name for name, _ in kind.fields)}" if kind.kind == "map" else kind.name
+
+
 def has_null_parts(kind: ValueType) -> bool:
     """Tell whether a list or a map may hold nulls."""
     parts = ([] if kind.of is None else [kind.of]) + [part for _, part in kind.fields]
@@ -104,6 +111,12 @@ class OperatorRules:
         if {left.kind, right.kind} == {"integer", "float"} and (left if left.kind == "integer" else right).may_be_large:
             what = f"{operator} compares a decimal number with a whole one that is too large for that; it stands"
             raise self._context.refuse(index, what)
+
+    def check_alike(self, what: str, index: int, left: ValueType, right: ValueType) -> None:
+        """Raise InvalidInput where the engine would write one value over another's type or keys."""
+        if not are_alike(left, right):
+            kinds = f"{describe_keys(left)} and {describe_keys(right)}"
+            raise self._context.refuse(index, f"{what} gets {kinds}; convert one. It stands")
 
     def _incomparable(self, operator: str, left: ValueType, right: ValueType) -> str:
         if "any" in {left.kind, right.kind}:
@@ -238,6 +251,7 @@ class OperatorRules:
         if operator == "+" and kinds <= _TEXTUAL:
             return ValueType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
         if operator == "+" and left.kind == right.kind == "list":
+            self.check_alike("+", index, left, right)
             return join(left, right)
         if operator == "+" and "text" in kinds and kinds & (NUMBERS | {"boolean"}):
             what = "+ joins a text with texts alone; write string(…) around the other side. It stands"

@@ -39,6 +39,7 @@ def nested(depth: int) -> Any:
         (2**63, "params.v"),
         (10**400, "params.v"),
         ([1, 2**70], "params.v[1]"),
+        ([0.5, 2**53 + 1], "params.v[1]"),
         ({"a": {"b": 2**70}}, "params.v.a.b"),
         ("\ud800", "params.v"),
         (float("nan"), "params.v"),

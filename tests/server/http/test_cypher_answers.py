@@ -54,6 +54,11 @@ EXPRESSIONS: dict[str, Any] = {
     "[1, 2, 3][0..0]": [],
     "[1, 2, 3][-2..$one + 2]": [2, 3],
     "{a: 1}.a": 1,
+    # A constant null is no match, whichever side it is on.
+    "CASE true WHEN nullif(true, true) THEN 'x' ELSE 'y' END": "y",
+    "CASE 1 WHEN CAST(NULL AS INT64) THEN 'x' WHEN 1 THEN 'one' END": "one",
+    "CASE CAST(NULL AS INT64) WHEN 1 THEN 'x' WHEN CAST(NULL AS INT64) THEN 'z' ELSE 'y' END": "y",
+    "CASE $one + 1 WHEN nullif($one, 1) THEN 'x' WHEN 2 THEN 'two' END": "two",
     "reverse([1, 2])": [2, 1],
     "1 IN [[1], [2]][0]": True,
     "'ab' IN ['a' + 'b']": True,
