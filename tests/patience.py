@@ -7,7 +7,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from kgserve.graph import render
 from kgserve.memory import recall_stores
 
-SECONDS = 10.0
+SECONDS = 45.0
 REQUEST_SECONDS = 60.0
 
 

@@ -7,6 +7,7 @@ a guardian, which tells the test its number and its exit code.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import os
 import select
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -25,16 +27,18 @@ from typing import IO, Any
 
 import msgspec
 
-IMPORTED = ("kgserve.cli.root", "kgserve.server.app", "mcp")
+IMPORTED = ("kgserve.cli.root", "kgserve.client.embedded", "kgserve.server.app", "mcp")
 TOP = Path(__file__).parents[2]
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a server is begun with: a module, run as ``python -m`` does, its arguments and its environment."""
+    """What a process runs: a module, as ``python -m`` does, or a ``program``, as ``python -c`` does."""
 
     module: str
     arguments: list[str]
     environment: dict[str, str]
+    program: str | None = None
+    is_on_terminal: bool = False
 
 
 class Forked:
@@ -95,15 +99,26 @@ def fork(
     errors: IO[Any],
     output: IO[Any] | None = None,
     module: str = "kgserve",
+    *,
+    program: str | None = None,
+    given: IO[Any] | None = None,
+    is_on_terminal: bool = False,
 ) -> Forked:
-    """Begin a server; what it writes to standard error goes to a file, and its output to another, or into a pipe."""
+    """Start a module or a ``program``. Its standard error goes to a file, its output to another, or into a pipe.
+
+    It reads its standard input from ``given``, and finds it empty without. If that is a terminal, it can be made the
+    one that controls the process.
+    """
     reading, writing = os.pipe() if output is None else (None, os.dup(output.fileno()))
     told, telling = os.pipe()
-    wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}))
+    empty = os.open(os.devnull, os.O_RDONLY)
+    wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}, program, is_on_terminal))
+    streams = [given.fileno() if given else empty, writing, errors.fileno()]
     with _one_asks:
         nursery = _nursery()
-        socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [writing, errors.fileno(), telling])
+        socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [*streams, telling])
         nursery.sendall(wanted)
+    os.close(empty)
     os.close(writing)
     os.close(telling)
     return Forked(told, None if reading is None else os.fdopen(reading, encoding="utf-8"))
@@ -138,7 +153,7 @@ def main(number: str) -> None:
     gc.freeze()  # or what ends before it serves would look through all of it for garbage, for a quarter of a second
     asked = socket.socket(fileno=int(number))
     while True:
-        head, ends, _flags, _address = socket.recv_fds(asked, 8, 3)
+        head, ends, _flags, _address = socket.recv_fds(asked, 8, 4)
         if not head:
             _bury()
             return
@@ -159,30 +174,37 @@ def _bury() -> None:
             pass
 
 
-def _guard(wanted: Wanted, output: int, errors: int, telling: int) -> None:
-    """Fork the server, tell its number and then its exit code; the server returns from here."""
+def _guard(wanted: Wanted, given: int, output: int, errors: int, telling: int) -> None:
+    """Fork the process, tell its number and then its exit code; the process returns from here."""
     server = os.fork()
     if server == 0:
         os.close(telling)
-        _serve(wanted, output, errors)
+        _serve(wanted, given, output, errors)
         return
-    os.close(output)
-    os.close(errors)
+    for stream in (given, output, errors):
+        os.close(stream)
     os.write(telling, server.to_bytes(8, "little", signed=True))
     code = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
     os.write(telling, code.to_bytes(8, "little", signed=True))
     os._exit(0)
 
 
-def _serve(wanted: Wanted, output: int, errors: int) -> None:
-    for end, place in ((output, 1), (errors, 2)):
+def _serve(wanted: Wanted, given: int, output: int, errors: int) -> None:
+    for end, place in ((given, 0), (output, 1), (errors, 2)):
         os.dup2(end, place)
         os.close(end)
+    if wanted.is_on_terminal:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()  # noqa: TID251 - it gets one of its own
     os.environ.update(wanted.environment)  # noqa: TID251 - as above
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = [wanted.module, *wanted.arguments]
-    run_module(wanted.module, run_name="__main__", alter_sys=True)
+    if wanted.program is None:
+        sys.argv = [wanted.module, *wanted.arguments]
+        run_module(wanted.module, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = ["-c", *wanted.arguments]
+    exec(compile(wanted.program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - as `python -c` does
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import msgspec
 import structlog
@@ -70,21 +71,88 @@ def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | 
 
 
 def kgserve_process(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> Outcome:
-    """The same as a process: for what serves, what a signal ends, and libraries that read the environment once.
+    """Run the command as a process: for libraries that read the environment once, and for what needs real streams.
 
     No command may ever show a traceback.
     """
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        env=environment(variables),
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    done = run_process([*map(str, arguments)], stdin, variables)
+    assert "Traceback" not in done.err, done.err
+    return done
+
+
+def run_process(
+    arguments: Sequence[str],
+    stdin: str = "",
+    variables: Mapping[str, str] | None = None,
+    *,
+    program: str | None = None,
+) -> Outcome:
+    """Run a command, or a Python ``program`` that uses kgserve, as a process to its end. It is forked: see `fork`."""
+    with (
+        TemporaryFile("w+", encoding="utf-8") as out,
+        TemporaryFile("w+", encoding="utf-8") as err,
+        _given(stdin) as given,
+        closing(begun((), arguments, environment(variables), err, out, text=program, given=given)) as process,
+    ):
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return Outcome(code, out.read(), err.read())
+
+
+class PythonProcess:
+    """A Python ``program`` as a process, whose streams are pipes. A context manager that kills it at the end.
+
+    It is forked from a process that has imported kgserve, unless a ``python`` is named that begins it.
+    """
+
+    def __init__(self, program: str, *arguments: str, python: Sequence[str] = ()) -> None:
+        self._errors = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed at the end
+        reading, writing = os.pipe()
+        self.stdin = os.fdopen(writing, "w", encoding="utf-8")
+        given = ["-c", program, *arguments] if python else arguments
+        text = None if python else program
+        with os.fdopen(reading) as stream:
+            process = begun(python, given, environment(), self._errors, text=text, given=stream)
+        assert process.stdout is not None
+        self.process, self.stdout, self.pid = process, process.stdout, process.pid
+
+    def kill(self) -> None:
+        """Send it SIGKILL, and wait for its end."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def end(self, answer: str = "") -> Outcome:
+        """Wait until it has ended; ``answer`` is what it may read."""
+        self.stdin.write(answer)
+        self.stdin.close()
+        out = self.stdout.read()
+        code = self.process.wait(PATIENCE)
+        self._errors.seek(0)
+        return Outcome(code, out, self._errors.read())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.process.close()
+        self._errors.close()
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+
+
+@contextmanager
+def _given(text: str) -> Generator[IO[str]]:
+    """A pipe from which a short text can be read."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", encoding="utf-8") as given:
+        given.write(text)
+    with os.fdopen(reading, encoding="utf-8") as stream:
+        yield stream
 
 
 @contextmanager
@@ -198,12 +266,19 @@ def begun(
     errors: IO[Any],
     output: IO[Any] | None = None,
     folder: Path | None = None,
+    *,
+    text: str | None = None,
+    given: IO[Any] | None = None,
 ) -> Begun | Forked:
-    """A command as a process of its own: forked, unless a ``program`` is named that begins it, in a ``folder``."""
+    """A command as a process of its own: forked, unless a ``program`` is named that begins it, in a ``folder``.
+
+    ``text`` is a Python program to run instead of the command, ``given`` its standard input.
+    """
     if not program and "COVERAGE_PROCESS_CONFIG" not in variables:  # coverage sees what was begun, not what was forked
-        return fork(arguments, variables, errors, output)
-    command = [*(program or COMMAND), *arguments]
-    return Begun(command, stdout=output or subprocess.PIPE, stderr=errors, text=True, env=variables, cwd=folder)
+        return fork(arguments, variables, errors, output, program=text, given=given)
+    command = [*(program or COMMAND), *arguments] if text is None else [sys.executable, "-c", text, *arguments]
+    streams: dict[str, Any] = {"stdin": given, "stdout": output or subprocess.PIPE, "stderr": errors}
+    return Begun(command, text=True, env=variables, cwd=folder, **streams)
 
 
 def _address(process: subprocess.Popen[str] | Forked, said: Path) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
-import signal
-import sys
+import struct
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -12,16 +14,18 @@ from typing import Self
 
 import pexpect
 import pyte
+from pexpect.fdpexpect import fdspawn
 
+from tests.cli.nursery import fork
 from tests.cli.running import environment
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class _Answering(pyte.Screen):
     """A screen that answers the questions that programs ask a terminal, such as where its cursor is."""
 
-    def __init__(self, width: int, height: int, child: pexpect.spawn[str]) -> None:
+    def __init__(self, width: int, height: int, child: fdspawn[str]) -> None:
         super().__init__(width, height)
         self._child = child
 
@@ -36,15 +40,14 @@ class Screen:
         self, command: Sequence[str], width: int = 120, height: int = 30, variables: Mapping[str, str] | None = None
     ) -> None:
         own = {"COLUMNS": str(width), "LINES": str(height), "TERM": "xterm-256color"}
-        self.child: pexpect.spawn[str] = pexpect.spawn(
-            sys.executable,
-            ["-m", "kgserve", *command],
-            env=environment(own | dict(variables or {})),
-            dimensions=(height, width),
-            encoding="utf-8",
-            use_poll=True,  # a descriptor may be above 1,023, which select does not take
-        )
-        self._screen = _Answering(width, height, self.child)
+        ours, theirs = os.openpty()
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        with os.fdopen(theirs, "r+b", buffering=0) as terminal:
+            seen = environment(own | dict(variables or {}))
+            self._process = fork(command, seen, terminal, terminal, given=terminal, is_on_terminal=True)
+        # A descriptor may be above 1,023, which select does not take.
+        self._terminal: fdspawn[str] = fdspawn(ours, encoding="utf-8", use_poll=True)
+        self._screen = _Answering(width, height, self._terminal)
         self._stream = pyte.Stream(self._screen)
 
     def __enter__(self) -> Self:
@@ -53,10 +56,10 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.child.isalive():
-            self.child.kill(signal.SIGKILL)
-            self.child.wait()  # close waits for a tenth of a second, which is short on a busy machine
-        self.child.close()
+        self._process.kill()
+        self._process.wait()
+        self._process.close()
+        self._terminal.close()
 
     @property
     def shown(self) -> str:
@@ -65,7 +68,7 @@ class Screen:
 
     def type(self, *keys: str) -> None:
         """Press keys."""
-        self.child.send("".join(keys))
+        self._terminal.send("".join(keys))
 
     def see(self, pattern: str) -> re.Match[str]:
         """Wait until a regular expression is found on the screen."""
@@ -78,15 +81,13 @@ class Screen:
 
     def end(self) -> int:
         """Wait until the program has left; its exit code."""
-        self.child.expect(pexpect.EOF, timeout=PATIENCE)
-        self.child.wait()
-        assert self.child.exitstatus is not None
-        return self.child.exitstatus
+        self._terminal.expect(pexpect.EOF, timeout=PATIENCE)
+        return self._process.wait(PATIENCE)
 
     def take_in(self) -> None:
         """Draw what has come, if anything has."""
         try:
-            self._stream.feed(self.child.read_nonblocking(65536, 0.1))
+            self._stream.feed(self._terminal.read_nonblocking(65536, 0.1))
         except pexpect.TIMEOUT:
             pass
         except pexpect.EOF as error:

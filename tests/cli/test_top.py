@@ -13,7 +13,7 @@ from kgserve.platform.metrics.exposition import Scrape
 from tests.cli.running import Running, kgserve, serving
 from tests.cli.screen import Screen
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 QUICK = {"KGSERVE_INDEXES": "false"}
 
 

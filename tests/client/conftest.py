@@ -9,7 +9,7 @@ from tests.client.scripted import Scripted, answering
 from tests.server.http.serving import Served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(served: Served) -> Iterator[Client]:
     """A client of the server that all tests of a worker process share."""
     with Client(served.url) as client:

@@ -38,7 +38,7 @@ class JetStreamRig:
         return Node(JetStreamLog(made), JetStreamRegistry(made), JetStreamBlobs(made))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
     """Three servers for all tests of a worker process; each test uses names of its own."""
     with nats_servers(tmp_path_factory.mktemp("nats")) as running:

@@ -10,7 +10,7 @@ from tests.embedding.prepared import model_settings
 from tests.server.http.serving import Served, serving
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve with the local embedding model, as a fresh installation does."""
     data = tmp_path_factory.mktemp("conformance") / "data"

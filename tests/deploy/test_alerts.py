@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -43,16 +44,20 @@ def test_they_fire_when_they_should_and_not_before(tmp_path: Path, series: str) 
     assert "SUCCESS" in promtool("test", "rules", series, folder=tmp_path)
 
 
+@cache
+def source() -> str:
+    return "\n".join(path.read_text() for path in (TOP / "kgserve").rglob("*.py"))
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_what_they_advise_is_there(rule: dict[str, dict[str, str]]) -> None:
     advice = rule["annotations"]["description"]
     commands = [line for code in re.findall(r"`([^`]+)`", advice) for line in command_lines(code)]
     assert [found for line in commands if (found := fault(line))] == []
     fields = {each.name for kind in (Settings, StoreSettings) for each in msgspec.structs.fields(kind)}
-    source = "\n".join(path.read_text() for path in (TOP / "kgserve").rglob("*.py"))
     named = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z]+)+", advice))
     of_others = {name for name in named if name.startswith("kgserve_")}  # metrics, which another test looks for
-    assert {name for name in named - fields - of_others if f'"{name}"' not in source} == set()
+    assert {name for name in named - fields - of_others if f'"{name}"' not in source()} == set()
 
 
 def test_every_command_of_the_alerts_is_looked_at() -> None:

@@ -11,9 +11,9 @@ from tests.explorer.stores import library
 from tests.server.http.serving import Served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for the tests of a file; it goes with them, for others run loops of their own."""
+    """Start one browser for the tests of this folder. It ends with them: other tests run event loops of their own."""
     with browsing() as running:
         yield running
 

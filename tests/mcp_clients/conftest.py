@@ -23,7 +23,7 @@ class Way(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server process for all tests of a worker process; each test uses a store of its own."""
     with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
@@ -49,7 +49,7 @@ def store() -> str:
     return f"client-{next(_numbers)}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def packages(npm_packages: Path, request: pytest.FixtureRequest) -> Path:
     """The folder where other people's clients are installed.
 
@@ -60,7 +60,7 @@ def packages(npm_packages: Path, request: pytest.FixtureRequest) -> Path:
     return npm_packages
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def runs(npm_packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Run]]:
     """The protocol's suite under way, by the version of the protocol, against a server that nobody else talks to."""
     folder = tmp_path_factory.mktemp("suite")

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -24,6 +21,7 @@ from kgserve.platform.access.authentication import Caller
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.events import Position
 from kgserve.stores.purge_record import Intention, intend, intended
+from tests.cli.running import PythonProcess
 from tests.memory.traces import traces
 from tests.stores.writing import PATIENCE, settings
 
@@ -204,15 +202,11 @@ with kgserve.open(sys.argv[1], embedding_provider="hashing") as library:
 def test_killed_in_the_middle_it_is_completed_later(data: Path, seconds: float) -> None:
     with opened(data) as library:
         asked(filled(library))
-    with subprocess.Popen(
-        [sys.executable, "-c", ERASE, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        while intended(layout(data)) is None and process.poll() is None:
+    with PythonProcess(ERASE, str(data)) as process:
+        assert process.stdout.readline() == "ready\n"
+        while intended(layout(data)) is None and process.process.poll() is None:
             time.sleep(0.002)
         time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
     with opened(data) as library:
         store = library.store(STORE)
         # Asking again waits for what was begun.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from kgserve.graph.history import entity_history
 from kgserve.graph.queries import EntityHistoryRequest
 from kgserve.stores.pool import StorePool
+from tests.cli.running import PythonProcess
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
 
@@ -38,9 +37,7 @@ with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME, create=Tru
 
 def killed_in(data: Path, first: int, batches: int) -> int:
     """Have a process retain batch after batch, and kill it in one; the last year that it has begun with."""
-    command = [sys.executable, "-c", RETAIN, str(data), str(first), str(SUBJECTS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with PythonProcess(RETAIN, str(data), str(first), str(SUBJECTS)) as process:
         years = (int(line) for line in process.stdout if line.strip().isdigit())
         last = next(year for year in years if year >= first + batches)
         process.kill()

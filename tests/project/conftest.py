@@ -11,7 +11,7 @@ from tests.cli.running import PATIENCE, Running, environment, serving
 from tests.project.ready_commands import ready_commands
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests of a worker process; each test uses stores of its own."""
     with serving(tmp_path_factory.mktemp("served") / "data") as running:
@@ -27,7 +27,7 @@ def empty_server(server: Running) -> Running:
     return server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the programs that examples call; those that are installed, where coverage has to see them."""
     if "COVERAGE_PROCESS_CONFIG" in environment():

@@ -8,12 +8,22 @@ import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.project.reading import TOP, files_not_ignored, project_files
 
 PLACES = re.compile(r"/home/\w|/root/|/Users/\w|file:///(?!etc/)\w|\.internal\b|" + re.escape(str(TOP)))
+
+DECODERS = {
+    "msgspec.convert",
+    "msgspec.json.decode",
+    "msgspec.json.Decoder",
+    "msgspec.msgpack.decode",
+    "msgspec.msgpack.Decoder",
+}
+ATTRIBUTES = {name.rpartition(".")[2] for name in DECODERS}
 
 
 def texts() -> list[tuple[Path, str]]:
@@ -26,9 +36,26 @@ def texts() -> list[tuple[Path, str]]:
     return found
 
 
+class Parts(NamedTuple):
+    """Lines of each function, and the modules that define a class and that call a name of ``DECODERS``."""
+
+    function_lines: list[int]
+    classes: dict[str, set[Path]]
+    decoders: set[Path]
+
+
 @cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in (TOP / "kgserve").rglob("*.py")}
+def parts() -> Parts:
+    found = Parts([], {}, set())
+    for path in (TOP / "kgserve").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.function_lines.append((node.end_lineno or 0) - node.lineno + 1)
+            elif isinstance(node, ast.ClassDef):
+                found.classes.setdefault(node.name, set()).add(path)
+            elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES and ast.unparse(node) in DECODERS:
+                found.decoders.add(path.relative_to(TOP))
+    return found
 
 
 def test_without_a_repository_the_same_files_are_found() -> None:
@@ -51,33 +78,13 @@ def test_no_vague_module_names() -> None:
 
 
 def test_functions_stay_readable() -> None:
-    sizes = [
-        (node.end_lineno or 0) - node.lineno + 1
-        for tree in trees().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    sizes.sort()
+    sizes = sorted(parts().function_lines)
     assert sizes[len(sizes) // 2] <= 10
     assert sizes[len(sizes) * 9 // 10] <= 35
 
 
 def test_decoders_are_made_in_one_place() -> None:
-    made = {
-        "msgspec.convert",
-        "msgspec.json.decode",
-        "msgspec.json.Decoder",
-        "msgspec.msgpack.decode",
-        "msgspec.msgpack.Decoder",
-    }
-    last = {name.rpartition(".")[2] for name in made}
-    makers = {
-        path.relative_to(TOP)
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr in last and ast.unparse(node) in made
-    }
-    assert makers == {Path("kgserve/platform/codecs.py")}
+    assert parts().decoders == {Path("kgserve/platform/codecs.py")}
 
 
 def test_every_dependency_is_pinned() -> None:
@@ -103,12 +110,7 @@ def test_shell_scripts_are_valid(script: str) -> None:
 
 
 def test_class_names_are_unique() -> None:
-    modules: dict[str, set[Path]] = {}
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                modules.setdefault(node.name, set()).add(path)
-    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
+    assert {name: paths for name, paths in parts().classes.items() if len(paths) > 1} == {}
 
 
 def test_the_top_holds_few_packages() -> None:

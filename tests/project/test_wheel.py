@@ -177,10 +177,12 @@ def test_the_command_says_its_version(installed: Installed) -> None:
 
 @SLOW
 def test_it_prints_what_other_programs_need(installed: Installed) -> None:
-    for what, found in FILES.items():
-        for each in found:
-            said = run(installed.kgserve, "deploy", "print", what, each.name, cwd=installed.folder)
-            assert said == (TOP / each.path).read_text()
+    program = (
+        "import json; from kgserve.cli.deploy import FILES; "
+        "print(json.dumps({each.path: each.text() for files in FILES.values() for each in files}))"
+    )
+    printed = json.loads(run(installed.python, "-c", program, cwd=installed.folder))
+    assert printed == {each.path: (TOP / each.path).read_text() for files in FILES.values() for each in files}
 
 
 @SLOW

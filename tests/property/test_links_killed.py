@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.server import Client, Server, ServerFailed
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.fuzzing import is_thorough
 
 STORES = ("alpha", "beta", "gamma", "delta", "epsilon")

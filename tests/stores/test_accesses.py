@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +17,7 @@ from kgserve.stores import access_buffer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
+from tests.cli.running import PythonProcess
 from tests.stores.backup.holding import restored
 from tests.stores.test_access_commits import accessed, kept
 from tests.stores.writing import NAME, PATIENCE, batch, held, ids, opened, settings, until, write
@@ -225,8 +224,7 @@ with opened(Path(sys.argv[1])) as store:
 
 def test_what_was_written_survives_a_kill_and_nothing_else_changes(tmp_path: Path) -> None:
     told: list[int] = []
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with PythonProcess(KILLED, str(tmp_path)) as process:
         for line in process.stdout:
             told += [int(line)] if line.strip().isdigit() else []
             if told and told[-1] > 30:

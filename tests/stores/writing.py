@@ -28,8 +28,9 @@ from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import Trial
 from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
+from tests.patience import REQUEST_SECONDS
 
-PATIENCE = 30
+PATIENCE = 120
 SYNC_SECONDS = 0.003
 """What a disk takes. Who writes all the time beside what is tested waits as long: in memory they would outrun it."""
 NAME = "s"
@@ -37,8 +38,9 @@ UNTOUCHED = WriteScope(creates=False, deletes=False, sets=False)
 
 
 def settings(data: Path, **options: Any) -> Settings:
-    """Settings for a data folder, with a small page cache and no background checks."""
-    values: dict[str, Any] = {"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, "engine": ENGINE, **options}
+    """Settings for a data folder: a small page cache, no background checks, a minute for each statement."""
+    usual = {"buffer_pool_mb": 64, "check_interval": 0, "engine": ENGINE, "query_timeout": REQUEST_SECONDS}
+    values: dict[str, Any] = {"data_dir": data, **usual, **options}
     return Settings(**values)
 
 

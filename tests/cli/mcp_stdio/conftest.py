@@ -13,14 +13,14 @@ from tests.cli.running import PATIENCE, Running, environment, serving
 from tests.stores.writing import until
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests of a worker process; each test uses stores of its own."""
     with serving(tmp_path_factory.mktemp("bridged") / "data", variables=SMALL) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The data folder of a server whose tools take their time; its log stands beside it."""
     data = tmp_path_factory.mktemp("slow") / "data"

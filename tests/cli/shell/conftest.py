@@ -11,7 +11,7 @@ from tests.cli.running import Running, serving
 _numbers = count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests of a worker process."""
     # No statement ends before it is interrupted.
@@ -35,7 +35,7 @@ def store(server: Running) -> str:
     return name
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def crowd(server: Running) -> str:
     """A store that is large enough for a query to take longer than any test."""
     nodes = [{"id": f"n{number:04}", "type": "thing"} for number in range(1500)]

@@ -24,7 +24,7 @@ def library(folder: Path) -> Iterator[Library]:
         yield library
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(served: Served) -> Iterator[Client]:
     """A client of the server that all tests of a worker process share."""
     with Client(served.url) as client:

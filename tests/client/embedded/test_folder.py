@@ -13,7 +13,7 @@ from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.platform.lock import DataFolderLock
 from tests.cli.running import serving
-from tests.client.embedded.running import Program
+from tests.client.embedded.running import OPENING, Program
 
 
 def opened(folder: Path, *, history: bool = True) -> Library:
@@ -125,7 +125,8 @@ def test_a_forked_process_is_told_to_leave_it(folder: Path) -> None:
             os._exit(7)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), store.node("a").node.id)
     """
-    with Program(folder, program, "-W", "ignore::DeprecationWarning") as forking:
+    opening = f"import warnings\nwarnings.simplefilter('ignore', DeprecationWarning)\n{OPENING}"
+    with Program(folder, program, opening=opening) as forking:
         done = forking.end()
     first, second, last = done.out.splitlines()
     assert "from which this one was forked; serve the folder with `kgserve serve`" in first

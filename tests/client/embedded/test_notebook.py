@@ -13,6 +13,9 @@ import pytest
 import kgserve
 from tests.client.embedded.running import OPENING, Program
 
+PYTHON = (sys.executable,)
+"""For programs that must import kgserve themselves."""
+
 WRITING = """
 for number in range(20):
     done = store.inject([{"id": f"n{number}", "type": "t"}])
@@ -76,7 +79,7 @@ def test_the_program_around_it_stays_as_it_is(folder: Path) -> None:
         library.close()
         assert threading.enumerate() == [threading.main_thread()]
     """
-    with Program(folder, program, opening="import gc, logging\n") as run:
+    with Program(folder, program, opening="import gc, logging\n", python=PYTHON) as run:
         done = run.end()
     assert (done.code, done.out) == (0, "")
     # What it has to say it says through logging, once the program wants to hear it.
@@ -84,7 +87,7 @@ def test_the_program_around_it_stays_as_it_is(folder: Path) -> None:
 
 
 def test_warnings_are_shown_and_nothing_else(folder: Path) -> None:
-    with Program(folder, "kgserve.open(FOLDER).store('s').inject([])", opening="") as run:
+    with Program(folder, "kgserve.open(FOLDER).store('s').inject([])", opening="", python=PYTHON) as run:
         done = run.end()
     assert (done.code, done.out) == (0, "")
     assert done.err.count("\n") == 1
@@ -107,7 +110,7 @@ def test_slow_operations_are_shown_to_who_asks(folder: Path) -> None:
 def test_a_configuration_of_structlog_is_left_alone(folder: Path) -> None:
     opening = "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
     program = "with kgserve.open(FOLDER, indexes=False) as library: library.create('s')"
-    with Program(folder, program, opening=opening) as run:
+    with Program(folder, program, opening=opening, python=PYTHON) as run:
         done = run.end()
     assert '"event": "store_opened"' in done.out
 

@@ -21,6 +21,7 @@ from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.events import Selection
 from kgserve.stores.pool import StorePool
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.graph.bare import Bare
 from tests.graph.stating import changed, fill, one, rows, write
 from tests.graphs import graph_of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from kgserve.memory.api import ConsolidationsQuery, UndoConsolidationRequest
@@ -11,6 +9,7 @@ from kgserve.memory.consolidation.use_cases import consolidations, undo_consolid
 from kgserve.storage.model.batch import EdgePut
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.pool import StorePool
+from tests.cli.running import PythonProcess
 from tests.graphs import graph_of
 from tests.memory.consolidated import exported, memory, put
 from tests.stores.writing import NAME, settings
@@ -35,16 +34,12 @@ with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME) as store:
 
 def killed_after(data: Path, commits: int) -> None:
     """Have a process consolidate, and kill it once it has made so many commits."""
-    command = [sys.executable, "-c", CONSOLIDATE, str(data)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        while b"ready" not in process.stdout.readline():
+    with PythonProcess(CONSOLIDATE, str(data)) as process:
+        while "ready" not in process.stdout.readline():
             pass
-        process.stdin.write(b"\n")
+        process.stdin.write("\n")
         process.stdin.flush()
         process.stdout.read(commits)
-        process.kill()
 
 
 def test_each_cluster_is_whole_or_untouched_and_can_be_taken_back(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,8 @@ import kgserve
 from kgserve.admin.composition import make_extractor
 from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings
-from tests.cli.running import environment
 from tests.cli.running import kgserve as command
+from tests.cli.running import run_process
 from tests.memory.extraction.chat_service import running, says
 from tests.memory.extraction.memory import awaited
 
@@ -31,14 +29,8 @@ with kgserve.open(sys.argv[1]) as library:
 
 def test_nothing_is_imported_and_no_thread_runs(tmp_path: Path) -> None:
     variables = {"KGSERVE_EMBEDDING_PROVIDER": "hashing"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(variables),
-    )
-    assert done.stdout.splitlines() == ["[]", "[]"], done.stderr
+    done = run_process([str(tmp_path)], variables=variables, program=PROGRAM)
+    assert done.lines() == [["[]"], ["[]"]], done.err
     assert not list(tmp_path.rglob("extraction.sqlite*"))
 
 

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from bench.server import Server
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.patience import REQUEST_SECONDS
 from tests.server.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
 from tests.server.http.serving import Served, accepted, refusal

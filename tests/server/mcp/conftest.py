@@ -12,7 +12,7 @@ from tests.server.mcp.talking import MODES, Mode, lines
 _numbers = count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server process for all tests of a worker process; each test uses stores of its own."""
     data = tmp_path_factory.mktemp("served") / "data"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
-import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from kgserve.admin import backup as ops
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
-from tests.cli.running import COMMAND, environment, kgserve
+from tests.cli.running import begun as begun_process
+from tests.cli.running import environment, kgserve
 from tests.stores.backup.holding import LONG, faults, manifest, restored
 from tests.stores.writing import NAME, PATIENCE, batch, ids, opened, settings, write
 
@@ -33,15 +35,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def killed(arguments: list[str], begun: Path, source: random.Random) -> bool:
     """Start a command and kill it some time after it began to write; whether it was still at it."""
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
-    )
+    with Path(os.devnull).open("w") as nothing:
+        process = begun_process((), arguments, environment(), nothing, nothing)
     deadline = time.monotonic() + PATIENCE
     while not any(begun.parent.glob(begun.name)) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(source.random() * 0.03)
     process.kill()
-    return process.wait(PATIENCE) != 0
+    with closing(process):
+        return process.wait(PATIENCE) != 0
 
 
 def test_a_killed_backup(data: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kgserve.storage.model.change import StoreState
 from tests.engines import ENGINE
 from tests.storage.journal.history import History
 
-CACHE = 64 << 20
+CACHE = 32 << 20
 OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), engine=ENGINE, readers=1)
 
 
@@ -25,7 +25,7 @@ def rows(tmp_path: Path) -> tuple[Path, StoreState]:
     """More rows than the page cache takes: many of 8 kB, then a few of 1 MB, then small ones."""
     history = History()
     choice = random.Random(7)
-    sizes = [*(8_000,) * 8_000, *(1_000_000,) * 16, *(10,) * 2_000]
+    sizes = [*(8_000,) * 4_000, *(1_000_000,) * 8, *(10,) * 2_000]
     for start in range(0, len(sizes), 500):
         puts = [
             NodePut(index, f"n{start + index}", "t", choice.randbytes(size // 2).hex())
@@ -47,7 +47,7 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
     dumped.mkdir()
     with engine.reader(timeout=0) as session:
         assert session.dump(dumped) == state
-        assert session.rows("MATCH (e:Entity {id: 'n8001'}) RETURN size(e.content)") == [[1_000_000]]
+        assert session.rows("MATCH (e:Entity {id: 'n4001'}) RETURN size(e.content)") == [[1_000_000]]
         assert session.rows("MATCH (e:Entity) WHERE e.id IS NULL RETURN count(*)") == [[0]]
         assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]
     engine.retire()

@@ -221,7 +221,7 @@ def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(p
     ],
 )
 def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: str) -> None:
-    options = {"buffer_pool_mb": 128, "engine_memory_mb": 512, "query_timeout": 20.0}
+    options = {"buffer_pool_mb": 128, "engine_memory_mb": 512, "query_timeout": 60.0}
     with StorePool(settings(tmp_path, **options)) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, batch(*(f"n{number}" for number in range(1500)), content="abcdefghij" * 800))
