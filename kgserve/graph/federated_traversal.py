@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from heapq import nlargest
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -14,21 +14,14 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
 from kgserve.graph.handle import Graph
-from kgserve.graph.render import shown_then
+from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import TraverseRequest
-from kgserve.graph.temporal import EVERY_EDGE, Past, noted, rows_at, survivor_at, world_moment
-from kgserve.projections.history.history import History
-from kgserve.projections.links.links import EVERY, LinkReader
-from kgserve.storage.model.redirects import survivor_of
+from kgserve.graph.temporal import Past, noted
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import absorbed, merged_among
 from kgserve.stores.pool import NotOpen
-from kgserve.stores.store import OpenStore
 
 MOST_STORES = 16
-_Found = TypeVar("_Found")
 
 
 class NodeLocation(NamedTuple):
@@ -66,123 +59,8 @@ class ReadMoment(Protocol):
         """A time of the world."""
 
 
-class _View(Protocol):
-    """One store as a walk sees it, from its first look on always the same; ``moment`` is that of the world, if any."""
-
-    sequence: int
-    moment: int | None
-
-    def found(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The nodes that are meant by some ids, those that are there and hold: under the id that was asked for."""
-        ...
-
-    def edges(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        """The edges of some nodes in the directions that are wanted."""
-        ...
-
-    def links(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        """The links that lead from some nodes."""
-        ...
-
-    def absorbed(self, ids: Collection[str], /) -> dict[str, str]:
-        """The nodes that were merged into some, each with that one: what links to them leads to it."""
-        ...
-
-    def shown(self, rows: Sequence[NodeRow]) -> list[ReachedNode]:
-        """Nodes that were found as callers see them, without their depths."""
-        ...
-
-
-class _Now:
-    """As of the last commit when it was first looked at."""
-
-    def __init__(self, store: OpenStore, valid_at: str | None, held: ExitStack) -> None:
-        self._rows, self._links = _kept(store, held)
-        self.sequence = self._rows.at
-        self.moment = world_moment(valid_at, store)
-
-    def found(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        merged = merged_among(self._rows, ids) if self._rows.know_merges else {}
-        meant = {node_id: survivor_of(merged, node_id) for node_id in ids}
-        rows = self._rows.nodes([*meant.values()])
-        return _holding({asked: rows[node_id] for asked, node_id in meant.items() if node_id in rows}, self.moment)
-
-    def edges(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        for node_id in ids:
-            if direction != "incoming":
-                yield from self._rows.outgoing(node_id)
-            if direction != "outgoing":
-                yield from self._rows.incoming(node_id)
-
-    def links(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        return self._links.from_any(ids) if self._links is not None else iter(())
-
-    def absorbed(self, ids: Collection[str], /) -> dict[str, str]:
-        return {merged: node_id for node_id in ids for merged in absorbed(self._rows, node_id)}
-
-    def shown(self, rows: Sequence[NodeRow]) -> list[ReachedNode]:
-        return [*map(_undetermined, rows)]
-
-
-def _kept(store: OpenStore, held: ExitStack) -> tuple[Rows, LinkReader | None]:
-    """The rows and links of a store, to be kept when it is given back: both have their files open themselves."""
-    return held.enter_context(store.reading_links())
-
-
-class _Then:
-    """As of a time, by the history of the store, which is leased for each look."""
-
-    def __init__(self, graph: Graph, store: OpenStore, past: Past, valid_at: str | None) -> None:
-        self._graph = graph
-        self._past = past
-        _, self.sequence = past.of(store)
-        self.moment = world_moment(valid_at, store, past)
-
-    def found(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        def look(history: History) -> dict[str, NodeRow]:
-            meant = {node_id: survivor_at(history, node_id, self.sequence) for node_id in ids}
-            rows = {row.id: row for row in rows_at(history, {*meant.values()}, self.sequence)}
-            return {asked: rows[node_id] for asked, node_id in meant.items() if node_id in rows}
-
-        return _holding(self._look(look), self.moment)
-
-    def edges(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        def look(history: History) -> list[EdgeRow]:
-            found: list[EdgeRow] = []
-            for node_id in ids:
-                if direction != "incoming":
-                    found += (state.row for state in history.outgoing(node_id, self.sequence, EVERY_EDGE))
-                if direction != "outgoing":
-                    found += (state.row for state in history.incoming(node_id, self.sequence, EVERY_EDGE))
-            return found
-
-        return iter(self._look(look))
-
-    def links(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        def look(history: History) -> list[LinkRow]:
-            return [state.row for each in ids for state in history.links_from(each, self.sequence, EVERY)]
-
-        return iter(self._look(look))
-
-    def absorbed(self, _ids: Collection[str], /) -> dict[str, str]:
-        return {}  # who linked here then is not known
-
-    def shown(self, rows: Sequence[NodeRow]) -> list[ReachedNode]:
-        with self._graph.lease() as store:
-            return shown_then(store, self._past, rows, _undetermined)
-
-    def _look(self, question: Callable[[History], _Found]) -> _Found:
-        with self._graph.lease() as store:
-            follower, _ = self._past.of(store)
-            return follower.look(question)
-
-
 def _undetermined(row: NodeRow) -> ReachedNode:
     return render.reached(row, 0)
-
-
-def _holding(rows: dict[str, NodeRow], moment: int | None) -> dict[str, NodeRow]:
-    return rows if moment is None else {asked: row for asked, row in rows.items() if row.holds_at(moment)}
 
 
 class _Following:
@@ -193,7 +71,7 @@ class _Following:
         self._request = request
         self._wanted = wanted
         self._held = held
-        self._views: dict[str, _View | None] = {}
+        self._views: dict[str, GraphReader | None] = {}
         # What was asked for, where that was merged into another.
         self._meant: dict[NodeLocation, NodeLocation] = {}
         self.depths: dict[NodeLocation, int] = {}
@@ -216,7 +94,7 @@ class _Following:
         self._beyond(frontier)
         return next(iter(self.depths)).id
 
-    def _view(self, store: str) -> _View | None:
+    def _view(self, store: str) -> GraphReader | None:
         """A store as the walk sees it; None for one that is not there, or not to be seen, or one too many."""
         if store not in self._views:
             if len([view for view in self._views.values() if view is not None]) >= MOST_STORES:
@@ -229,13 +107,12 @@ class _Following:
         """A store; where another node of a cluster serves it, a copy will do: no node has all that a walk may meet."""
         return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
 
-    def _looked_at(self, graph: Graph) -> _View | None:
+    def _looked_at(self, graph: Graph) -> GraphReader | None:
         past = graph.past(self._request.as_of)
         try:
             with graph.lease() as store:
-                if past is None:
-                    return _Now(store, self._request.valid_at, self._held)
-                return _Then(graph, store, past, self._request.valid_at)
+                reader = read_graph(store, past, self._request.valid_at, links=True, lease=graph.lease)
+                return self._held.enter_context(reader)
         except (NotFound, InvalidInput):
             return None
 
@@ -249,7 +126,7 @@ class _Following:
             view = self._view(store)
             if view is None and store not in self._views:
                 continue
-            found = {} if view is None else view.found(places)
+            found = {} if view is None else view.resolved_nodes(places)
             for asked in places:
                 row = found.get(asked)
                 place = NodeLocation(store, row.id if row is not None else asked)
@@ -282,8 +159,8 @@ class _Following:
         if view is None:
             return
         direction = self._wanted.direction
-        wanted = msgspec.structs.replace(self._wanted, valid_at=view.moment)
-        for edge in filter(wanted.follows, view.edges(ids, direction)):
+        wanted = msgspec.structs.replace(self._wanted, valid_at=view.valid_at)
+        for edge in filter(wanted.follows, view.edges_of(ids, direction)):
             self.edges[store, edge.key] = edge
             yield NodeLocation(store, edge.source), False
             yield NodeLocation(store, edge.target), False
@@ -291,18 +168,18 @@ class _Following:
             yield far, is_named
 
     def _links_around(
-        self, store: str, ids: Collection[str], view: _View
+        self, store: str, ids: Collection[str], view: GraphReader
     ) -> Iterator[tuple[NodeLocation, NodeLocation, bool]]:
         """The near and the far end of each link, and whether the far one is where it leads to."""
         direction = self._wanted.direction
-        wanted = msgspec.structs.replace(self._wanted, valid_at=view.moment)
-        for link in view.links(ids) if direction != "incoming" else ():
+        wanted = msgspec.structs.replace(self._wanted, valid_at=view.valid_at)
+        for link in view.links_from(ids) if direction != "incoming" else ():
             if wanted.follows(link.edge):
                 self.edges[store, link.key] = link
                 yield NodeLocation(store, link.edge.source), NodeLocation(link.store, link.edge.target), True
         if direction == "outgoing":
             return
-        merged = view.absorbed(ids)
+        merged = view.merged_ids(ids)
         self._meant |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
         for origin, link in self._graph.pool.inbound.to(store, [*ids, *merged]):
             if wanted.follows(link.edge):
@@ -352,7 +229,7 @@ class _Following:
         for store, ids in _by_store(self.rows).items():
             rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
             view = self._view(store)
-            for node in view.shown(rows) if view is not None else ():
+            for node in view.to_nodes(rows, _undetermined) if view is not None else ():
                 place = NodeLocation(store, node.id)
                 node.store, node.depth = store, self.depths[place]
                 found[place] = node

@@ -49,7 +49,7 @@ from kgserve.graph.queries import (
     NodesQuery,
     TagsQuery,
 )
-from kgserve.graph.render import shown_then
+from kgserve.graph.readers import shown_then
 from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
 from kgserve.graph.temporal import (
     ANY,
@@ -166,7 +166,7 @@ def _past_node(leased: OpenStore, past: Past, wanted: NodeRequest, moment: int |
     found = view_as_of(leased, past, node_id, moment, whole=False)
     if found is None:
         return None
-    [node] = shown_then(leased, past, [found.node])
+    [node] = shown_then(leased, past, [found.node], render.node)
     answer = NodeAnswer(
         node=node,
         outgoing=[*map(render.edge, found.outgoing), *map(render.link, found.links)][:MAX_SHOWN],
@@ -204,7 +204,7 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
             nodes = [*map(render.node, found.items)]
         else:
             found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
-            nodes = shown_then(leased, past, found.items)
+            nodes = shown_then(leased, past, found.items, render.node)
     return nodes, None if found.next is None else _cursor_of(found.next)
 
 
@@ -529,7 +529,7 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
             follower, at = past.of(store)
             there = follower.look(lambda history: [*rows_at(history, ids, at)])
         found = [row for row in there if moment is None or row.holds_at(moment)]
-        shown = map(render.node, found) if past is None else shown_then(store, past, found)
+        shown = map(render.node, found) if past is None else shown_then(store, past, found, render.node)
         nodes = {node.id: node for node in shown}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
 

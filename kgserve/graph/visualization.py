@@ -11,6 +11,7 @@ import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.handle import Graph
+from kgserve.graph.readers import AsOfGraph, hold_history
 from kgserve.graph.render import in_few_words
 from kgserve.graph.subgraph_sampling import (
     SPARE,
@@ -43,7 +44,6 @@ from kgserve.graph.visualization_api import (
     Timeline,
     TimelineQuery,
 )
-from kgserve.memory.hierarchy import PastHierarchy as Hierarchy
 from kgserve.memory.presentation import now_in_microseconds, settings_of
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
@@ -198,9 +198,8 @@ def _then(store: OpenStore, past: Past, asking: _Asking) -> _DrawnGraph:
 
     drawing = follower.look(look)
     if "parent" in asking.fields:
-        hierarchy = Hierarchy(follower, at)
         found = [row for row in drawing.nodes if row.is_memory]
-        above = {row.id: parent for row in found if (parent := hierarchy.parent(row.id)) is not None}
+        above = AsOfGraph(hold_history(store, follower), at).parents([row.id for row in found])
         drawing.memories = _MemoryColumns(_as_written(found), above)
     return drawing
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from kgserve.graph.search.search import PastSurroundings, StoreSearch
+from kgserve.graph.readers import GraphReader
 from kgserve.memory.associations import EntityAssociations
-from kgserve.memory.hierarchy import PastHierarchy, parents_of
 from kgserve.memory.recall_scoring import (
     CHILD,
     MOST_GIVING_ENTITIES,
@@ -35,10 +34,9 @@ Near = Callable[[Iterable[str]], dict[str, float]]
 class Neighbourhood:
     """What stands beside memories at the moment that is looked at; at most 53 look-ups for ten of them."""
 
-    def __init__(self, searched: StoreSearch, about: EntityAssociations, now: int, near: Near) -> None:
-        self._searched = searched
+    def __init__(self, reader: GraphReader, about: EntityAssociations, near: Near) -> None:
+        self._reader = reader
         self._about = about
-        self._now = now
         self._near = near
         self._below = lru_cache(None)(self._nearest_below)
 
@@ -47,7 +45,7 @@ class Neighbourhood:
 
         Who it is given to need not pass the filters, nor be a memory.
         """
-        above = parents_of(self._searched, givers)
+        above = self._reader.parents(givers)
         for giver in givers:
             for other, worth, kind in self._about.beside(giver, MOST_RELATIONS, apart):
                 yield Gift(giver, other, RELATION * worth, "relation", 1, kind)
@@ -77,17 +75,7 @@ class Neighbourhood:
         return by_entity(len(memories)), self._nearest(memories.first(MOST_ABOUT), NEAREST)
 
     def _nearest_below(self, memory_id: str) -> list[str]:
-        return self._nearest(list(self._children(memory_id)), NEAREST + 1)
-
-    def _children(self, memory_id: str) -> Iterable[str]:
-        around, now = self._searched.around, self._now
-        if isinstance(around, PastSurroundings):
-            found = PastHierarchy(around.history, around.at).below(memory_id, near=True)
-            return [place.id for place in islice(found, MOST_CHILDREN)]
-        page = self._searched.store.memories.ask(
-            lambda memories, _: memories.beneath(memory_id, now, None, "", MOST_CHILDREN, near=True)
-        )
-        return [place.id for place in page.found]
+        return self._nearest(self._reader.children(memory_id, MOST_CHILDREN), NEAREST + 1)
 
     def _nearest(self, ids: Iterable[str], count: int) -> list[str]:
         known = list(ids)

@@ -578,6 +578,11 @@ class IndexSyncNotifier:
 class Indexes:
     """The indexes of a store: of the present, and of what it no longer holds."""
 
+    has_conflicts = False
+    """Whether it finds versions in conflict, too."""
+    needs: int | None = None
+    """The commit that the indexes must have seen before a search."""
+
     def __init__(self, store: FollowedStore, queries: QueryVectors, patient: Embedder) -> None:
         self.store = store
         self.queries = queries
@@ -696,10 +701,17 @@ class IndexesAsOf:
     and then the past once it has seen all that the present may have: a text may be met twice, and is never missed.
     """
 
+    has_conflicts = True
+
     def __init__(self, indexes: Indexes, history: HistoryFollower, at: int) -> None:
+        self.needs = at
         self._indexes = indexes
         self._history = history
         self._at = at
+
+    def seen(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
+        """The commit that is searched."""
+        return self._at
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
         """The best entities for the words of a query, with BM25 scores, best first.

@@ -18,12 +18,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.errors import Unavailable
+from kgserve.graph.readers import GraphReader
 from kgserve.projections.catalog.attributes import MOST_COUNTED
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.conflict_index import Heads
-from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.indexes import Indexes, IndexesAsOf
 from kgserve.projections.keyword import Reading
 from kgserve.projections.text import Filter
 from kgserve.storage.model.attributes import Condition
@@ -46,14 +45,12 @@ _Found = TypeVar("_Found")
 
 
 class Holders:
-    """The nodes of a store that have some attributes; with ``then``, a history and a commit, those that had them."""
+    """The nodes of a store that have some attributes, or had them at the commit of a reader."""
 
-    def __init__(
-        self, store: OpenStore, wanted: tuple[Condition, ...], then: tuple[HistoryFollower, int] | None = None
-    ) -> None:
+    def __init__(self, store: OpenStore, wanted: tuple[Condition, ...], reader: GraphReader) -> None:
         self._store = store
         self._wanted = wanted
-        self._then = then
+        self._reader = reader
 
     @property
     def share(self) -> float:
@@ -85,13 +82,7 @@ class Holders:
         ids, seen = self._ask(
             lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _ALL), rows.at)
         )
-        if self._then is None:
-            return frozenset(ids), frozenset()
-        # What was said until just now is over only once the history has seen it.
-        history, at = self._then
-        if not history.wait(seen, HISTORY_SECONDS):
-            raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
-        return frozenset(ids), frozenset(self._store.catalog.having_had(self._wanted, at))
+        return frozenset(ids), self._reader.former_holders(self._wanted, seen)
 
     def _ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
         return self._store.listing(question, by_attributes=True)

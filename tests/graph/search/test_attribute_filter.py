@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgserve.graph.search.attribute_filter import Holders, IndexesAmong
-from kgserve.graph.search.search import PastSurroundings, StoreSearch, at_moment
+from kgserve.graph.search.search import StoreSearch, search_store
 from kgserve.graph.temporal import Past
 from kgserve.projections.text import ANYTHING
 from kgserve.storage.model.attributes import conditions, has_all
@@ -40,13 +40,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> IndexesAmong:
     """The indexes narrowed, with so many hits tried before all names are given."""
     asked = conditions(wanted)
-    around = searched.around
-    then = (around.history, around.at) if isinstance(around, PastSurroundings) else None
+    reader = searched.reader
 
     def passing(ids: Collection[str]) -> set[str]:
-        return {row.id for row in around.rows(ids).values() if has_all(row.attributes, asked)}
+        return {row.id for row in reader.valid_nodes(ids).values() if has_all(row.attributes, asked)}
 
-    return IndexesAmong(searched.indexes, Holders(said.store, asked, then), passing, tried)
+    return IndexesAmong(searched.index, Holders(said.store, asked, reader), passing, tried)
 
 
 @pytest.mark.parametrize("tried", [0, 60, 3_200])
@@ -54,13 +53,17 @@ def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: i
 @pytest.mark.parametrize("wanted", [{"status": "open"}, {"status": "done"}, {"status": None}])
 def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_of: int | None, tried: int) -> None:
     past = None if as_of is None else Past(said.historian, as_of)
-    with at_moment(said.store, said.indexer, past, "any") as searched:
+    with search_store(said.store, said.indexer, past, "any") as searched:
         narrowed = among(searched, said, wanted, tried)
         vector = searched.queries.of("fox")
-        words = searched.indexes.words("fox", EVERY, ANYTHING)
-        meaning = searched.indexes.meaning(vector, EVERY, ANYTHING)
+        words = searched.index.words("fox", EVERY, ANYTHING)
+        meaning = searched.index.meaning(vector, EVERY, ANYTHING)
         asked = conditions(wanted)
-        left = {key for key, row in searched.around.rows({*words, *meaning}).items() if has_all(row.attributes, asked)}
+        left = {
+            key
+            for key, row in searched.reader.valid_nodes({*words, *meaning}).items()
+            if has_all(row.attributes, asked)
+        }
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]
             found = narrowed.words("fox", limit, ANYTHING)
