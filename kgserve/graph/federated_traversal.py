@@ -13,10 +13,11 @@ import msgspec
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.handle import Graph
 from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import TraverseRequest
-from kgserve.graph.temporal import Past, noted
+from kgserve.graph.temporal import noted
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk
 from kgserve.stores.pool import NotOpen

@@ -27,7 +27,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 
 from kgserve.errors import Conflict, Limited, NoStore, Opening
-from kgserve.graph.temporal import Past
+from kgserve.graph.as_of_graph import Past
 from kgserve.platform.access.authentication import LOCAL, Caller
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings

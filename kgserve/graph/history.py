@@ -26,10 +26,10 @@ from kgserve.graph.answers import (
     NodeHistory,
     NodeState,
 )
+from kgserve.graph.as_of_graph import AsOfGraph, hold_history
 from kgserve.graph.handle import Graph
 from kgserve.graph.mutations import cost, inject_answer
 from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
-from kgserve.graph.readers import AsOfGraph, hold_history
 from kgserve.graph.render import VersionState, standing_of, standings
 from kgserve.graph.temporal import MAX_DIGITS, whole_history
 from kgserve.graph.validate import checked_label

@@ -8,39 +8,38 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from kgserve.errors import TooLarge, Unavailable
-from kgserve.graph import render
 from kgserve.graph.answers import Node
 from kgserve.graph.search.fusion import HUB, Neighbours
-from kgserve.graph.temporal import EVERY_EDGE, MAX_SHOWN, Past, survivor_at, valid_moment
+from kgserve.graph.temporal import ANY, MAX_SHOWN, valid_moment
 from kgserve.graph.weighted_nodes import NodeWeights, NumberedWeights, WeightedNodes
-from kgserve.projections.history.history import History
-from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.indexes import Indexes, IndexesAsOf
 from kgserve.projections.links.links import EVERY, LinkReader
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
+from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.view import MemoriesDamaged
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
+from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.redirects import survivor_of
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import stands
-from kgserve.storage.model.walk import Direction, Walk, by_levels
+from kgserve.storage.model.walk import Direction, Walk
+from kgserve.storage.rows.degrees import count_within, degrees, most_connected, types_of
 from kgserve.storage.rows.delta import Gathered
-from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds
-from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.edge_page import held_around, not_of_kinds, of_kinds, page_of_edges
+from kgserve.storage.rows.format import FIRST, LAST, Numbers
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.walk import walk
+from kgserve.storage.rows.walk import LargeWalk, TooLong, edges_json, nodes_json, walk
 from kgserve.storage.rows.ways import absorbed, merged_among, outgoing_of, parents
-from kgserve.stores.store import OpenStore
+from kgserve.stores.store import CatalogDamaged, OpenStore
 
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
@@ -49,22 +48,12 @@ MAX_NEIGHBOURS = HUB + 1
 """Neighbours read of one node: one more than a hub has shows that it is one."""
 MAX_DESCENDANTS = 10_000
 """Memories visited to list what stood below one as of a commit."""
-MAX_STATES_READ = 50_000
-"""Edge states read to find neighbours as of a commit; about half a second."""
-MAX_STATES_LISTED = 500_000
-"""Edge states looked through, without being read, for edges between nodes."""
-MAX_STATES_COUNTED = 200_000
-"""Edge states counted for the degrees of all nodes as of a commit."""
-MAX_STATES_COUNTED_PER_NODE = 10_000
-MAX_LINKS_PER_NODE = 10_000
 MAX_EDGES_MET = 500_000
 """Edges looked at to find neighbours in the current graph; about a tenth of a second."""
 MAX_EDGES_MET_BY_TYPE = 100_000
 """The same where the types of the neighbours have to be read."""
 OVERVIEW_OVERFETCH = 100
 """Additional nodes with many edges that an overview looks at, because some may not be valid."""
-FRESH_SECONDS = 0.25
-"""Seconds to wait for the history to see a commit that has just superseded a version."""
 
 
 class IncidentEdges(NamedTuple):
@@ -88,6 +77,24 @@ class NumberedEdge(NamedTuple):
     weight: float
     valid_from: int | None
     valid_to: int | None
+
+
+class EdgePage(NamedTuple):
+    """A page of the edges of a node in one direction, of some relation types; none: of all."""
+
+    outgoing: bool
+    relation_types: Collection[str]
+    offset: int
+    limit: int
+
+
+class EncodedWalk(NamedTuple):
+    """What a walk found: the elements of two JSON arrays, the number of nodes, and whether a limit was met."""
+
+    nodes: bytes
+    edges: bytes
+    node_count: int
+    truncated: bool
 
 
 class OverviewStart(NamedTuple):
@@ -129,6 +136,11 @@ class GraphReader(ABC):
         """Return the valid nodes of `ids`, by id."""
         return {key: row for key, row in self.nodes(ids).items() if self._is_valid(row)}
 
+    def has_valid(self, node_id: str) -> bool:
+        """Return whether a node exists and is valid."""
+        number = self.number(node_id)
+        return number >= 0 and bool(self.are_valid(np.array([number]))[0])
+
     @abstractmethod
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         """Return for each id the id after following merge redirects."""
@@ -158,12 +170,16 @@ class GraphReader(ABC):
         """Yield all edges of some nodes, valid or not."""
 
     @abstractmethod
-    def links_from(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        """Yield the edges that lead from some nodes into other stores."""
+    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
+        """Yield the edges that lead from some nodes into other stores; at least `limit` of a node that has more."""
 
     def valid_edges(self, node_id: str) -> list[EdgeRow]:
         """Return all valid edges of a node in either direction; their other ends may be invalid."""
         return [edge for edge in self.edges_of((node_id,), "both") if self._is_valid(edge)]
+
+    @abstractmethod
+    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+        """Return at most `limit` valid edges that lead from a node into other stores."""
 
     @abstractmethod
     def outgoing(self, node_id: str) -> list[EdgeRow]:
@@ -189,12 +205,82 @@ class GraphReader(ABC):
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         """Return the valid other ends of each node's valid edges with weights, at most `MAX_NEIGHBOURS` each."""
 
+    # Encoded as JSON
+
+    @abstractmethod
+    def encode_node(self, node_id: str) -> bytes | None:
+        """Encode a node; None if there is no valid one."""
+
+    @abstractmethod
+    def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
+        """Encode at most `limit` valid edges of a valid node whose other ends are valid.
+
+        Raises TooLong for more edges than a short read may meet.
+        """
+
+    @abstractmethod
+    def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
+        """Encode a page of the edges of `encode_edges`: by ordinal, those without one last, then by age and key.
+
+        Returns also whether there are more, and the number of edges on all pages.
+        """
+
+    @abstractmethod
+    def encode_walk(self, wanted: Walk) -> EncodedWalk:
+        """Walk, and encode what is found. Raises TooLong for more edges than a short read may meet."""
+
+    @abstractmethod
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
+        """Return a page of the nodes that fit, in the order of their ids; it looks at `MAX_PASSED` nodes at most."""
+
     @abstractmethod
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         """Return the edges that a walk in both directions finds."""
 
     def _is_valid(self, row: NodeRow | EdgeRow) -> bool:
         return self.valid_at is None or row.holds_at(self.valid_at)
+
+    # Nodes by number
+
+    @abstractmethod
+    def number(self, node_id: str) -> int:
+        """Return the number of a node; -1 if it is known not to exist."""
+
+    @abstractmethod
+    def numbered_node(self, number: int) -> NodeRow | None:
+        """Return the node of a number, if it exists."""
+
+    @abstractmethod
+    def sort_by_id(self, numbers: Numbers) -> Numbers:
+        """Return nodes in the order of their ids."""
+
+    @abstractmethod
+    def are_valid(self, numbers: Numbers) -> Numbers:
+        """Return for each node whether it exists and is valid."""
+
+    @abstractmethod
+    def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
+        """Return for each node whether it is valid and of one of some types; None: of any."""
+
+    @abstractmethod
+    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+        """Return `count` nodes with most edges in the current graph, or all nodes if they are at most `max_nodes`."""
+
+    @abstractmethod
+    def max_incident_edges(self, types: Collection[str] | None) -> int:
+        """Return how many edges a sample of nodes of some types may look at."""
+
+    @abstractmethod
+    def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+        """Return at most `limit` of the edges around some nodes that a walk follows."""
+
+    @abstractmethod
+    def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+        """Return the edges between some nodes that a walk follows, and whether there are more than are returned."""
+
+    @abstractmethod
+    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
+        """Return how many edges start and end at each node, valid or not; None: too many to count."""
 
     # The hierarchy of memories
 
@@ -226,6 +312,15 @@ class GraphReader(ABC):
     @abstractmethod
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """Return what reading has done to some memories; nothing as of a commit."""
+
+    @abstractmethod
+    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
+        """Return what each memory is worth: now, or as its row says of a commit."""
+
+    @property
+    @abstractmethod
+    def last_shown(self) -> int:
+        """The last commit that may be shown next to this graph when what became of its rows is told."""
 
     @abstractmethod
     def search_index(self, indexes: Indexes) -> Indexes | IndexesAsOf:
@@ -260,13 +355,18 @@ class CurrentGraph(GraphReader):
         valid_at: int | None,
         links: LinkReader | None = None,
         memories: Memories | None = None,
+        max_edges: int | None = None,
     ) -> None:
-        """``links`` and ``memories`` have to be of the same commit as ``rows``; None: not needed, or asked for."""
+        """``links`` and ``memories`` have to be of the same commit as ``rows``; None: not needed, or asked for.
+
+        ``max_edges``: how many edges a short read may meet before it raises TooLong.
+        """
         super().__init__(rows.at, valid_at, time.time_ns() // 1000)
         self.rows = rows
         self._store = store
         self._links = links
         self._memories = memories
+        self._max_edges = max_edges
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """See `GraphReader`."""
@@ -293,9 +393,56 @@ class CurrentGraph(GraphReader):
             if direction != "outgoing":
                 yield from self.rows.incoming(node_id)
 
-    def links_from(self, ids: Collection[str]) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:  # noqa: ARG002
         """See `GraphReader`."""
         return iter(()) if self._links is None else self._links.from_any(ids)
+
+    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+        """See `GraphReader`."""
+        if self._links is None:
+            return []
+        found = self._links.outgoing(node_id, limit if self.valid_at is None else EVERY)
+        return [row for row in found if self._is_valid(row.edge)][:limit]
+
+    def encode_node(self, node_id: str) -> bytes | None:
+        """See `GraphReader`."""
+        return self.rows.node_text(self.number(node_id), self.now) if self.has_valid(node_id) else None
+
+    def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
+        """See `GraphReader`."""
+        return self.rows.edge_texts(self._shown_edges(node_id, outgoing=outgoing).first(limit))
+
+    def _shown_edges(self, node_id: str, *, outgoing: bool) -> Gathered:
+        rows = self.rows
+        edges = rows.around(np.array([rows.number(node_id)]), outgoing=outgoing)
+        if self._max_edges is not None and len(edges) > self._max_edges:
+            raise TooLong
+        return edges if self.valid_at is None else held_around(rows, edges, self.valid_at, outgoing=outgoing)
+
+    def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
+        """See `GraphReader`."""
+        edges = of_kinds(self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types)
+        return *page_of_edges(self.rows, edges, wanted.offset, wanted.limit), len(edges)
+
+    def encode_walk(self, wanted: Walk) -> EncodedWalk:
+        """See `GraphReader`."""
+        found = walk(self.rows, wanted, self._max_edges)
+        nodes, edges = nodes_json(self.rows, found, self.now), edges_json(self.rows, found)
+        return EncodedWalk(nodes, edges, found.count, found.truncated)
+
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
+        """See `GraphReader`."""
+        if wanted == EVERYTHING:
+            ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
+            return _with_rows(self.rows, page_of(ids, position, limit))
+
+        def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
+            page = _with_rows(rows, catalog.listed(wanted, position, limit))
+            if not all(map(wanted.matches, page.items)):
+                raise CatalogDamaged("it names a node that does not fit")
+            return page
+
+        return self._store.listing(look, by_attributes=bool(wanted.attributes))
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
         """See `GraphReader`."""
@@ -402,6 +549,85 @@ class CurrentGraph(GraphReader):
         wanted = Walk(start, depth, "both", None, None, max_nodes, self.valid_at)
         return list(self.rows.rows_of(walk(self.rows, wanted).edges))
 
+    def number(self, node_id: str) -> int:
+        """See `GraphReader`."""
+        return self.rows.number(node_id)
+
+    def numbered_node(self, number: int) -> NodeRow | None:
+        """See `GraphReader`."""
+        return self.rows.node_row(number)
+
+    def sort_by_id(self, numbers: Numbers) -> Numbers:
+        """See `GraphReader`."""
+        return self.rows.in_order(numbers)
+
+    def are_valid(self, numbers: Numbers) -> Numbers:
+        """See `GraphReader`."""
+        if self.valid_at is None or not self.rows.dated:
+            return np.ones(len(numbers), np.bool_)
+        return self.rows.nodes_hold(numbers, self.valid_at)
+
+    def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
+        """See `GraphReader`."""
+        fits = self.are_valid(numbers)
+        if types is not None:
+            fits[fits] = [each in types for each in types_of(self.rows, numbers[fits])]
+        return fits
+
+    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+        """See `GraphReader`."""
+        rows, whole = self.rows, self.rows.state.nodes <= max_nodes
+        if whole:
+            found = rows.in_order(np.concatenate([*rows.node_slices()]))
+        else:
+            found = np.array(most_connected(rows, count + OVERVIEW_OVERFETCH, types), np.int64)
+        found = found[self.of_types(found, types)]
+        return OverviewStart(found if whole else found[:count], whole)
+
+    def max_incident_edges(self, types: Collection[str] | None) -> int:
+        """See `GraphReader`."""
+        return MAX_EDGES_MET if types is None else MAX_EDGES_MET_BY_TYPE
+
+    def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+        """See `GraphReader`."""
+        ways = [way for way in (True, False) if wanted.direction != ("incoming" if way else "outgoing")]
+        parts = [self._incident(numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
+        owner, end, weight = (np.concatenate(column) for column in zip(*(part[:3] for part in parts), strict=True))
+        return IncidentEdges(owner, end, weight, any(part.cut for part in parts))
+
+    def _incident(self, numbers: Numbers, wanted: Walk, limit: int, *, outgoing: bool) -> IncidentEdges:
+        near = numbers[: count_within(self.rows, numbers, limit, outgoing=outgoing)]
+        found = LargeWalk(self.rows, wanted, None).followed(near, outgoing=outgoing)
+        source, target = self.rows.ends(found)
+        owner, end = (source, target) if outgoing else (target, source)
+        weight = np.array(self.rows.weights(found), np.float64)
+        cut = len(near) < len(numbers) or len(owner) > limit
+        by_number = np.argsort(numbers)
+        places = by_number[np.searchsorted(numbers, owner[:limit], sorter=by_number)]
+        return IncidentEdges(places, end[:limit], weight[:limit], cut)
+
+    def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+        """See `GraphReader`."""
+        if not len(numbers):
+            return [], False
+        found, cut = LargeWalk(self.rows, wanted, None).between(np.sort(numbers))
+        base, own = self.rows.base, found.base
+        source, target = base.edge_ends(own)
+        begun, ended = base.edge_bounds(own)
+        columns = (source, target, base.relation[own], base.weight[own], begun, ended)
+        names = base.names
+        edges = [
+            NumberedEdge(s, t, names[code], weight, None if first == FIRST else first, None if last == LAST else last)
+            for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+        for number, version in found.changed:
+            edges.append(number_edge(*self.rows.delta.ends(number), cast("EdgeRow", version.row)))
+        return edges, cut
+
+    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
+        """See `GraphReader`."""
+        return degrees(self.rows, numbers)
+
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
         """See `GraphReader`."""
         return parents(self.rows, ids)
@@ -440,6 +666,16 @@ class CurrentGraph(GraphReader):
         """See `GraphReader`."""
         return self._store.accesses.of(ids)
 
+    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
+        """See `GraphReader`."""
+        accesses = self.accesses([row.id for row in memories])
+        return {row.id: half_lives.effective(row, accesses.get(row.id), self.now) for row in memories}
+
+    @property
+    def last_shown(self) -> int:
+        """See `GraphReader`."""
+        return self.sequence
+
     def search_index(self, indexes: Indexes) -> Indexes:
         """See `GraphReader`."""
         return indexes
@@ -455,6 +691,13 @@ class CurrentGraph(GraphReader):
     def current_rows(self) -> AbstractContextManager[Rows]:
         """See `GraphReader`."""
         return nullcontext(self.rows)
+
+
+def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
+    found = rows.nodes(page.items)
+    if len(found) != len(page.items):
+        raise CatalogDamaged("it names a node that is not there")
+    return Listed(list(found.values()), page.next)
 
 
 class _Descendants(WeightedNodes):
@@ -491,290 +734,65 @@ def _strongest(rows: Rows, edges: Gathered, limit: int) -> Gathered:
     return Gathered(edges.base[np.sort(best)], edges.changed)
 
 
-def _node_at(history: History, node_id: str, at: int) -> NodeRow | None:
-    state = history.node_at(node_id, at)
-    return None if state is None else state.row
-
-
 Lease = Callable[[], AbstractContextManager[OpenStore]]
-OpenHistory = Callable[[], AbstractContextManager[tuple[OpenStore, HistoryFollower]]]
-"""Opens a store and its history for one look."""
 
 
-def hold_history(store: OpenStore, follower: HistoryFollower) -> OpenHistory:
-    """Return what opens the history of a store that stays leased."""
-    return lambda: nullcontext((store, follower))
+class GraphOpener(Protocol):
+    """A moment of the past as of which the graph of a store can be read."""
 
-
-def lease_history(lease: Lease, past: Past) -> OpenHistory:
-    """Return what leases a store for each look at its history, once that has caught up."""
-
-    @contextmanager
-    def opened() -> Generator[tuple[OpenStore, HistoryFollower]]:
-        with lease() as store:
-            yield store, past.of(store)[0]
-
-    return opened
-
-
-class AsOfGraph(GraphReader):
-    """The graph after a commit, by the history of the store."""
-
-    has_memory_index = False
-
-    def __init__(self, opened: OpenHistory, sequence: int, valid_at: int | None = None, now: int = 0) -> None:
-        super().__init__(sequence, valid_at, now)
-        self._opened = opened
-        self._nodes: dict[str, NodeRow | None] = {}
-
-    def _look(self, question: Callable[[History], Found]) -> Found:
-        with self._opened() as (_, follower):
-            return follower.look(question)
-
-    def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """See `GraphReader`."""
-        if new := [node_id for node_id in dict.fromkeys(ids) if node_id not in self._nodes]:
-            self._nodes |= self._look(lambda history: {each: _node_at(history, each, self.sequence) for each in new})
-        return {node_id: row for node_id in ids if (row := self._nodes[node_id]) is not None}
-
-    def _node(self, node_id: str) -> NodeRow | None:
-        return self.nodes((node_id,)).get(node_id)
-
-    def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
-        """See `GraphReader`."""
-        at = self.sequence
-        return self._look(lambda history: {node_id: survivor_at(history, node_id, at) for node_id in ids})
-
-    def merged_ids(self, ids: Collection[str]) -> dict[str, str]:  # noqa: ARG002
-        """See `GraphReader`."""
-        return {}
-
-    def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
-        """See `GraphReader`. The current rows tell whether a version is current, the history what superseded it."""
-        with self._opened() as (store, follower):
-            with store.reading() as reading:
-                current, last = reading.nodes([row.id for row in rows]), reading.at
-            former = [row for row in rows if row.id not in current or current[row.id].version != row.version]
-            if former:
-                follower.wait(last, FRESH_SECONDS)
-            states = follower.look(
-                lambda history: {
-                    (row.id, row.version): render.state_of_version(history, row, current.get(row.id)) for row in former
-                }
-            )
-        unchanged = render.CURRENT_VERSION
-        return [states.get((row.id, row.version), unchanged).shown_on(convert(row)) for row in rows]
-
-    def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        """See `GraphReader`."""
-
-        def look(history: History) -> list[EdgeRow]:
-            return [edge for node_id in ids for edge in self._read(history, node_id, direction, EVERY_EDGE)]
-
-        return iter(self._look(look))
-
-    def _edges(self, node_id: str, direction: Direction, limit: int = EVERY_EDGE) -> list[EdgeRow]:
-        return self._look(lambda history: self._read(history, node_id, direction, limit))
-
-    def _read(self, history: History, node_id: str, direction: Direction, limit: int) -> list[EdgeRow]:
-        outgoing = history.outgoing(node_id, self.sequence, limit) if direction != "incoming" else []
-        incoming = history.incoming(node_id, self.sequence, limit) if direction != "outgoing" else []
-        return [state.row for state in (*outgoing, *incoming)]
-
-    def links_from(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        """See `GraphReader`."""
-
-        def look(history: History) -> list[LinkRow]:
-            return [state.row for each in ids for state in history.links_from(each, self.sequence, EVERY)]
-
-        return iter(self._look(look))
-
-    def outgoing(self, node_id: str) -> list[EdgeRow]:
-        """See `GraphReader`."""
-        return [edge for edge in self._edges(node_id, "outgoing", MAX_SHOWN + 1) if self._is_valid(edge)]
-
-    def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
-        """See `GraphReader`."""
-        return [edge for edge in self.edges_of(ids, "outgoing") if edge.relation_type in relation_types]
-
-    def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
-        """See `GraphReader`."""
-        for node_id in ids:
-            edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
-            yield from ((node_id, edge) for edge in islice(edges, MAX_NEIGHBOURS))
-
-    def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:  # noqa: ARG002
-        """See `GraphReader`."""
-        return (edge for edge in self.valid_edges(node_id) if edge.relation_type not in excluded)
-
-    def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
-        """See `GraphReader`."""
-        edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
-        return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
-
-    def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        """See `GraphReader`."""
-        enough = MAX_NEIGHBOURS if self.valid_at is None else EVERY_EDGE
-        around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
-        there = self._valid_ends([edge for edges in around.values() for edge in edges])
-        return {
-            node_id: [
-                (end, edge.weight)
-                for edge in edges
-                if (end := edge.source if edge.target == node_id else edge.target) in there
-            ][:MAX_NEIGHBOURS]
-            for node_id, edges in around.items()
-        }
-
-    def _valid_ends(self, edges: Iterable[EdgeRow]) -> Collection[str]:
-        ends = {end for edge in edges for end in edge.key[:2]}
-        # An edge that exists has both its ends.
-        return ends if self.valid_at is None else self.valid_nodes(ends)
-
-    def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        """See `GraphReader`."""
-        return by_levels(Walk(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of).edges
-
-    def _valid_edges_of(self, ids: Collection[str]) -> Iterator[EdgeRow]:
-        edges = [edge for edge in self.edges_of(ids, "both") if self._is_valid(edge)]
-        there = self._valid_ends(edges)
-        return (edge for edge in edges if edge.source in there and edge.target in there)
-
-    def parents(self, ids: Iterable[str]) -> dict[str, str]:
-        """See `GraphReader`."""
-        return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
-
-    def _parent(self, memory_id: str) -> str | None:
-        edges = filter(is_upward, self._edges(memory_id, "outgoing"))
-        edge = newest(edge for edge in edges if stands(self._node(edge.target)))
-        return None if edge is None else edge.target
-
-    def children(self, memory_id: str, limit: int) -> list[str]:
-        """See `GraphReader`."""
-        return [place.id for place in islice(self._levels_below(memory_id, 1), limit)]
-
-    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
-        """See `GraphReader`."""
-        return [place for place in self._levels_above(memory_id) if self._is_placed(place, layer)]
-
-    def _levels_above(self, memory_id: str) -> Iterator[MemoryDepth]:
-        seen, at = {memory_id}, memory_id
-        for depth in range(1, MAX_DEPTH + 1):
-            parent = self._parent(at)
-            if parent is None or parent in seen:
-                return
-            seen.add(at := parent)
-            yield MemoryDepth(at, depth)
-
-    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
-        """See `GraphReader`."""
-        places = self._levels_below(memory_id, 1 if near else MAX_DEPTH)
-        found = sorted(place for place in places if self._is_placed(place, layer))
-        page = [each for each in found if each.id > after][: limit + 1]
-        return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
-
-    def below(self, memory_id: str) -> WeightedNodes:
-        """See `GraphReader`."""
-        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_DEPTH)})
-
-    def _is_placed(self, place: MemoryDepth, layer: int | None) -> bool:
-        row = self._node(place.id)
-        own = row.extras.layer if row is not None and row.extras is not None else None
-        return row is not None and row.holds_at(self.now) and layer in (None, own)
-
-    def _levels_below(self, memory_id: str, depth: int) -> Iterator[MemoryDepth]:
-        """Yield what stood below a memory, level by level. Raises TooLarge."""
-        seen, level = {memory_id}, [memory_id]
-        for at in range(1, depth + 1):
-            level = [child for each in level for child in self._children(each) if child not in seen]
-            seen.update(level)
-            yield from (MemoryDepth(child, at) for child in level)
-            if len(seen) > MAX_DESCENDANTS:
-                raise TooLarge(
-                    f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then;"
-                    " ask for those below its children"
-                )
-
-    def _children(self, memory_id: str) -> list[str]:
-        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_upward(edge)]
-        if len(sources) > MAX_DESCENDANTS:
-            raise TooLarge(
-                f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then; that is too many to be told"
-            )
-        return [child for child in sources if stands(self._node(child)) and self._parent(child) == memory_id]
-
-    def accesses(self, ids: Collection[str]) -> dict[str, Access]:  # noqa: ARG002
-        """See `GraphReader`."""
-        return {}
-
-    def search_index(self, indexes: Indexes) -> IndexesAsOf:
-        """See `GraphReader`."""
-        with self._opened() as (_, follower):
-            return IndexesAsOf(indexes, follower, self.sequence)
-
-    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
-        """See `GraphReader`."""
-        with self._opened() as (store, follower):
-            # A state that has just ended is known to have ended only once the history has seen the commit.
-            if not follower.wait(seen, HISTORY_SECONDS):
-                raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
-            return frozenset(store.catalog.having_had(wanted, self.sequence))
-
-    def find_former(self, node_id: str) -> str | None:
-        """See `GraphReader`."""
-        return self.resolve_redirect(node_id)
-
-    @contextmanager
-    def current_rows(self) -> Generator[Rows]:
-        """See `GraphReader`."""
-        with self._opened() as (store, _), store.reading() as rows:
-            yield rows
+    def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> GraphReader:
+        """Return the reader; see `read_graph`."""
+        ...
 
 
 @contextmanager
 def read_graph(
-    store: OpenStore, past: Past | None, valid_at: str | None, *, links: bool = False, lease: Lease | None = None
+    store: OpenStore,
+    past: GraphOpener | None,
+    valid_at: str | None,
+    *,
+    links: bool = False,
+    lease: Lease | None = None,
+    max_edges: int | None = None,
 ) -> Generator[GraphReader]:
     """Read the graph of a leased store as of now, or of ``past``; ``valid_at`` left out is the same moment.
 
     ``links``: whether links of the current graph will be read. ``lease``: leases the store again for each look at its
     history, for readers that outlive the caller's lease; the files of current rows and links stay open anyway.
+    ``max_edges``: see `CurrentGraph`.
 
-    Raises InvalidInput for what is no RFC 3339 time, and what `Past.of` raises.
+    Raises InvalidInput for what is no RFC 3339 time, what `Past.of` raises, and TooLong for links in a short read.
     """
     if past is not None:
-        follower, at = past.of(store)
-        moment = past.moment(store)
-        opened = hold_history(store, follower) if lease is None else lease_history(lease, past)
-        yield AsOfGraph(opened, at, _valid_moment(valid_at, moment), moment)
+        yield past.open(store, valid_at, lease)
         return
-    with ExitStack() as held:
-        rows, linked = held.enter_context(store.reading_links() if links else _reading(store))
-        yield CurrentGraph(store, rows, _valid_moment(valid_at, time.time_ns() // 1000 if rows.dated else None), linked)
+    with _reading(store, links=links, max_edges=max_edges) as (rows, linked):
+        moment = resolve_valid_at(valid_at, time.time_ns() // 1000 if rows.dated else None)
+        yield CurrentGraph(store, rows, moment, linked, None, max_edges)
 
 
 @contextmanager
-def _reading(store: OpenStore) -> Generator[tuple[Rows, None]]:
+def _reading(store: OpenStore, *, links: bool, max_edges: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
+    if links and max_edges is None:
+        with store.reading_links() as found:
+            yield found
+        return
     with store.reading() as rows:
+        if links and rows.linked:
+            raise TooLong
         yield rows, None
 
 
-def _valid_moment(text: str | None, left_out: int | None) -> int | None:
+def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:
+    """Return the moment that is asked for, in microseconds; None: any. Raises InvalidInput for what is no time."""
     return left_out if text is None else valid_moment(text)
 
 
-def ask_hierarchy(store: OpenStore, past: Past | None, question: Callable[[GraphReader], Found]) -> Found:
+def ask_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
     """Answer a question about the hierarchy of memories; what indexes and rows say is of one commit.
 
     The memory index is rebuilt if it turns out to be damaged. Raises what `Past.of` raises.
     """
     if past is None:
         return store.memories.ask(lambda memories, rows: question(CurrentGraph(store, rows, None, None, memories)))
-    follower, at = past.of(store)
-    return question(AsOfGraph(hold_history(store, follower), at, None, past.moment(store)))
-
-
-def shown_then(store: OpenStore, past: Past, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
-    """As `AsOfGraph.to_nodes`."""
-    follower, at = past.of(store)
-    return AsOfGraph(hold_history(store, follower), at).to_nodes(rows, convert)
+    return question(past.open(store, ANY, None))

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from kgserve.errors import NotFound
+from kgserve.graph.as_of_graph import AsOfGraph, hold_history
 from kgserve.graph.handle import Graph
-from kgserve.graph.readers import AsOfGraph, hold_history
 from kgserve.graph.temporal import whole_history
 from kgserve.memory.api import Memory, MemoryRequest
 from kgserve.memory.entities import shown_relations

@@ -16,11 +16,11 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import history as history_ops
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, NodePage
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.mutations import retire_edge, retire_node
 from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
 from kgserve.graph.requests import RevertRequest, TraverseRequest
-from kgserve.graph.temporal import Past
 from kgserve.graph.transfer.transfer import export, export_as_of
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time

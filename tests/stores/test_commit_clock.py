@@ -28,7 +28,7 @@ from structlog.testing import capture_logs
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.platform.times import format_time
-from kgserve.graph.temporal import Past
+from kgserve.graph.as_of_graph import Past
 from tests.projections.history.following import kept
 
 shift = Path(sys.argv[2])

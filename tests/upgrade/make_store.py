@@ -25,10 +25,10 @@ import msgspec
 from kgserve.admin import stores
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph import history
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.mutations import delete_edge, delete_node, inject
 from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
-from kgserve.graph.temporal import Past
 from kgserve.graph.transfer.transfer import Importer, export, export_as_of
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian

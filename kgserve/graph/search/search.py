@@ -25,6 +25,7 @@ from kgserve.graph.answers import (
     SearchAnswer,
     SearchHit,
 )
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.federated_traversal import NodeLocation, beside
 from kgserve.graph.handle import Graph
 from kgserve.graph.readers import GraphReader, read_graph
@@ -32,7 +33,6 @@ from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchReq
 from kgserve.graph.search import fusion
 from kgserve.graph.search.attribute_filter import Holders, IndexesAmong, WithHeads
 from kgserve.graph.search.fusion import Match, Neighbours, Ranked
-from kgserve.graph.temporal import Past
 from kgserve.graph.validate import Faults, asked_attributes, named_twice
 from kgserve.memory.api import RecallRequest
 from kgserve.platform.metrics.observation import part

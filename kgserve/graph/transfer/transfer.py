@@ -26,11 +26,12 @@ from kgserve.admin.api import StoreLine
 from kgserve.admin.stores import checked_settings
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.compat.entities_api import Entity, ServerRelation
 from kgserve.graph.compat.memory_server import completed
 from kgserve.graph.handle import Graph, rest_seconds
 from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
-from kgserve.graph.temporal import HeldRows, Past, valid_moment, whole_history
+from kgserve.graph.temporal import HeldRows, valid_moment, whole_history
 from kgserve.graph.transfer.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
 from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 from kgserve.graph.transfer.formats.memory_server import (

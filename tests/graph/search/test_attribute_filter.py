@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.search.attribute_filter import Holders, IndexesAmong
 from kgserve.graph.search.search import StoreSearch, search_store
-from kgserve.graph.temporal import Past
 from kgserve.projections.text import ANYTHING
 from kgserve.storage.model.attributes import conditions, has_all
 from tests.projections.looking_back import WORDS, Known, Watched, watched

@@ -15,7 +15,7 @@ import pytest
 from kgserve.admin.doctor import Repairs, doctor
 from kgserve.admin.stores import stats
 from kgserve.errors import BackupDamaged, Gone
-from kgserve.graph.temporal import Past
+from kgserve.graph.as_of_graph import Past
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history.pages import DatabasePages, UnreadPage

@@ -10,10 +10,10 @@ import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import NodeState
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.history import changes, node_history, node_version, revert
 from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNode
 from kgserve.graph.requests import RestoreRequest, TraverseRequest
-from kgserve.graph.temporal import Past
 from kgserve.graph.transfer.transfer import export_as_of, restore
 from kgserve.storage.model.batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked

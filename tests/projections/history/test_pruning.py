@@ -13,8 +13,8 @@ import pytest
 
 from kgserve.admin.api import PruneAnswer, PruneRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
+from kgserve.graph.as_of_graph import Past
 from kgserve.graph.history import prune_history
-from kgserve.graph.temporal import Past
 from kgserve.graph.transfer.transfer import export_as_of
 from kgserve.platform.times import format_time
 from kgserve.projections.history import history as histories

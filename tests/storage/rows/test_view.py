@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgserve.graph.subgraph_sampling import degrees
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.storage.rows.base import BaseSegment, ranges
+from kgserve.storage.rows.degrees import degrees
 from kgserve.storage.rows.delta import Delta
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.fold import build, fold
