@@ -29,6 +29,7 @@ from kgserve.graph.readers import (
     resolve_valid_at,
 )
 from kgserve.graph.search.fusion import Neighbours
+from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.temporal import (
     EVERY_EDGE,
     MAX_DIGITS,
@@ -516,7 +517,7 @@ class AsOfGraph(GraphReader):
         """See `GraphReader`."""
         return FOREVER
 
-    def search_index(self, indexes: Indexes) -> IndexesAsOf:
+    def search_index(self, indexes: Indexes) -> CommitIndex:
         """See `GraphReader`."""
         with self._opened() as (_, follower):
             return IndexesAsOf(indexes, follower, self.sequence)

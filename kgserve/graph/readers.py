@@ -16,10 +16,11 @@ import numpy as np
 
 from kgserve.graph.answers import Node
 from kgserve.graph.search.fusion import HUB, Neighbours
+from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.temporal import ANY, MAX_SHOWN, valid_moment
 from kgserve.graph.weighted_nodes import NodeWeights, NumberedWeights, WeightedNodes
 from kgserve.projections.catalog.catalog import Catalog
-from kgserve.projections.indexes import Indexes, IndexesAsOf
+from kgserve.projections.indexes import Indexes
 from kgserve.projections.links.links import EVERY, LinkReader
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
@@ -323,7 +324,7 @@ class GraphReader(ABC):
         """The last commit that may be shown next to this graph when what became of its rows is told."""
 
     @abstractmethod
-    def search_index(self, indexes: Indexes) -> Indexes | IndexesAsOf:
+    def search_index(self, indexes: Indexes) -> CommitIndex:
         """Return the index of the texts that nodes had."""
 
     @abstractmethod
@@ -676,7 +677,7 @@ class CurrentGraph(GraphReader):
         """See `GraphReader`."""
         return self.sequence
 
-    def search_index(self, indexes: Indexes) -> Indexes:
+    def search_index(self, indexes: Indexes) -> CommitIndex:
         """See `GraphReader`."""
         return indexes
 

@@ -578,10 +578,8 @@ class IndexSyncNotifier:
 class Indexes:
     """The indexes of a store: of the present, and of what it no longer holds."""
 
-    has_conflicts = False
-    """Whether it finds versions in conflict, too."""
-    needs: int | None = None
-    """The commit that the indexes must have seen before a search."""
+    has_conflicts: bool = False
+    required_sequence: int | None = None
 
     def __init__(self, store: FollowedStore, queries: QueryVectors, patient: Embedder) -> None:
         self.store = store
@@ -701,10 +699,10 @@ class IndexesAsOf:
     and then the past once it has seen all that the present may have: a text may be met twice, and is never missed.
     """
 
-    has_conflicts = True
+    has_conflicts: bool = True
 
     def __init__(self, indexes: Indexes, history: HistoryFollower, at: int) -> None:
-        self.needs = at
+        self.required_sequence: int | None = at
         self._indexes = indexes
         self._history = history
         self._at = at

@@ -31,14 +31,15 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import fusion
-from kgserve.graph.search.attribute_filter import Holders, IndexesAmong, WithHeads
+from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.fusion import Match, Neighbours, Ranked
+from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.validate import Faults, asked_attributes, named_twice
 from kgserve.memory.api import RecallRequest
 from kgserve.platform.metrics.observation import part
 from kgserve.projections.conflict_index import Heads
 from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes, IndexesAsOf
+from kgserve.projections.indexes import Indexes
 from kgserve.projections.text import Filter
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.batch import conflicts
@@ -56,7 +57,7 @@ class StoreSearch(msgspec.Struct):
 
     store: OpenStore
     reader: GraphReader
-    index: Indexes | IndexesAsOf
+    index: CommitIndex
     indexes: Indexes
     words_alone: bool = False
     heads: Heads | None = None
@@ -71,13 +72,13 @@ class StoreSearch(msgspec.Struct):
         """The commit that was looked at, or the last one that the indexes have seen."""
         return self.index.seen(words_alone=self.words_alone)
 
-    def among(self, wanted: tuple[Condition, ...]) -> IndexesAmong:
+    def among(self, wanted: tuple[Condition, ...]) -> AttributeFilteredIndex:
         """The index for nodes alone that have some attributes."""
 
         def passing(ids: Collection[str]) -> set[str]:
             return {row.id for row in self.reader.valid_nodes(ids).values() if has_all(row.attributes, wanted)}
 
-        return IndexesAmong(self.index, Holders(self.store, wanted, self.reader), passing)
+        return AttributeFilteredIndex(self.index, AttributeMatcher(self.store, wanted, self.reader), passing)
 
     @property
     def degraded(self) -> bool:
@@ -306,8 +307,8 @@ def searching(
                 indexes.catch_up(patience, words_alone=words_alone)
         with search_store(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
-            if searched.index.needs is not None:
-                await_sequence(indexes, searched.index.needs, words_alone=words_alone, why="as_of")
+            if searched.index.required_sequence is not None:
+                await_sequence(indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of")
             yield searched
             if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
                 # Begun anew meanwhile: a request that can be put off is, until they have seen it again.
@@ -406,7 +407,7 @@ class Finder:
         self._attributes = asked_attributes(request.attributes) if request.attributes else ()
         index = searched.among(self._attributes) if self._attributes else searched.index
         self._heads = searched.heads
-        self._index = index if self._heads is None else WithHeads(index, searched.indexes, self._heads)
+        self._index = index if self._heads is None else ConflictAwareIndex(index, searched.indexes, self._heads)
         self._queries = searched.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgserve.graph.as_of_graph import Past
-from kgserve.graph.search.attribute_filter import Holders, IndexesAmong
+from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.search import StoreSearch, search_store
 from kgserve.projections.text import ANYTHING
 from kgserve.storage.model.attributes import conditions, has_all
@@ -37,7 +37,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield store
 
 
-def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> IndexesAmong:
+def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> AttributeFilteredIndex:
     """The indexes narrowed, with so many hits tried before all names are given."""
     asked = conditions(wanted)
     reader = searched.reader
@@ -45,7 +45,7 @@ def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: i
     def passing(ids: Collection[str]) -> set[str]:
         return {row.id for row in reader.valid_nodes(ids).values() if has_all(row.attributes, asked)}
 
-    return IndexesAmong(searched.index, Holders(said.store, asked, reader), passing, tried)
+    return AttributeFilteredIndex(searched.index, AttributeMatcher(said.store, asked, reader), passing, tried)
 
 
 @pytest.mark.parametrize("tried", [0, 60, 3_200])
