@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from kgserve.graph.readers import (
     OVERVIEW_OVERFETCH,
     EdgePage,
     EncodedWalk,
+    ExportBlock,
     GraphReader,
     IncidentEdges,
     Lease,
@@ -46,21 +48,24 @@ from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
 from kgserve.projections.links.links import EVERY
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
+from kgserve.projections.memory_index.entries import LiveMemory, state_of
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
-from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_created_at
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
 from kgserve.storage.model.soft_delete import stands
 from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk, by_levels
 from kgserve.storage.rows.degrees import most_connected
-from kgserve.storage.rows.encoding import encode_edge
+from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
+K = TypeVar("K")
+R = TypeVar("R")
 
 MAX_STATES_READ = 50_000
 """Edge states read to find neighbours as of a commit; about half a second."""
@@ -69,6 +74,8 @@ MAX_STATES_LISTED = 500_000
 MAX_STATES_COUNTED = 200_000
 """Edge states counted for the degrees of all nodes as of a commit."""
 MAX_STATES_COUNTED_PER_NODE = 10_000
+EXPORT_STEP = 5_000
+"""Rows read at once for an export."""
 MIN_LIST_STEP, MAX_LIST_STEP = 64, 1001
 """Nodes read at once to fill a page."""
 FRESH_SECONDS = 0.25
@@ -138,6 +145,18 @@ def _sequence_at(history: History, moment: int) -> int:
 def _page_order(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
     ordinal = None if row.extras is None else row.extras.ordinal
     return ordinal is None, ordinal or 0, edge_created_at(row), row.source, row.target, row.relation_type
+
+
+def _nodes_at(at: int, type_: str | None, after: str, limit: int, history: History) -> list[tuple[str, NodeRow]]:
+    return [(state.row.id, state.row) for state in history.nodes_at(at, type_, after, limit)]
+
+
+def _edges_at(at: int, after: EdgeKey, limit: int, history: History) -> list[tuple[EdgeKey, EdgeRow]]:
+    return [(state.row.key, state.row) for state in history.edges_at(at, after, limit)]
+
+
+def _links_at(at: int, after: LinkKey, limit: int, history: History) -> list[tuple[LinkKey, LinkRow]]:
+    return [(state.row.key, state.row) for state in history.links_at(at, after, limit)]
 
 
 def _node_at(history: History, node_id: str, at: int) -> NodeRow | None:
@@ -286,15 +305,31 @@ class AsOfGraph(GraphReader):
         type_ = wanted.types[0] if len(wanted.types) == 1 else None
         # No more than are needed if all fit, and no small steps when few do.
         step = min(max(limit + position.skip + 1, MIN_LIST_STEP), MAX_LIST_STEP)
-        rows = self._rows_after(position.after, type_, step)
-        return page_of(((row.id, row, wanted.matches(row)) for row in rows), position, limit)
+        pages = self._pages(partial(_nodes_at, self.sequence, type_), position.after, step)
+        return page_of(((row.id, row, wanted.matches(row)) for rows in pages for row in rows), position, limit)
 
-    def _rows_after(self, after: str, type_: str | None, step: int) -> Iterator[NodeRow]:
-        while states := self._look(lambda history, at=after: history.nodes_at(self.sequence, type_, at, step)):
-            yield from (state.row for state in states)
-            if len(states) < step:
+    def _pages(self, read: Callable[[K, int, History], list[tuple[K, R]]], after: K, step: int) -> Iterator[list[R]]:
+        """Yield the rows behind a key, at most `step` at a time."""
+        while found := self._look(partial(read, after, step)):
+            yield [row for _, row in found]
+            if len(found) < step:
                 return
-            after = states[-1].row.id
+            after = found[-1][0]
+
+    def export(self) -> Iterator[ExportBlock]:
+        """See `GraphReader`."""
+        invalid = set[str]()
+        for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_STEP):
+            invalid |= {row.id for row in rows if not self._is_valid(row)}
+            if kept := [row for row in rows if row.id not in invalid]:
+                yield ExportBlock([*map(node_line, kept)], [])
+        first = ("", "", "")
+        for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_STEP):
+            if held := [row for row in edges if self._is_valid(row) and invalid.isdisjoint(row.key[:2])]:
+                yield ExportBlock([], [*map(edge_line, held)])
+        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_STEP):
+            if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
+                yield ExportBlock([], [*map(link_line, leading)])
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
         """See `GraphReader`."""
@@ -507,6 +542,10 @@ class AsOfGraph(GraphReader):
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:  # noqa: ARG002
         """See `GraphReader`."""
         return {}
+
+    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
+        """See `GraphReader`."""
+        return {key: state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
 
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:  # noqa: ARG002
         """See `GraphReader`."""

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar, cast
 
+import msgspec
 import numpy as np
 
 from kgserve.graph.answers import Node
@@ -24,6 +25,7 @@ from kgserve.projections.indexes import Indexes
 from kgserve.projections.links.links import EVERY, LinkReader
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
+from kgserve.projections.memory_index.entries import LiveMemory
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.view import MemoriesDamaged
 from kgserve.storage.model.attributes import Condition
@@ -36,6 +38,7 @@ from kgserve.storage.model.walk import Direction, Walk
 from kgserve.storage.rows.degrees import count_within, degrees, most_connected, types_of
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import held_around, not_of_kinds, of_kinds, page_of_edges
+from kgserve.storage.rows.encoding import ExportedEdge, ExportedNode, exported_edge, exported_node, link_line
 from kgserve.storage.rows.format import FIRST, LAST, Numbers
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.walk import LargeWalk, TooLong, edges_json, nodes_json, walk
@@ -96,6 +99,13 @@ class EncodedWalk(NamedTuple):
     edges: bytes
     node_count: int
     truncated: bool
+
+
+class ExportBlock(NamedTuple):
+    """Lines of nodes, or of edges and links."""
+
+    nodes: list[ExportedNode]
+    edges: list[ExportedEdge]
 
 
 class OverviewStart(NamedTuple):
@@ -235,6 +245,10 @@ class GraphReader(ABC):
         """Return a page of the nodes that fit, in the order of their ids; it looks at `MAX_PASSED` nodes at most."""
 
     @abstractmethod
+    def export(self) -> Iterator[ExportBlock]:
+        """Yield the lines of all valid nodes, then of all valid edges between valid nodes, then of links."""
+
+    @abstractmethod
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         """Return the edges that a walk in both directions finds."""
 
@@ -313,6 +327,10 @@ class GraphReader(ABC):
     @abstractmethod
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """Return what reading has done to some memories; nothing as of a commit."""
+
+    @abstractmethod
+    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
+        """Return the states of the memories among some nodes."""
 
     @abstractmethod
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
@@ -444,6 +462,30 @@ class CurrentGraph(GraphReader):
             return page
 
         return self._store.listing(look, by_attributes=bool(wanted.attributes))
+
+    def export(self) -> Iterator[ExportBlock]:
+        """See `GraphReader`."""
+        rows, moment = self.rows, self.valid_at
+        for numbers in rows.node_slices():
+            kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
+            if len(kept):
+                yield ExportBlock(self._with_accesses([*map(exported_node, rows.node_texts(kept, 0))]), [])
+        for found in rows.edge_slices():
+            held = found if moment is None else rows.holding(found, moment)
+            if len(held):
+                yield ExportBlock([], [*map(exported_edge, rows.edge_texts(held))])
+        for links in self._links.all() if self._links else ():
+            if kept_links := [row for row in links if moment is None or self._is_held(row.edge)]:
+                yield ExportBlock([], [*map(link_line, kept_links)])
+
+    def _is_held(self, link: EdgeRow) -> bool:
+        return self._is_valid(link) and self.has_valid(link.source)
+
+    def _with_accesses(self, lines: list[ExportedNode]) -> list[ExportedNode]:
+        memories = {line.id: line for line in lines if line.confidence is not msgspec.UNSET}
+        for node_id, access in self.accesses(memories).items():
+            memories[node_id].tell(access)
+        return lines
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
         """See `GraphReader`."""
@@ -666,6 +708,12 @@ class CurrentGraph(GraphReader):
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """See `GraphReader`."""
         return self._store.accesses.of(ids)
+
+    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
+        """See `GraphReader`."""
+        found = self._ask(lambda memories: memories.live(ids))
+        pending = self._store.accesses.pending(ids)
+        return {key: each.after(pending.get(key)) for key, each in found.items()} if pending else found
 
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
         """See `GraphReader`."""

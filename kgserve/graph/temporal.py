@@ -13,7 +13,7 @@ from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import Historian, HistoryFollower
 from kgserve.projections.read_your_writes import reached
 from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor_of
-from kgserve.storage.model.rows import EDGE_FIELDS, NODE_FIELDS, LinkRow, NodeRow, RowTuple, holds
+from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
 WAIT_SECONDS = 10.0
@@ -71,33 +71,6 @@ def describe_moment(as_of: int | str | None, valid_at: str | None) -> str:
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-
-class HeldRows:
-    """Of all rows of a store, nodes first, those that held at a moment; an edge between two nodes that did."""
-
-    def __init__(self, moment: int) -> None:
-        self._moment = moment
-        self._gone: set[str] = set()
-
-    def nodes(self, rows: Iterable[RowTuple]) -> Iterator[RowTuple]:
-        """The nodes among some rows that held."""
-        for row in rows:
-            if len(row) == NODE_FIELDS or holds(row[NODE_FIELDS], self._moment):
-                yield row
-            else:
-                self._gone.add(row[0])
-
-    def link(self, row: LinkRow) -> bool:
-        """Whether a link held."""
-        return row.edge.source not in self._gone and row.edge.holds_at(self._moment)
-
-    def edges(self, rows: Iterable[RowTuple]) -> Iterator[RowTuple]:
-        """The edges among some rows that held."""
-        for row in rows:
-            stands = row[0] not in self._gone and row[1] not in self._gone
-            if stands and (len(row) == EDGE_FIELDS or holds(row[EDGE_FIELDS], self._moment)):
-                yield row
 
 
 EVERY_EDGE = 1 << 62

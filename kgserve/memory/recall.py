@@ -70,7 +70,6 @@ from kgserve.projections.memory_index.relation_types import NEXT
 from kgserve.projections.text import Facets, Filter, Marks
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
@@ -126,18 +125,17 @@ def affordable(contents: Iterable[str], budget: int) -> int:
 class Judge:
     """What the indexes do not know of memories: which pass, what they are worth, and why others do not.
 
-    Those of now are looked up in the memory view, for a tenth of what their rows would cost; of the past are only rows.
+    The current ones are looked up in the memory index, for a tenth of what their rows would cost.
     """
 
     def __init__(self, searched: StoreSearch, only: Filter, attributes: tuple[Condition, ...], least: float) -> None:
-        self._searched = searched
-        self._store = searched.store
+        self._reader = searched.reader
         self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
         self._but_tags = msgspec.structs.replace(self._only, tags=frozenset())
         self._attributes = attributes
         self._least = least
         self._now = searched.reader.now
-        self._settings = settings_of(self._store)
+        self._settings = settings_of(searched.store)
         self.among: WeightedNodes | None = None
         self.unfiltered = False
         """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
@@ -158,28 +156,22 @@ class Judge:
         """Those of some memories that pass, in their order."""
         if new := [node_id for node_id in ids if node_id not in self._seen]:
             self._seen.update(new)
-            known = new if self.among is None else [*self.among.among(new)]
-            if self._searched.reader.has_memory_index:
-                self._look_now(known)
-            else:
-                self._look_back(known)
+            self._look_at(new if self.among is None else [*self.among.among(new)])
         return [node_id for node_id in ids if node_id in self.standing]
 
     def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """The rows of those that have all that the filters ask of rows."""
-        return {key: row for key, row in self._searched.reader.nodes(ids).items() if self._fits(row)}
+        return {key: row for key, row in self._reader.nodes(ids).items() if self._fits(row)}
 
     def _fits(self, row: NodeRow) -> bool:
         return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
 
-    def _look_now(self, ids: Sequence[str]) -> None:
-        live = self._store.memories.ask(lambda memories, _: memories.live(ids))
-        pending = self._store.accesses.pending(ids)
+    def _look_at(self, ids: Sequence[str]) -> None:
+        found = self._reader.memory_states(ids)
         if self.unfiltered and (self._only.tags or self._attributes):
-            live = {key: live[key] for key in self.rows(live) if key in live}
-        moment = self._searched.reader.valid_at
-        for key, stored in live.items():
-            memory = stored.after(pending.get(key)) if pending else stored
+            found = {key: found[key] for key in self.rows(found) if key in found}
+        moment = self._reader.valid_at
+        for key, memory in found.items():
             if not self.unfiltered or self._is_of_filter(memory):
                 worth = Worth(memory.confidence, memory.since)
                 confidence = decay.effective(worth, self._now, self._half_life(memory.type))
@@ -194,14 +186,6 @@ class Judge:
         if memory_type not in self._half_lives:
             self._half_lives[memory_type] = half_lives_of(self._settings).of(memory_type)
         return self._half_lives[memory_type]
-
-    def _look_back(self, ids: Sequence[str]) -> None:
-        moment = self._searched.reader.valid_at
-        for key, row in self.rows(ids).items():
-            extras = row.extras or NO_EXTRAS
-            confidence = half_lives_of(self._settings).effective(row, None, self._now)
-            holds = moment is None or row.holds_at(moment)
-            self._judge(key, confidence, extras.importance, "" if holds else extras.ended or "not_valid")
 
     def _judge(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
         former = self.shows_past and ended == "superseded"

@@ -21,7 +21,7 @@ from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, 
 from kgserve.graph.mutations import retire_edge, retire_node
 from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
 from kgserve.graph.requests import RevertRequest, TraverseRequest
-from kgserve.graph.transfer.transfer import export, export_as_of
+from kgserve.graph.transfer.transfer import export
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.history_follower import Historian
@@ -301,7 +301,7 @@ class PastDriver(Driver):
 
     def _export_then(self, past: Past | None, graph: Graph, valid_at: str | None) -> None:
         asked = graph_of(self.pool, NAME, historian=self.historian)
-        stream = export(asked, valid_at) if past is None else export_as_of(asked, past, valid_at)
+        stream = export(asked, valid_at, past)
         with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
         self._check_beside([line for line in lines if line["kind"] in {"head", "node"}], graph, all_known=past is None)
