@@ -23,11 +23,7 @@ from kgserve.graph.readers import (
     EncodedWalk,
     ExportBlock,
     GraphReader,
-    IncidentEdges,
     Lease,
-    NumberedEdge,
-    OverviewStart,
-    number_edge,
     resolve_valid_at,
 )
 from kgserve.graph.search.fusion import Neighbours
@@ -56,9 +52,9 @@ from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
 from kgserve.storage.model.soft_delete import stands
 from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk, by_levels
-from kgserve.storage.rows.degrees import most_connected
 from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
 from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, most_connected, number_edge
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 

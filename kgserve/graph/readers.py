@@ -35,13 +35,22 @@ from kgserve.storage.model.redirects import survivor_of
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import stands
 from kgserve.storage.model.walk import Direction, Walk
-from kgserve.storage.rows.degrees import count_within, degrees, most_connected, types_of
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import held_around, not_of_kinds, of_kinds, page_of_edges
 from kgserve.storage.rows.encoding import ExportedEdge, ExportedNode, exported_edge, exported_node, link_line
-from kgserve.storage.rows.format import FIRST, LAST, Numbers
+from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.sampling import (
+    IncidentEdges,
+    NumberedEdge,
+    OverviewStart,
+    degrees,
+    edges_between,
+    incident_edges,
+    overview,
+    types_of,
+)
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.walk import LargeWalk, TooLong, edges_json, nodes_json, walk
+from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
 from kgserve.storage.rows.ways import absorbed, merged_among, outgoing_of, parents
 from kgserve.stores.store import CatalogDamaged, OpenStore
 
@@ -58,29 +67,6 @@ MAX_EDGES_MET_BY_TYPE = 100_000
 """The same where the types of the neighbours have to be read."""
 OVERVIEW_OVERFETCH = 100
 """Additional nodes with many edges that an overview looks at, because some may not be valid."""
-
-
-class IncidentEdges(NamedTuple):
-    """Edges around the nodes of a level: the place of the node in the level, the other end, and the weight.
-
-    ``cut``: whether there are more edges than the limit.
-    """
-
-    owner: Numbers
-    end: Numbers
-    weight: Numbers
-    cut: bool
-
-
-class NumberedEdge(NamedTuple):
-    """An edge between two numbered nodes; bounds of its validity in microseconds, None where it has none."""
-
-    source: int
-    target: int
-    relation_type: str
-    weight: float
-    valid_from: int | None
-    valid_to: int | None
 
 
 class EdgePage(NamedTuple):
@@ -106,20 +92,6 @@ class ExportBlock(NamedTuple):
 
     nodes: list[ExportedNode]
     edges: list[ExportedEdge]
-
-
-class OverviewStart(NamedTuple):
-    """The nodes that an overview begins with, and whether they are the whole graph."""
-
-    nodes: Numbers
-    whole: bool
-
-
-def number_edge(source: int, target: int, row: EdgeRow) -> NumberedEdge:
-    """Return the row of an edge between two nodes as a `NumberedEdge`."""
-    extras = row.extras
-    bounds = (None, None) if extras is None else (extras.valid_from, extras.valid_to)
-    return NumberedEdge(source, target, row.relation_type, row.weight, *bounds)
 
 
 class GraphReader(ABC):
@@ -386,6 +358,8 @@ class CurrentGraph(GraphReader):
         self._links = links
         self._memories = memories
         self._max_edges = max_edges
+        self._last_id: str | None = None
+        self._last_number = -1
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """See `GraphReader`."""
@@ -393,6 +367,8 @@ class CurrentGraph(GraphReader):
 
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         """See `GraphReader`."""
+        if not self.rows.know_merges:
+            return {node_id: node_id for node_id in ids}
         merged = merged_among(self.rows, ids)
         return {node_id: survivor_of(merged, node_id) for node_id in ids}
 
@@ -425,7 +401,13 @@ class CurrentGraph(GraphReader):
 
     def encode_node(self, node_id: str) -> bytes | None:
         """See `GraphReader`."""
-        return self.rows.node_text(self.number(node_id), self.now) if self.has_valid(node_id) else None
+        number = self.number(node_id)
+        if number < 0 or not self._numbered_valid(number):
+            return None
+        return self.rows.node_text(number, self.now)
+
+    def _numbered_valid(self, number: int) -> bool:
+        return self.valid_at is None or self.rows.node_holds(number, self.valid_at)
 
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         """See `GraphReader`."""
@@ -433,7 +415,7 @@ class CurrentGraph(GraphReader):
 
     def _shown_edges(self, node_id: str, *, outgoing: bool) -> Gathered:
         rows = self.rows
-        edges = rows.around(np.array([rows.number(node_id)]), outgoing=outgoing)
+        edges = rows.around(np.array([self.number(node_id)]), outgoing=outgoing)
         if self._max_edges is not None and len(edges) > self._max_edges:
             raise TooLong
         return edges if self.valid_at is None else held_around(rows, edges, self.valid_at, outgoing=outgoing)
@@ -594,7 +576,10 @@ class CurrentGraph(GraphReader):
 
     def number(self, node_id: str) -> int:
         """See `GraphReader`."""
-        return self.rows.number(node_id)
+        # Several questions about one node follow each other.
+        if node_id != self._last_id:
+            self._last_id, self._last_number = node_id, self.rows.number(node_id)
+        return self._last_number
 
     def numbered_node(self, number: int) -> NodeRow | None:
         """See `GraphReader`."""
@@ -619,11 +604,7 @@ class CurrentGraph(GraphReader):
 
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
         """See `GraphReader`."""
-        rows, whole = self.rows, self.rows.state.nodes <= max_nodes
-        if whole:
-            found = rows.in_order(np.concatenate([*rows.node_slices()]))
-        else:
-            found = np.array(most_connected(rows, count + OVERVIEW_OVERFETCH, types), np.int64)
+        found, whole = overview(self.rows, count + OVERVIEW_OVERFETCH, max_nodes, types)
         found = found[self.of_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
@@ -633,39 +614,11 @@ class CurrentGraph(GraphReader):
 
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
         """See `GraphReader`."""
-        ways = [way for way in (True, False) if wanted.direction != ("incoming" if way else "outgoing")]
-        parts = [self._incident(numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
-        owner, end, weight = (np.concatenate(column) for column in zip(*(part[:3] for part in parts), strict=True))
-        return IncidentEdges(owner, end, weight, any(part.cut for part in parts))
-
-    def _incident(self, numbers: Numbers, wanted: Walk, limit: int, *, outgoing: bool) -> IncidentEdges:
-        near = numbers[: count_within(self.rows, numbers, limit, outgoing=outgoing)]
-        found = LargeWalk(self.rows, wanted, None).followed(near, outgoing=outgoing)
-        source, target = self.rows.ends(found)
-        owner, end = (source, target) if outgoing else (target, source)
-        weight = np.array(self.rows.weights(found), np.float64)
-        cut = len(near) < len(numbers) or len(owner) > limit
-        by_number = np.argsort(numbers)
-        places = by_number[np.searchsorted(numbers, owner[:limit], sorter=by_number)]
-        return IncidentEdges(places, end[:limit], weight[:limit], cut)
+        return incident_edges(self.rows, numbers, wanted, limit)
 
     def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
         """See `GraphReader`."""
-        if not len(numbers):
-            return [], False
-        found, cut = LargeWalk(self.rows, wanted, None).between(np.sort(numbers))
-        base, own = self.rows.base, found.base
-        source, target = base.edge_ends(own)
-        begun, ended = base.edge_bounds(own)
-        columns = (source, target, base.relation[own], base.weight[own], begun, ended)
-        names = base.names
-        edges = [
-            NumberedEdge(s, t, names[code], weight, None if first == FIRST else first, None if last == LAST else last)
-            for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
-        ]
-        for number, version in found.changed:
-            edges.append(number_edge(*self.rows.delta.ends(number), cast("EdgeRow", version.row)))
-        return edges, cut
+        return edges_between(self.rows, numbers, wanted)
 
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
         """See `GraphReader`."""
@@ -815,21 +768,18 @@ def read_graph(
     if past is not None:
         yield past.open(store, valid_at, lease)
         return
-    with _reading(store, links=links, max_edges=max_edges) as (rows, linked):
-        moment = resolve_valid_at(valid_at, time.time_ns() // 1000 if rows.dated else None)
-        yield CurrentGraph(store, rows, moment, linked, None, max_edges)
-
-
-@contextmanager
-def _reading(store: OpenStore, *, links: bool, max_edges: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
     if links and max_edges is None:
-        with store.reading_links() as found:
-            yield found
+        with store.reading_links() as (rows, linked):
+            yield CurrentGraph(store, rows, _current_moment(valid_at, rows), linked)
         return
     with store.reading() as rows:
         if links and rows.linked:
             raise TooLong
-        yield rows, None
+        yield CurrentGraph(store, rows, _current_moment(valid_at, rows), max_edges=max_edges)
+
+
+def _current_moment(valid_at: str | None, rows: Rows) -> int | None:
+    return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and rows.dated else None)
 
 
 def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:

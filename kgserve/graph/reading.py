@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from itertools import islice
 from operator import itemgetter
 
@@ -83,8 +82,11 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
             raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     node_id = checked_label(request.node_id)
-    inbound = _inbound(graph, request)
-    with _reading(graph, request.as_of, request.valid_at) as reader:
+    inbound, past, moment = _inbound(graph, request), graph.past(request.as_of), _or_any(request.valid_at)
+    with (
+        graph.lease() as store,
+        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+    ):
         found = _encode_view(reader, request, inbound)
     if found is None:
         when = describe_moment(request.as_of, request.valid_at)
@@ -92,17 +94,9 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
     return encoded(found)
 
 
-@contextmanager
-def _reading(
-    graph: Graph, as_of: int | str | None, valid_at: str | None, *, links: bool = True
-) -> Generator[GraphReader]:
-    """Read a store; ``valid_at`` left out is any moment."""
-    past, moment = graph.past(as_of), ANY if valid_at is None else valid_at
-    with (
-        graph.lease() as store,
-        read_graph(store, past, moment, links=links, max_edges=graph.most_edges) as reader,
-    ):
-        yield reader
+def _or_any(valid_at: str | None) -> str:
+    """Return the moment that is asked for; left out, any."""
+    return ANY if valid_at is None else valid_at
 
 
 def _resolve(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
@@ -243,7 +237,11 @@ def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outg
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
     wanted = EdgePage(outgoing, kinds, request.offset, request.limit)
-    with _reading(graph, request.as_of, request.valid_at) as reader:
+    past, moment = graph.past(request.as_of), _or_any(request.valid_at)
+    with (
+        graph.lease() as store,
+        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+    ):
         found = _encode_page(reader, request, wanted, inbound)
     if found is None:
         when = describe_moment(request.as_of, request.valid_at)
@@ -391,7 +389,8 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
     Raises Gone for a moment that is no longer known.
     """
     ids = _checked(request.ids)
-    with _reading(graph, request.as_of, request.valid_at, links=False) as reader:
+    past = graph.past(request.as_of)
+    with graph.lease() as store, read_graph(store, past, _or_any(request.valid_at)) as reader:
         nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], render.node)}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
 

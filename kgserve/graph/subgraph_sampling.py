@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kgserve.graph.readers import GraphReader, IncidentEdges
+from kgserve.graph.readers import GraphReader
 from kgserve.storage.model.walk import Walk
 from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.sampling import IncidentEdges
 
 
 class SampleLimits(NamedTuple):
@@ -31,7 +32,7 @@ class SampleFilter(NamedTuple):
     types: frozenset[str] | None
 
 
-class Sample(NamedTuple):
+class SubgraphSample(NamedTuple):
     """The nodes found, level by level; how many neighbours of which were left out; and whether a limit was met."""
 
     nodes: Numbers
@@ -39,8 +40,8 @@ class Sample(NamedTuple):
     truncated: bool
 
 
-def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], limits: SampleLimits) -> Sample:
-    """Sample outwards from some numbered nodes, each of them once."""
+def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], limits: SampleLimits) -> SubgraphSample:
+    """SubgraphSample outwards from some numbered nodes, each of them once."""
     found = level = np.array(starts[: limits.max_nodes], np.int64)
     truncated, left = len(starts) > limits.max_nodes, reader.max_incident_edges(wanted.types)
     levels: list[tuple[Numbers, Numbers]] = []
@@ -57,7 +58,7 @@ def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], lim
         truncated = truncated or len(level) > room
         level = level[:room]
         found = np.concatenate((found, level))
-    return Sample(found, _left_out(levels, found), truncated)
+    return SubgraphSample(found, _left_out(levels, found), truncated)
 
 
 def _neighbours(

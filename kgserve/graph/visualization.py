@@ -14,8 +14,6 @@ from kgserve.graph.as_of_graph import list_states_between, stored_confidences
 from kgserve.graph.handle import Graph
 from kgserve.graph.readers import (
     GraphReader,
-    NumberedEdge,
-    number_edge,
     read_graph,
 )
 from kgserve.graph.render import in_few_words
@@ -46,6 +44,7 @@ from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.model.walk import MAX_EDGES, Walk, clamp
+from kgserve.storage.rows.sampling import NumberedEdge, number_edge
 
 MAX_LABEL = 80
 """Characters of a label."""

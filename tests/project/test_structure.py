@@ -114,3 +114,13 @@ def test_class_names_are_unique() -> None:
 def test_the_top_holds_few_packages() -> None:
     packages = {path.name for path in (TOP / "kgserve").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert len(packages) <= 14, f"a package for each layer or feature, not for each thing: {sorted(packages)}"
+
+
+def test_features_do_not_ask_whether_a_graph_is_current() -> None:
+    """There are two readers of a graph, and what uses one does not look which it is."""
+    readers = {"CurrentGraph", "AsOfGraph"}
+    nodes = [node for tree in trees().values() for node in ast.walk(tree)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    assert {each.name for each in classes if "GraphReader" in map(ast.unparse, each.bases)} == readers
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    assert [each for each in calls if any(name in ast.unparse(each) for name in readers)] == []

@@ -18,11 +18,11 @@ from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.storage.rows.base import BaseSegment, ranges
-from kgserve.storage.rows.degrees import degrees
 from kgserve.storage.rows.delta import Delta
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.fold import build, fold
 from kgserve.storage.rows.format import MAGIC
+from kgserve.storage.rows.sampling import degrees
 from kgserve.storage.rows.snapshot import FEW, Rows
 from kgserve.storage.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 from tests.captured_log import capture_log
