@@ -78,7 +78,7 @@ FRESH_SECONDS = 0.25
 """Seconds to wait for the history to see a commit that has just superseded a version."""
 
 
-class Past(msgspec.Struct, frozen=True):
+class AsOfMoment(msgspec.Struct, frozen=True):
     """When a reader wants to look, and who remembers. ``as_of`` is a sequence or an RFC 3339 time."""
 
     historian: Historian | None
@@ -96,19 +96,18 @@ class Past(msgspec.Struct, frozen=True):
         follower.look(lambda history: history.require_known(at))
         return follower, at
 
-    def moment(self, store: OpenStore) -> int:
-        """The time that is meant, in microseconds: that of the commit, if it is named. Raises as `of`."""
-        follower, at = self.of(store)
-        if self.is_sequence:
-            return follower.look(lambda history: history.time_of(at))
-        return min(parse_time(self._text), time.time_ns() // 1000)
-
     def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> AsOfGraph:
         """See `GraphOpener`. Raises as `of`, and InvalidInput for a ``valid_at`` that is no time."""
         follower, at = self.of(store)
-        moment = self.moment(store)
+        moment = self._moment_of(follower, at)
         opened = hold_history(store, follower) if lease is None else lease_history(lease, self)
         return AsOfGraph(opened, at, resolve_valid_at(valid_at, moment), moment)
+
+    def _moment_of(self, follower: HistoryFollower, at: int) -> int:
+        """Return the time that is meant, in microseconds: that of the commit, if it is named."""
+        if self.is_sequence:
+            return follower.look(lambda history: history.time_of(at))
+        return min(parse_time(self._text), time.time_ns() // 1000)
 
     @property
     def is_sequence(self) -> bool:
@@ -169,7 +168,7 @@ def hold_history(store: OpenStore, follower: HistoryFollower) -> OpenHistory:
     return lambda: nullcontext((store, follower))
 
 
-def lease_history(lease: Lease, past: Past) -> OpenHistory:
+def lease_history(lease: Lease, past: AsOfMoment) -> OpenHistory:
     """Return what leases a store for each look at its history, once that has caught up."""
 
     @contextmanager
@@ -197,7 +196,6 @@ class AsOfGraph(GraphReader):
             return follower.look(question)
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """See `GraphReader`."""
         if new := [node_id for node_id in dict.fromkeys(ids) if node_id not in self._nodes]:
             self._nodes |= self._look(lambda history: {each: _node_at(history, each, self.sequence) for each in new})
         return {node_id: row for node_id in ids if (row := self._nodes[node_id]) is not None}
@@ -206,12 +204,10 @@ class AsOfGraph(GraphReader):
         return self.nodes((node_id,)).get(node_id)
 
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
-        """See `GraphReader`."""
         at = self.sequence
         return self._look(lambda history: {node_id: survivor_at(history, node_id, at) for node_id in ids})
 
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:  # noqa: ARG002
-        """See `GraphReader`."""
         return {}
 
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
@@ -231,7 +227,6 @@ class AsOfGraph(GraphReader):
         return [states.get((row.id, row.version), unchanged).shown_on(convert(row)) for row in rows]
 
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        """See `GraphReader`."""
 
         def look(history: History) -> list[EdgeRow]:
             return [edge for node_id in ids for edge in self._read(history, node_id, direction, EVERY_EDGE)]
@@ -247,23 +242,19 @@ class AsOfGraph(GraphReader):
         return [state.row for state in (*outgoing, *incoming)]
 
     def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
-        """See `GraphReader`."""
         for node_id in ids:
             states = self._look(lambda history, each=node_id: history.links_from(each, self.sequence, limit))
             yield from (state.row for state in states)
 
     def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
-        """See `GraphReader`."""
         found = self.links_from((node_id,), limit if self.valid_at is None else EVERY)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
     def encode_node(self, node_id: str) -> bytes | None:
-        """See `GraphReader`."""
         found = self.to_nodes([*self.valid_nodes((node_id,)).values()], render.node)
         return msgspec.json.encode(found[0]) if found else None
 
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
-        """See `GraphReader`."""
         return [*map(encode_edge, self._shown_edges(node_id, limit, outgoing=outgoing)[:limit])]
 
     def _shown_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[EdgeRow]:
@@ -273,7 +264,6 @@ class AsOfGraph(GraphReader):
         return [*self._valid_between(self._edges(node_id, direction))]
 
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
-        """See `GraphReader`."""
         found = self._shown_edges(node_id, EVERY_EDGE, outgoing=wanted.outgoing)
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
         edges.sort(key=_page_order)
@@ -281,7 +271,6 @@ class AsOfGraph(GraphReader):
         return [*map(encode_edge, edges[wanted.offset : end])], end < len(edges), len(edges)
 
     def encode_walk(self, wanted: Walk) -> EncodedWalk:
-        """See `GraphReader`."""
         start = self._node(wanted.start)
         if start is None or not self._is_valid(start):
             return EncodedWalk(b"", b"", 0, truncated=False)
@@ -297,7 +286,6 @@ class AsOfGraph(GraphReader):
         return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
 
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        """See `GraphReader`."""
         type_ = wanted.types[0] if len(wanted.types) == 1 else None
         # No more than are needed if all fit, and no small steps when few do.
         step = min(max(limit + position.skip + 1, MIN_LIST_STEP), MAX_LIST_STEP)
@@ -313,7 +301,6 @@ class AsOfGraph(GraphReader):
             after = found[-1][0]
 
     def export(self) -> Iterator[ExportBlock]:
-        """See `GraphReader`."""
         invalid = set[str]()
         for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_STEP):
             invalid |= {row.id for row in rows if not self._is_valid(row)}
@@ -328,30 +315,24 @@ class AsOfGraph(GraphReader):
                 yield ExportBlock([], [*map(link_line, leading)])
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
-        """See `GraphReader`."""
         return [edge for edge in self._edges(node_id, "outgoing", MAX_SHOWN + 1) if self._is_valid(edge)]
 
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
-        """See `GraphReader`."""
         return [edge for edge in self.edges_of(ids, "outgoing") if edge.relation_type in relation_types]
 
     def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
-        """See `GraphReader`."""
         for node_id in ids:
             edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
             yield from ((node_id, edge) for edge in islice(edges, MAX_NEIGHBOURS))
 
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:  # noqa: ARG002
-        """See `GraphReader`."""
         return (edge for edge in self.valid_edges(node_id) if edge.relation_type not in excluded)
 
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
-        """See `GraphReader`."""
         edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
         return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        """See `GraphReader`."""
         enough = MAX_NEIGHBOURS if self.valid_at is None else EVERY_EDGE
         around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
         there = self._valid_ends([edge for edges in around.values() for edge in edges])
@@ -370,7 +351,6 @@ class AsOfGraph(GraphReader):
         return ends if self.valid_at is None else self.valid_nodes(ends)
 
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        """See `GraphReader`."""
         return by_levels(Walk(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of).edges
 
     def _valid_edges_of(self, ids: Collection[str]) -> Iterator[EdgeRow]:
@@ -391,20 +371,16 @@ class AsOfGraph(GraphReader):
         return found
 
     def numbered_node(self, number: int) -> NodeRow | None:
-        """See `GraphReader`."""
         return self._node(self._ids[number])
 
     def sort_by_id(self, numbers: Numbers) -> Numbers:
-        """See `GraphReader`."""
         return np.array(sorted(numbers.tolist(), key=self._ids.__getitem__), np.int64)
 
     def are_valid(self, numbers: Numbers) -> Numbers:
-        """See `GraphReader`."""
         found = self.valid_nodes([self._ids[number] for number in numbers.tolist()])
         return np.array([self._ids[number] in found for number in numbers.tolist()], np.bool_)
 
     def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
-        """See `GraphReader`."""
         if self.valid_at is None and types is None:
             return np.ones(len(numbers), np.bool_)
         ids = [self._ids[number] for number in numbers.tolist()]
@@ -412,7 +388,6 @@ class AsOfGraph(GraphReader):
         return np.array([each in found and (types is None or found[each].type in types) for each in ids], np.bool_)
 
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
-        """See `GraphReader`."""
         states = self._look(lambda history: history.nodes_at(self.sequence, None, None, max_nodes + 1))
         whole = len(states) <= max_nodes
         if whole:
@@ -427,11 +402,9 @@ class AsOfGraph(GraphReader):
         return OverviewStart(found if whole else found[:count], whole)
 
     def max_incident_edges(self, types: Collection[str] | None) -> int:  # noqa: ARG002
-        """See `GraphReader`."""
         return MAX_STATES_READ
 
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
-        """See `GraphReader`."""
         return self._look(lambda history: self._incident(history, numbers, wanted, limit))
 
     def _incident(self, history: History, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
@@ -452,7 +425,6 @@ class AsOfGraph(GraphReader):
         return IncidentEdges(np.array(owner, np.int64), np.array(end, np.int64), np.array(weight, np.float64), cut)
 
     def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
-        """See `GraphReader`."""
         ids = [self._ids[number] for number in numbers.tolist()]
         listed, cut = self._look(lambda history: list_states_between(history, ids))
         states = self._look(lambda history: history.edges_numbered(listed, self.sequence))
@@ -461,7 +433,6 @@ class AsOfGraph(GraphReader):
         return edges[:MAX_EDGES], cut or len(edges) > MAX_EDGES
 
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
-        """See `GraphReader`."""
         return self._look(lambda history: [*self._degrees(history, numbers)])
 
     def _degrees(self, history: History, numbers: Numbers) -> Iterator[int | None]:
@@ -473,7 +444,6 @@ class AsOfGraph(GraphReader):
             yield count if looked_at < most else None
 
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
-        """See `GraphReader`."""
         return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
 
     def _parent(self, memory_id: str) -> str | None:
@@ -482,11 +452,9 @@ class AsOfGraph(GraphReader):
         return None if edge is None else edge.target
 
     def children(self, memory_id: str, limit: int) -> list[str]:
-        """See `GraphReader`."""
         return [place.id for place in islice(self._levels_below(memory_id, 1), limit)]
 
     def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
-        """See `GraphReader`."""
         return [place for place in self._levels_above(memory_id) if self._is_placed(place, layer)]
 
     def _levels_above(self, memory_id: str) -> Iterator[MemoryDepth]:
@@ -499,14 +467,12 @@ class AsOfGraph(GraphReader):
             yield MemoryDepth(at, depth)
 
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
-        """See `GraphReader`."""
         places = self._levels_below(memory_id, 1 if near else MAX_DEPTH)
         found = sorted(place for place in places if self._is_placed(place, layer))
         page = [each for each in found if each.id > after][: limit + 1]
         return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
     def below(self, memory_id: str) -> WeightedNodes:
-        """See `GraphReader`."""
         return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_DEPTH)})
 
     def _is_placed(self, place: MemoryDepth, layer: int | None) -> bool:
@@ -536,29 +502,23 @@ class AsOfGraph(GraphReader):
         return [child for child in sources if stands(self._node(child)) and self._parent(child) == memory_id]
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:  # noqa: ARG002
-        """See `GraphReader`."""
         return {}
 
     def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
-        """See `GraphReader`."""
         return {key: state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
 
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:  # noqa: ARG002
-        """See `GraphReader`."""
         return stored_confidences(memories)
 
     @property
     def last_shown(self) -> int:
-        """See `GraphReader`."""
         return FOREVER
 
     def search_index(self, indexes: Indexes) -> CommitIndex:
-        """See `GraphReader`."""
         with self._opened() as (_, follower):
             return IndexesAsOf(indexes, follower, self.sequence)
 
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
-        """See `GraphReader`."""
         with self._opened() as (store, follower):
             # A state that has just ended is known to have ended only once the history has seen the commit.
             if not follower.wait(seen, HISTORY_SECONDS):
@@ -566,12 +526,10 @@ class AsOfGraph(GraphReader):
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 
     def find_former(self, node_id: str) -> str | None:
-        """See `GraphReader`."""
         return self.resolve_redirect(node_id)
 
     @contextmanager
     def current_rows(self) -> Generator[Rows]:
-        """See `GraphReader`."""
         with self._opened() as (store, _), store.reading() as rows:
             yield rows
 

@@ -13,7 +13,7 @@ import msgspec
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
-from kgserve.graph.as_of_graph import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.handle import Graph
 from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import TraverseRequest
@@ -22,7 +22,7 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeR
 from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk
 from kgserve.stores.pool import NotOpen
 
-MOST_STORES = 16
+MAX_TRAVERSED_STORES = 16
 
 
 class NodeLocation(NamedTuple):
@@ -60,11 +60,11 @@ class ReadMoment(Protocol):
         """A time of the world."""
 
 
-def _undetermined(row: NodeRow) -> ReachedNode:
+def _without_depth(row: NodeRow) -> ReachedNode:
     return render.reached(row, 0)
 
 
-class _Following:
+class FederatedTraversal:
     """A walk while it goes: nodes with their depths, and the edges that it has met, by store and key."""
 
     def __init__(self, graph: Graph, request: TraverseRequest, wanted: Walk, held: ExitStack) -> None:
@@ -72,43 +72,43 @@ class _Following:
         self._request = request
         self._wanted = wanted
         self._held = held
-        self._views: dict[str, GraphReader | None] = {}
+        self._readers: dict[str, GraphReader | None] = {}
         # What was asked for, where that was merged into another.
-        self._meant: dict[NodeLocation, NodeLocation] = {}
+        self._redirects: dict[NodeLocation, NodeLocation] = {}
         self.depths: dict[NodeLocation, int] = {}
         self.rows: dict[NodeLocation, NodeRow] = {}
         self.edges: dict[tuple[str, EdgeKey | LinkKey], EdgeRow | LinkRow] = {}
         self.truncated = False
 
-    def go(self) -> str | None:
+    def run(self) -> str | None:
         """Walk; the id of the start, None where it is not there. Raises NotFound for its store, Gone."""
         start = NodeLocation(self._graph.name, self._wanted.start)
         with self._graph.lease():
             pass  # who asks for a store that is not there is told so
-        frontier = self._arrived({start: False}, 0)
+        frontier = self._visit({start: False}, 0)
         if not frontier:
             return None
         for depth in range(1, self._wanted.depth + 1):
-            frontier = self._arrived(self._beyond(frontier), depth)
+            frontier = self._visit(self._expand(frontier), depth)
             if not frontier or self.truncated:
                 break
-        self._beyond(frontier)
+        self._expand(frontier)
         return next(iter(self.depths)).id
 
-    def _view(self, store: str) -> GraphReader | None:
+    def _reader_of(self, store: str) -> GraphReader | None:
         """A store as the walk sees it; None for one that is not there, or not to be seen, or one too many."""
-        if store not in self._views:
-            if len([view for view in self._views.values() if view is not None]) >= MOST_STORES:
+        if store not in self._readers:
+            if len([reader for reader in self._readers.values() if reader is not None]) >= MAX_TRAVERSED_STORES:
                 self.truncated = True
                 return None
-            self._views[store] = self._looked_at(self._of(store))
-        return self._views[store]
+            self._readers[store] = self._open_reader(self._graph_of(store))
+        return self._readers[store]
 
-    def _of(self, store: str) -> Graph:
+    def _graph_of(self, store: str) -> Graph:
         """A store; where another node of a cluster serves it, a copy will do: no node has all that a walk may meet."""
         return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
 
-    def _looked_at(self, graph: Graph) -> GraphReader | None:
+    def _open_reader(self, graph: Graph) -> GraphReader | None:
         past = graph.past(self._request.as_of)
         try:
             with graph.lease() as store:
@@ -117,17 +117,17 @@ class _Following:
         except (NotFound, InvalidInput):
             return None
 
-    def _arrived(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
+    def _visit(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
         """Give nodes that were reached their depth, in order, as many as there is room for; by store, to go on from.
 
         What comes with true was named by a link, and is told even if it is not there.
         """
         frontier: dict[str, list[str]] = defaultdict(list)
         for store, places in _by_store(sorted(coming)).items():
-            view = self._view(store)
-            if view is None and store not in self._views:
+            reader = self._reader_of(store)
+            if reader is None and store not in self._readers:
                 continue
-            found = {} if view is None else view.resolved_nodes(places)
+            found = {} if reader is None else reader.resolved_nodes(places)
             for asked in places:
                 row = found.get(asked)
                 place = NodeLocation(store, row.id if row is not None else asked)
@@ -139,15 +139,15 @@ class _Following:
                 self.depths[place] = depth
                 if row is not None:
                     self.rows[place] = row
-                    self._meant[NodeLocation(store, asked)] = place
+                    self._redirects[NodeLocation(store, asked)] = place
                     frontier[store].append(row.id)
         return frontier
 
-    def _beyond(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
+    def _expand(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
         """What the edges and links around some nodes lead to; true for what a link names."""
         beyond: dict[NodeLocation, bool] = {}
         for store, ids in sorted(frontier.items()):
-            for place, by_link in self._around(store, ids):
+            for place, by_link in self._neighbours(store, ids):
                 if place not in self.depths:
                     beyond[place] = by_link or beyond.get(place, False)
                 if len(self.edges) > MAX_EDGES:
@@ -155,33 +155,33 @@ class _Following:
                     return {}
         return beyond
 
-    def _around(self, store: str, ids: list[str]) -> Iterator[tuple[NodeLocation, bool]]:
-        view = self._view(store)
-        if view is None:
+    def _neighbours(self, store: str, ids: list[str]) -> Iterator[tuple[NodeLocation, bool]]:
+        reader = self._reader_of(store)
+        if reader is None:
             return
         direction = self._wanted.direction
-        wanted = msgspec.structs.replace(self._wanted, valid_at=view.valid_at)
-        for edge in filter(wanted.follows, view.edges_of(ids, direction)):
+        wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
+        for edge in filter(wanted.follows, reader.edges_of(ids, direction)):
             self.edges[store, edge.key] = edge
             yield NodeLocation(store, edge.source), False
             yield NodeLocation(store, edge.target), False
-        for _, far, is_named in self._links_around(store, ids, view):
+        for _, far, is_named in self._links_around(store, ids, reader):
             yield far, is_named
 
     def _links_around(
-        self, store: str, ids: Collection[str], view: GraphReader
+        self, store: str, ids: Collection[str], reader: GraphReader
     ) -> Iterator[tuple[NodeLocation, NodeLocation, bool]]:
         """The near and the far end of each link, and whether the far one is where it leads to."""
         direction = self._wanted.direction
-        wanted = msgspec.structs.replace(self._wanted, valid_at=view.valid_at)
-        for link in view.links_from(ids) if direction != "incoming" else ():
+        wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
+        for link in reader.links_from(ids) if direction != "incoming" else ():
             if wanted.follows(link.edge):
                 self.edges[store, link.key] = link
                 yield NodeLocation(store, link.edge.source), NodeLocation(link.store, link.edge.target), True
         if direction == "outgoing":
             return
-        merged = view.merged_ids(ids)
-        self._meant |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
+        merged = reader.merged_ids(ids)
+        self._redirects |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
         for origin, link in self._graph.pool.inbound.to(store, [*ids, *merged]):
             if wanted.follows(link.edge):
                 self.edges[origin, link.key] = link
@@ -192,13 +192,13 @@ class _Following:
         """What is one link away from nodes with scores, for which those are halved; the best, if there are too many."""
         scores: dict[NodeLocation, float] = {}
         for store, ids in _by_store(near).items():
-            if (view := self._view(store)) is not None:
-                for own, far, _ in self._links_around(store, ids, view):
+            if (reader := self._reader_of(store)) is not None:
+                for own, far, _ in self._links_around(store, ids, reader):
                     scores[far] = max(scores.get(far, 0.0), near[own] / 2)
         chosen = nlargest(most, scores.keys() - near.keys(), key=lambda place: (scores[place], place))
         self.depths = dict.fromkeys(near, 0)
-        self._arrived(dict.fromkeys(chosen, False), 1)
-        found = {self._meant.get(place, place): scores[place] for place in chosen}
+        self._visit(dict.fromkeys(chosen, False), 1)
+        found = {self._redirects.get(place, place): scores[place] for place in chosen}
         links = [
             (*self._ends(store, row), edge)
             for (store, _), row in self.edges.items()
@@ -212,13 +212,13 @@ class _Following:
         shown = self._shown()
         nodes = [shown.get(place) or _Missing(place.id, depth, place.store) for place, depth in self.depths.items()]
         edges = [edge for (store, _), row in self.edges.items() if (edge := self._edge(store, row)) is not None]
-        view = self._views.get(self._graph.name)
+        reader = self._readers.get(self._graph.name)
         answer = TraverseAnswer(
             nodes=[],
             edges=edges[:MAX_EDGES],
             count=len(nodes),
             truncated=self.truncated or len(edges) > MAX_EDGES,
-            sequence=view.sequence if view is not None else 0,
+            sequence=reader.sequence if reader is not None else 0,
             redirected_from=msgspec.UNSET if start is None else noted(self._wanted.start, start),
         )
         told = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
@@ -229,8 +229,8 @@ class _Following:
         found: dict[NodeLocation, ReachedNode] = {}
         for store, ids in _by_store(self.rows).items():
             rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
-            view = self._view(store)
-            for node in view.to_nodes(rows, _undetermined) if view is not None else ():
+            reader = self._reader_of(store)
+            for node in reader.to_nodes(rows, _without_depth) if reader is not None else ():
                 place = NodeLocation(store, node.id)
                 node.store, node.depth = store, self.depths[place]
                 found[place] = node
@@ -251,7 +251,7 @@ class _Following:
         """Where an edge begins and ends, by what was merged into what."""
         edge, into = (row.edge, row.store) if isinstance(row, LinkRow) else (row, store)
         ends = NodeLocation(store, edge.source), NodeLocation(into, edge.target)
-        return self._meant.get(ends[0], ends[0]), self._meant.get(ends[1], ends[1])
+        return self._redirects.get(ends[0], ends[0]), self._redirects.get(ends[1], ends[1])
 
 
 def _by_store(places: Iterable[NodeLocation]) -> dict[str, list[str]]:
@@ -270,10 +270,10 @@ def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
     if graph.most_edges is not None:
         raise NotOpen
     if (past := graph.past(request.as_of)) is not None:
-        _check_past(past, request)
+        _check_moment(past, request)
     with ExitStack() as held:
-        walk = _Following(graph, request, wanted, held)
-        return walk.answer(walk.go())
+        walk = FederatedTraversal(graph, request, wanted, held)
+        return walk.answer(walk.run())
 
 
 def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, most: int) -> LinkedNodes:
@@ -285,13 +285,13 @@ def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, 
     direction: Direction = "both" if past is None else "outgoing"
     request = TraverseRequest(start_id="", direction=direction, as_of=asked.as_of, valid_at=asked.valid_at)
     if past is not None:
-        _check_past(past, request)
+        _check_moment(past, request)
     with ExitStack() as held:
-        walk = _Following(graph, request, Walk("", 1, direction, None, None, len(near) + most), held)
+        walk = FederatedTraversal(graph, request, Walk("", 1, direction, None, None, len(near) + most), held)
         return walk.beside(near, most)
 
 
-def _check_past(past: Past, request: TraverseRequest) -> None:
+def _check_moment(past: AsOfMoment, request: TraverseRequest) -> None:
     if past.is_sequence:
         raise InvalidInput.at(
             "as_of", "must be a time where edges into other stores are followed: each store counts for itself"

@@ -362,26 +362,21 @@ class CurrentGraph(GraphReader):
         self._last_number = -1
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """See `GraphReader`."""
         return self.rows.nodes(ids)
 
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
-        """See `GraphReader`."""
         if not self.rows.know_merges:
             return {node_id: node_id for node_id in ids}
         merged = merged_among(self.rows, ids)
         return {node_id: survivor_of(merged, node_id) for node_id in ids}
 
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
-        """See `GraphReader`."""
         return {merged: node_id for node_id in ids for merged in absorbed(self.rows, node_id)}
 
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
-        """See `GraphReader`."""
         return [*map(convert, rows)]
 
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        """See `GraphReader`."""
         for node_id in ids:
             if direction != "incoming":
                 yield from self.rows.outgoing(node_id)
@@ -389,18 +384,15 @@ class CurrentGraph(GraphReader):
                 yield from self.rows.incoming(node_id)
 
     def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:  # noqa: ARG002
-        """See `GraphReader`."""
         return iter(()) if self._links is None else self._links.from_any(ids)
 
     def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
-        """See `GraphReader`."""
         if self._links is None:
             return []
         found = self._links.outgoing(node_id, limit if self.valid_at is None else EVERY)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
     def encode_node(self, node_id: str) -> bytes | None:
-        """See `GraphReader`."""
         number = self.number(node_id)
         if number < 0 or not self._numbered_valid(number):
             return None
@@ -410,7 +402,6 @@ class CurrentGraph(GraphReader):
         return self.valid_at is None or self.rows.node_holds(number, self.valid_at)
 
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
-        """See `GraphReader`."""
         return self.rows.edge_texts(self._shown_edges(node_id, outgoing=outgoing).first(limit))
 
     def _shown_edges(self, node_id: str, *, outgoing: bool) -> Gathered:
@@ -421,18 +412,15 @@ class CurrentGraph(GraphReader):
         return edges if self.valid_at is None else held_around(rows, edges, self.valid_at, outgoing=outgoing)
 
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
-        """See `GraphReader`."""
         edges = of_kinds(self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types)
         return *page_of_edges(self.rows, edges, wanted.offset, wanted.limit), len(edges)
 
     def encode_walk(self, wanted: Walk) -> EncodedWalk:
-        """See `GraphReader`."""
         found = walk(self.rows, wanted, self._max_edges)
         nodes, edges = nodes_json(self.rows, found, self.now), edges_json(self.rows, found)
         return EncodedWalk(nodes, edges, found.count, found.truncated)
 
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        """See `GraphReader`."""
         if wanted == EVERYTHING:
             ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
             return _with_rows(self.rows, page_of(ids, position, limit))
@@ -446,7 +434,6 @@ class CurrentGraph(GraphReader):
         return self._store.listing(look, by_attributes=bool(wanted.attributes))
 
     def export(self) -> Iterator[ExportBlock]:
-        """See `GraphReader`."""
         rows, moment = self.rows, self.valid_at
         for numbers in rows.node_slices():
             kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
@@ -470,15 +457,12 @@ class CurrentGraph(GraphReader):
         return lines
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
-        """See `GraphReader`."""
         return [edge for edge in islice(self.rows.outgoing(node_id), MAX_SHOWN + 1) if self._is_valid(edge)]
 
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
-        """See `GraphReader`."""
         return outgoing_of(self.rows, ids, relation_types)
 
     def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
-        """See `GraphReader`."""
         rows = self.rows
         numbers = np.array([number for node_id in ids if (number := rows.number(node_id)) >= 0], np.int64)
         for outgoing in (True, False):
@@ -487,14 +471,12 @@ class CurrentGraph(GraphReader):
                 yield (edge.source if outgoing else edge.target), edge
 
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
-        """See `GraphReader`."""
         rows, number = self.rows, self.rows.number(node_id)
         for outgoing in (True, False) if number >= 0 else ():
             around = not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), excluded)
             yield from rows.rows_of(_strongest(rows, self._valid(around), limit))
 
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
-        """See `GraphReader`."""
         rows, number = self.rows, self.rows.number(node_id)
         if number < 0:
             return NodeWeights({})
@@ -509,7 +491,6 @@ class CurrentGraph(GraphReader):
         return edges if self.valid_at is None else self.rows.edges_holding(edges, self.valid_at)
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        """See `GraphReader`."""
         found = self._numbered_neighbours(ids)
         ends = iter(self.rows.delta.ids([end for each in found.values() for end, _ in each]))
         return {node_id: [(next(ends), weight) for _, weight in each] for node_id, each in found.items()}
@@ -570,66 +551,53 @@ class CurrentGraph(GraphReader):
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        """See `GraphReader`."""
         wanted = Walk(start, depth, "both", None, None, max_nodes, self.valid_at)
         return list(self.rows.rows_of(walk(self.rows, wanted).edges))
 
     def number(self, node_id: str) -> int:
-        """See `GraphReader`."""
         # Several questions about one node follow each other.
         if node_id != self._last_id:
             self._last_id, self._last_number = node_id, self.rows.number(node_id)
         return self._last_number
 
     def numbered_node(self, number: int) -> NodeRow | None:
-        """See `GraphReader`."""
         return self.rows.node_row(number)
 
     def sort_by_id(self, numbers: Numbers) -> Numbers:
-        """See `GraphReader`."""
         return self.rows.in_order(numbers)
 
     def are_valid(self, numbers: Numbers) -> Numbers:
-        """See `GraphReader`."""
         if self.valid_at is None or not self.rows.dated:
             return np.ones(len(numbers), np.bool_)
         return self.rows.nodes_hold(numbers, self.valid_at)
 
     def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
-        """See `GraphReader`."""
         fits = self.are_valid(numbers)
         if types is not None:
             fits[fits] = [each in types for each in types_of(self.rows, numbers[fits])]
         return fits
 
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
-        """See `GraphReader`."""
         found, whole = overview(self.rows, count + OVERVIEW_OVERFETCH, max_nodes, types)
         found = found[self.of_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
     def max_incident_edges(self, types: Collection[str] | None) -> int:
-        """See `GraphReader`."""
         return MAX_EDGES_MET if types is None else MAX_EDGES_MET_BY_TYPE
 
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
-        """See `GraphReader`."""
         return incident_edges(self.rows, numbers, wanted, limit)
 
     def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
-        """See `GraphReader`."""
         return edges_between(self.rows, numbers, wanted)
 
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
-        """See `GraphReader`."""
         return degrees(self.rows, numbers)
 
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
-        """See `GraphReader`."""
         return parents(self.rows, ids)
 
     def children(self, memory_id: str, limit: int) -> list[str]:
-        """See `GraphReader`."""
         page = self._ask(lambda memories: memories.beneath(memory_id, self.now, None, "", limit, near=True))
         return [place.id for place in page.found]
 
@@ -650,7 +618,6 @@ class CurrentGraph(GraphReader):
         return places
 
     def below(self, memory_id: str) -> WeightedNodes:
-        """See `GraphReader`."""
         return _Descendants(self._ask, memory_id)
 
     def _ask(self, question: Callable[[Memories], Found]) -> Found:
@@ -659,39 +626,31 @@ class CurrentGraph(GraphReader):
         return self._store.memories.ask(lambda memories, _: question(memories))
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
-        """See `GraphReader`."""
         return self._store.accesses.of(ids)
 
     def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
-        """See `GraphReader`."""
         found = self._ask(lambda memories: memories.live(ids))
         pending = self._store.accesses.pending(ids)
         return {key: each.after(pending.get(key)) for key, each in found.items()} if pending else found
 
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
-        """See `GraphReader`."""
         accesses = self.accesses([row.id for row in memories])
         return {row.id: half_lives.effective(row, accesses.get(row.id), self.now) for row in memories}
 
     @property
     def last_shown(self) -> int:
-        """See `GraphReader`."""
         return self.sequence
 
     def search_index(self, indexes: Indexes) -> CommitIndex:
-        """See `GraphReader`."""
         return indexes
 
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:  # noqa: ARG002
-        """See `GraphReader`."""
         return frozenset()
 
     def find_former(self, node_id: str) -> str | None:  # noqa: ARG002
-        """See `GraphReader`."""
         return None
 
     def current_rows(self) -> AbstractContextManager[Rows]:
-        """See `GraphReader`."""
         return nullcontext(self.rows)
 
 
@@ -763,7 +722,7 @@ def read_graph(
     history, for readers that outlive the caller's lease; the files of current rows and links stay open anyway.
     ``max_edges``: see `CurrentGraph`.
 
-    Raises InvalidInput for what is no RFC 3339 time, what `Past.of` raises, and TooLong for links in a short read.
+    Raises InvalidInput for what is no RFC 3339 time, TooLong for links in a short read, and what `AsOfMoment.of` does.
     """
     if past is not None:
         yield past.open(store, valid_at, lease)
@@ -790,7 +749,7 @@ def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:
 def ask_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
     """Answer a question about the hierarchy of memories; what indexes and rows say is of one commit.
 
-    The memory index is rebuilt if it turns out to be damaged. Raises what `Past.of` raises.
+    The memory index is rebuilt if it turns out to be damaged. Raises what `AsOfMoment.of` raises.
     """
     if past is None:
         return store.memories.ask(lambda memories, rows: question(CurrentGraph(store, rows, None, None, memories)))

@@ -43,11 +43,9 @@ class NodeWeights(WeightedNodes):
         return len(self._weights)
 
     def among(self, ids: Iterable[str]) -> dict[str, float]:
-        """See `WeightedNodes`."""
         return {node_id: self._weights[node_id] for node_id in ids if node_id in self._weights}
 
     def first(self, count: int) -> dict[str, float]:
-        """See `WeightedNodes`."""
         best = sorted(self._weights.items(), key=lambda each: -each[1])
         return dict(best[:count])
 
@@ -64,7 +62,6 @@ class NumberedWeights(WeightedNodes):
         return len(self._numbers)
 
     def among(self, ids: Iterable[str]) -> dict[str, float]:
-        """See `WeightedNodes`."""
         known = list(ids)
         numbers = np.array([self._rows.number(node_id) for node_id in known], np.int64)
         places = np.searchsorted(self._numbers, numbers)
@@ -75,11 +72,9 @@ class NumberedWeights(WeightedNodes):
         }
 
     def first(self, count: int) -> dict[str, float]:
-        """See `WeightedNodes`."""
         return next(self.slices(count), {})
 
     def slices(self, count: int) -> Iterator[dict[str, float]]:
-        """See `WeightedNodes`."""
         order = np.lexsort((-self._numbers, -self._weights))
         for first in range(0, len(order), count):
             best = order[first : first + count]
@@ -98,9 +93,7 @@ class Intersection(WeightedNodes):
         return min(len(self._one), len(self._other))
 
     def among(self, ids: Iterable[str]) -> dict[str, float]:
-        """See `WeightedNodes`."""
         return self._one.among(self._other.among(ids))
 
     def first(self, count: int) -> dict[str, float]:
-        """See `WeightedNodes`."""
         return self._one.among(self._other.first(count))

@@ -35,7 +35,7 @@ from kgserve.memory.api import (
 )
 from kgserve.memory.associations import EntityAssociations
 from kgserve.memory.hierarchy import find_memory
-from kgserve.memory.neighbours import Neighbourhood
+from kgserve.memory.neighbours import NeighbourBoosts
 from kgserve.memory.presentation import fields_of, settings_of, use
 from kgserve.memory.recall_scoring import (
     GIVERS,
@@ -122,7 +122,7 @@ def affordable(contents: Iterable[str], budget: int) -> int:
     return count
 
 
-class Judge:
+class CandidateFilter:
     """What the indexes do not know of memories: which pass, what they are worth, and why others do not.
 
     The current ones are looked up in the memory index, for a tenth of what their rows would cost.
@@ -207,7 +207,7 @@ class RecallPage(NamedTuple):
     said: dict[str, int]
 
 
-class Recaller:
+class MemoryRecall:
     """One recall from one store."""
 
     def __init__(
@@ -238,7 +238,7 @@ class Recaller:
             created=created,
         )
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
-        self._judge = Judge(searched, self._only, conditions, self._least)
+        self._judge = CandidateFilter(searched, self._only, conditions, self._least)
         self._judge.shows_past = request.past == "show"
         self._by_words: Hits = {}
         self._by_meaning: Hits = {}
@@ -311,7 +311,7 @@ class Recaller:
     def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
         """What was found, and what stands beside the best of it, as far as it passes the filters."""
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
-        beside = Neighbourhood(self.searched.reader, self._about, near)
+        beside = NeighbourBoosts(self.searched.reader, self._about, near)
         # What turns of a conversation have of each other they have already.
         apart = (NEXT,) if self._request.mode == "hybrid" else ()
         gifts = [*beside.gifts([each.id for each in ranked[:GIVERS]], apart)]

@@ -259,15 +259,15 @@ _EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
 _Key = str | EdgeKey
 
 
-class NotUnderstood(Exception):
+class UnsupportedEnding(Exception):
     """The answer is not of a kind that the ending can be carried out on: the statement is to be tried on a copy."""
 
 
-class Moved(Exception):
+class StaleRows(Exception):
     """The question was answered from rows that came later than those at hand."""
 
 
-def carried_out(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
+def apply_ending(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
     """What the statement comes to, by the answer to its question, and at most so many rows that it returns.
 
     Raises InvalidInput, NotUnderstood and Moved.
@@ -292,7 +292,7 @@ def _check_types(ending: Ending, cursor: Cursor) -> None:
     values = {each.column: _TAKEN[SETTABLE[each.property]] for each in ending.assignments}
     wrong = any(cursor.types[column] != kind for column, kind in due.items())
     if wrong or cursor.total > MAX_ANSWERS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
-        raise NotUnderstood
+        raise UnsupportedEnding
 
 
 def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
@@ -303,7 +303,7 @@ def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: in
         if len(returned) < most:
             size += len(line)
             if size >= MAX_ANSWER_BYTES:
-                raise NotUnderstood
+                raise UnsupportedEnding
             returned.append([_as_set(each, ending, answer) for each in ending.returned])
         yield answer
 
@@ -362,13 +362,13 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
                 value = _value(assignment, answer)
                 # Of several rows for one element the engine takes one, and only it knows which.
                 if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
-                    raise NotUnderstood
+                    raise UnsupportedEnding
     nodes, edges = dict[str, dict[str, Any]](), dict[EdgeKey, dict[str, Any]]()
     for values in given.values():
         for key, properties in values.items():
             found = nodes.setdefault(key, {}) if isinstance(key, str) else edges.setdefault(key, {})
             if found:  # the same row by two names
-                raise NotUnderstood
+                raise UnsupportedEnding
             found.update(properties)
     return Difference(
         nodes=[*_changed_nodes(nodes, rows)],
@@ -384,14 +384,14 @@ def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
     if value is None or SETTABLE[assignment.property] == "STRING":
         return value
     if isinstance(value, str):  # not finite
-        raise NotUnderstood
+        raise UnsupportedEnding
     return float(value)
 
 
 def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
     found = rows.nodes(given)
     if len(found) < len(given):
-        raise Moved
+        raise StaleRows
     for node_id, properties in given.items():
         before = dict(zip(_NODE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
         yield Changed(before | properties, before)
@@ -400,7 +400,7 @@ def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Cha
 def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
     found = rows.edges([*given])
     if len(found) < len(given):
-        raise Moved
+        raise StaleRows
     for key, properties in given.items():
         before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
         yield Changed(before | properties, before)
@@ -471,7 +471,7 @@ class OptimisticWrite:
         """Carry the statement out and wait for its commit. Blocks."""
         if self._ending is not None:
             # On a copy the engine says in its own words what is wrong.
-            with suppress(NotUnderstood, InvalidInput):
+            with suppress(UnsupportedEnding, InvalidInput):
                 return self._commit()
             self._ending = None
         with self._store.copy.turn(self._control.check):
@@ -600,7 +600,7 @@ class OptimisticWrite:
         started = time.perf_counter()
         while True:
             self._control.check()
-            with suppress(Moved):
+            with suppress(StaleRows):
                 found, answer = self._run_on_copy() if self._ending is None else self._query(self._ending)
                 only_deletes = not (found.nodes or found.edges or found.doubled)
                 large = only_deletes and is_large(rows, found.nodes_gone, found.edges_gone)
@@ -618,7 +618,7 @@ class OptimisticWrite:
                 self._control.over(session),
                 session.reading(question) as cursor,
             ):
-                return carried_out(end, cursor, rows, self._max_rows)
+                return apply_ending(end, cursor, rows, self._max_rows)
 
         return once_more(query)
 

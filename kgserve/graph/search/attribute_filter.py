@@ -103,12 +103,10 @@ class AttributeFilteredIndex(IndexDecorator):
         self._passing = passing
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
-        """See `SearchIndex`."""
         found = super().words
         return self._best(lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _NAMES_A_WORD_HIT)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
-        """See `SearchIndex`."""
         found = super().meaning
         return self._best(lambda pool, narrow: found(vector, pool, narrow), limit, only, _NAMES_A_NEAR_HIT)
 

@@ -25,7 +25,7 @@ from kgserve.graph.answers import (
     SearchAnswer,
     SearchHit,
 )
-from kgserve.graph.as_of_graph import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.federated_traversal import NodeLocation, beside
 from kgserve.graph.handle import Graph
 from kgserve.graph.readers import GraphReader, read_graph
@@ -87,7 +87,9 @@ class StoreSearch(msgspec.Struct):
 
 
 @contextmanager
-def search_store(store: OpenStore, indexer: Indexer, past: Past | None, valid_at: str | None) -> Generator[StoreSearch]:
+def search_store(
+    store: OpenStore, indexer: Indexer, past: AsOfMoment | None, valid_at: str | None
+) -> Generator[StoreSearch]:
     """The store as it was; the indexes may have yet to see the commit. Raises what `read_graph` does."""
     indexes = indexer.of(store)
     with read_graph(store, past, valid_at) as reader:
@@ -136,7 +138,7 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
         graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
-        hits = Finder(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
+        hits = NodeSearch(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
     return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=since(started))
 
@@ -152,7 +154,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     with searching(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
-            hits = Finder(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
+            hits = NodeSearch(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
             # Of a node in conflict the version counts that was found first.
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
             rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
@@ -244,7 +246,7 @@ class _StoreMatches(NamedTuple):
 def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = "") -> _StoreMatches:
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
     with searching(graph, request, words_alone=False) as searched:
-        finder = Finder(searched, wanted, top)
+        finder = NodeSearch(searched, wanted, top)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
         entries = texts.entries(nodes, _between(searched.reader, nodes), label)
@@ -258,7 +260,7 @@ def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[
 
     Raises NoStore for one that is not there, and InvalidInput for a commit, which is one store's.
     """
-    if as_of is not None and Past(None, as_of).is_sequence:
+    if as_of is not None and AsOfMoment(None, as_of).is_sequence:
         raise InvalidInput.at("as_of", "a sequence is of one store alone; with also, give a time")
     return graph.beside(also)
 
@@ -396,7 +398,7 @@ def behind(graph: Graph, seen: int) -> int:
         raise
 
 
-class Finder:
+class NodeSearch:
     """One search of one store."""
 
     def __init__(self, searched: StoreSearch, request: SearchRequest, top: float = 0.0) -> None:

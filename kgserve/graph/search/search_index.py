@@ -60,19 +60,15 @@ class IndexDecorator:
         self._index = index
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
-        """See `SearchIndex`."""
         return self._index.words(query, limit, only, reading)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """See `SearchIndex`."""
         return self._index.worths(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
-        """See `SearchIndex`."""
         return self._index.meaning(vector, limit, only)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
-        """See `SearchIndex`."""
         return self._index.vectors_of(ids)
 
 
@@ -88,18 +84,15 @@ class ConflictAwareIndex(IndexDecorator):
         self._heads = heads
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
-        """See `SearchIndex`."""
         frequencies = self._indexes.keyword.frequencies(query, reading)
         found = self._heads.words(query, limit, only, reading, frequencies)
         return _best(super().words(query, limit, only, reading) | found, limit)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
-        """See `SearchIndex`."""
         found = self._heads.meaning(vector, only)
         return _best(super().meaning(vector, limit, only) | found, limit)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
-        """See `SearchIndex`."""
         return super().vectors_of(ids) | self._heads.vectors_of(ids)
 
 

@@ -25,7 +25,7 @@ from kgserve.admin.api import StoreLine
 from kgserve.admin.stores import checked_settings
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
-from kgserve.graph.as_of_graph import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.compat.entities_api import Entity, ServerRelation
 from kgserve.graph.compat.memory_server import completed
 from kgserve.graph.handle import Graph, rest_seconds
@@ -494,10 +494,10 @@ class ExportStream(Closing):
             yield _encode(self._extra.among(nodes)) if nodes else _encode(edges)
 
 
-def export(graph: Graph, valid_at: str | None = None, past: Past | None = None) -> ExportStream:
+def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = None) -> ExportStream:
     """The rows of a store as they are or were, to be streamed; the store is leased until that is closed.
 
-    With ``valid_at`` (RFC 3339) only what was true in the world then. Raises NotFound, and what `Past.of` raises.
+    With ``valid_at`` (RFC 3339) only what was true in the world then. Raises NotFound, and what `AsOfMoment.of` raises.
     """
     with ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
@@ -515,7 +515,7 @@ def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
 
     Raises Conflict when it exists, Gone when that is no longer known.
     """
-    with export(graph, past=Past(graph.graphs.historian, request.as_of)) as stream:
+    with export(graph, past=AsOfMoment(graph.graphs.historian, request.as_of)) as stream:
         if not graph.pool.create(request.into):
             raise Conflict(f"store {request.into!r} exists already; restore into a new one")
         importer = Importer(graph.graphs.graph(request.into), as_they_are=True)

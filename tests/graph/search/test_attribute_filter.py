@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.graph.as_of_graph import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.search import StoreSearch, search_store
 from kgserve.projections.text import ANYTHING
@@ -52,7 +52,7 @@ def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: i
 @pytest.mark.parametrize("as_of", [None, 2])
 @pytest.mark.parametrize("wanted", [{"status": "open"}, {"status": "done"}, {"status": None}])
 def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_of: int | None, tried: int) -> None:
-    past = None if as_of is None else Past(said.historian, as_of)
+    past = None if as_of is None else AsOfMoment(said.historian, as_of)
     with search_store(said.store, said.indexer, past, "any") as searched:
         narrowed = among(searched, said, wanted, tried)
         vector = searched.queries.of("fox")

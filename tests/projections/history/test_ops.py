@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import NodeState
-from kgserve.graph.as_of_graph import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.history import changes, node_history, node_version, revert
 from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNode
 from kgserve.graph.requests import RestoreRequest, TraverseRequest
@@ -28,7 +28,7 @@ def history_of(of: Kept, node_id: str, limit: int = 100, before: int | None = No
 
 
 def lines(of: Kept, store: str, as_of: str) -> list[bytes]:
-    with export(graph_of(of.pool, store), past=Past(of.historian, as_of)) as stream:
+    with export(graph_of(of.pool, store), past=AsOfMoment(of.historian, as_of)) as stream:
         return sorted(line for block in stream for line in block.splitlines())
 
 
@@ -193,7 +193,7 @@ def test_without_a_history_only_the_present_can_be_read(tmp_path: Path) -> None:
         write(of.store, node("a", "1"))
         for ask in (
             lambda: node_of(graph_of(of.pool, NAME, historian=None), "a", as_of="1"),
-            lambda: export(graph_of(of.pool, NAME), past=Past(None, "1")),
+            lambda: export(graph_of(of.pool, NAME), past=AsOfMoment(None, "1")),
             lambda: node_history(
                 graph_of(of.pool, NAME, historian=None), HistoryRequest(node_id="a", limit=10, before=None)
             ),
