@@ -117,7 +117,8 @@ class GraphReader(ABC):
 
     def valid_nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """Return the valid nodes of `ids`, by id."""
-        return {key: row for key, row in self.nodes(ids).items() if self._is_valid(row)}
+        found = self.nodes(ids)
+        return found if self.valid_at is None else {key: row for key, row in found.items() if self._is_valid(row)}
 
     def has_valid(self, node_id: str) -> bool:
         """Return whether a node exists and is valid."""

@@ -1,4 +1,4 @@
-"""When a reader looks: as of a commit, and at what was true in the world; and how a store is read as it was."""
+"""Moments that requests name, the history of a store that knows them, and merges as of a commit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ from kgserve.stores.store import OpenStore
 
 WAIT_SECONDS = 10.0
 MAX_DIGITS = 18
+MAX_SHOWN = 1000
+"""Edges that are shown with a node, in each direction."""
+EVERY_EDGE = 1 << 62
+MAX_MERGE_EDGES = 100
+"""Edges of a merged node among which the one to its successor is looked for."""
+ANY = "any"
+NOW = "now"
 
 
 def whole_history(historian: Historian | None, store: OpenStore) -> HistoryFollower:
@@ -44,12 +51,6 @@ def catch_up(follower: HistoryFollower, sequence: int) -> None:
         raise Unavailable(f"the history has not seen sequence {sequence} yet, only {seen}", retry_after=2)
 
 
-MAX_SHOWN = 1000
-"""Edges that are shown with a node, in each direction."""
-ANY = "any"
-NOW = "now"
-
-
 def valid_moment(text: str | None) -> int | None:
     """A moment in microseconds, if one is asked for; None: any. Raises InvalidInput for what is no RFC 3339 time."""
     if text is None or text == ANY:
@@ -73,19 +74,13 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-EVERY_EDGE = 1 << 62
-
-
 def rows_at(history: History, ids: Iterable[str], at: int) -> Iterator[NodeRow]:
-    """The nodes of some ids as they were, of those that were there."""
+    """Yield the nodes of some ids that existed at a commit."""
     return (state.row for node_id in ids if (state := history.node_at(node_id, at)) is not None)
 
 
-MOST_ENDS = 100
-
-
 def survivor_at(history: History, node_id: str, at: int) -> str:
-    """The node itself, or the one that it had come to by merges as of a commit."""
+    """Return a node's id after following merge redirects as of a commit."""
     steps: dict[str, str] = {}
     end: str | None = node_id
     while end is not None and end not in steps and len(steps) <= MAX_CHAIN:
@@ -97,19 +92,19 @@ def survivor_at(history: History, node_id: str, at: int) -> str:
 
 
 def merged_at(history: History, node_id: str, at: int) -> str | None:
-    """What a node had been merged into as of a commit, if into any."""
+    """Return the node that one had been merged into as of a commit; None if into none."""
     state = history.node_at(node_id, at)
     if state is None or not is_withdrawn(state.row.extras):
         return None
-    edges = (each.row for each in history.outgoing(node_id, at, MOST_ENDS))
+    edges = (each.row for each in history.outgoing(node_id, at, MAX_MERGE_EDGES))
     return max(((row.sequence, row.target) for row in edges if row.relation_type == MERGED_INTO), default=(0, None))[1]
 
 
 def note(asked: str, found: str) -> bytes:
-    """What an answer in JSON says of it behind its last field."""
+    """Encode the redirect from the id that was asked for, to follow the last field of a JSON object."""
     return b"" if asked == found else b',"redirected_from":' + msgspec.json.encode(asked)
 
 
 def noted(asked: str, found: str) -> str | msgspec.UnsetType:
-    """The same for an answer that is a Struct."""
+    """Return the redirect from the id that was asked for, for a field of a Struct."""
     return msgspec.UNSET if asked == found else asked
