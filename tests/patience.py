@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
-from kgserve.graph import render
+from kgserve.graph import as_of_graph
 from kgserve.memory import recall_stores
 
 SECONDS = 45.0
@@ -13,7 +13,7 @@ REQUEST_SECONDS = 60.0
 
 def be_patient() -> None:
     """Let recalls wait until indexes have seen what was stored just now, and readers of the past for its history."""
-    recall_stores.FRESH_SECONDS = render.FRESH_SECONDS = SECONDS
+    recall_stores.FRESH_SECONDS = as_of_graph.FRESH_SECONDS = SECONDS
 
 
 def wait_long_for_answers() -> None:

@@ -8,10 +8,9 @@ from kgserve.admin.api import LinkCounts, LinkedStore, LinkManifest
 from kgserve.errors import InvalidInput
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.requests import EdgeInput
-from kgserve.projections.links.links import EVERY, LinkReader
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.batch import EdgePut, LinkPut
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.stores.store import OpenStore
 
@@ -56,12 +55,6 @@ def edge_of(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
         if not rows.linked:
             return None
     return next((row.edge for row in store.links.ask(lambda links, _: [*links.of([key])])), None)
-
-
-def links_of(links: LinkReader, node_id: str, moment: int | None, most: int = EVERY) -> list[LinkRow]:
-    """The links that lead from a node; those that were true at a moment, if one is given."""
-    found = links.outgoing(node_id, most if moment is None else EVERY)
-    return found if moment is None else [row for row in found if row.edge.holds_at(moment)][:most]
 
 
 MOST_NAMED = 1_000

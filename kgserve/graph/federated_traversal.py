@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from heapq import nlargest
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.handle import Graph
-from kgserve.graph.render import shown_then
+from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import TraverseRequest
-from kgserve.graph.temporal import EVERY_EDGE, Past, noted, rows_at, survivor_at, world_moment
-from kgserve.projections.history.history import History
-from kgserve.projections.links.links import EVERY, LinkReader
-from kgserve.storage.model.redirects import survivor_of
+from kgserve.graph.temporal import noted
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import absorbed, merged_among
 from kgserve.stores.pool import NotOpen
-from kgserve.stores.store import OpenStore
 
-MOST_STORES = 16
-_Found = TypeVar("_Found")
+MAX_TRAVERSED_STORES = 16
 
 
 class NodeLocation(NamedTuple):
@@ -66,126 +60,11 @@ class ReadMoment(Protocol):
         """A time of the world."""
 
 
-class _View(Protocol):
-    """One store as a walk sees it, from its first look on always the same; ``moment`` is that of the world, if any."""
-
-    sequence: int
-    moment: int | None
-
-    def found(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The nodes that are meant by some ids, those that are there and hold: under the id that was asked for."""
-        ...
-
-    def edges(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        """The edges of some nodes in the directions that are wanted."""
-        ...
-
-    def links(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        """The links that lead from some nodes."""
-        ...
-
-    def absorbed(self, ids: Collection[str], /) -> dict[str, str]:
-        """The nodes that were merged into some, each with that one: what links to them leads to it."""
-        ...
-
-    def shown(self, rows: Sequence[NodeRow]) -> list[ReachedNode]:
-        """Nodes that were found as callers see them, without their depths."""
-        ...
-
-
-class _Now:
-    """As of the last commit when it was first looked at."""
-
-    def __init__(self, store: OpenStore, valid_at: str | None, held: ExitStack) -> None:
-        self._rows, self._links = _kept(store, held)
-        self.sequence = self._rows.at
-        self.moment = world_moment(valid_at, store)
-
-    def found(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        merged = merged_among(self._rows, ids) if self._rows.know_merges else {}
-        meant = {node_id: survivor_of(merged, node_id) for node_id in ids}
-        rows = self._rows.nodes([*meant.values()])
-        return _holding({asked: rows[node_id] for asked, node_id in meant.items() if node_id in rows}, self.moment)
-
-    def edges(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        for node_id in ids:
-            if direction != "incoming":
-                yield from self._rows.outgoing(node_id)
-            if direction != "outgoing":
-                yield from self._rows.incoming(node_id)
-
-    def links(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        return self._links.from_any(ids) if self._links is not None else iter(())
-
-    def absorbed(self, ids: Collection[str], /) -> dict[str, str]:
-        return {merged: node_id for node_id in ids for merged in absorbed(self._rows, node_id)}
-
-    def shown(self, rows: Sequence[NodeRow]) -> list[ReachedNode]:
-        return [*map(_undetermined, rows)]
-
-
-def _kept(store: OpenStore, held: ExitStack) -> tuple[Rows, LinkReader | None]:
-    """The rows and links of a store, to be kept when it is given back: both have their files open themselves."""
-    return held.enter_context(store.reading_links())
-
-
-class _Then:
-    """As of a time, by the history of the store, which is leased for each look."""
-
-    def __init__(self, graph: Graph, store: OpenStore, past: Past, valid_at: str | None) -> None:
-        self._graph = graph
-        self._past = past
-        _, self.sequence = past.of(store)
-        self.moment = world_moment(valid_at, store, past)
-
-    def found(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        def look(history: History) -> dict[str, NodeRow]:
-            meant = {node_id: survivor_at(history, node_id, self.sequence) for node_id in ids}
-            rows = {row.id: row for row in rows_at(history, {*meant.values()}, self.sequence)}
-            return {asked: rows[node_id] for asked, node_id in meant.items() if node_id in rows}
-
-        return _holding(self._look(look), self.moment)
-
-    def edges(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
-        def look(history: History) -> list[EdgeRow]:
-            found: list[EdgeRow] = []
-            for node_id in ids:
-                if direction != "incoming":
-                    found += (state.row for state in history.outgoing(node_id, self.sequence, EVERY_EDGE))
-                if direction != "outgoing":
-                    found += (state.row for state in history.incoming(node_id, self.sequence, EVERY_EDGE))
-            return found
-
-        return iter(self._look(look))
-
-    def links(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        def look(history: History) -> list[LinkRow]:
-            return [state.row for each in ids for state in history.links_from(each, self.sequence, EVERY)]
-
-        return iter(self._look(look))
-
-    def absorbed(self, _ids: Collection[str], /) -> dict[str, str]:
-        return {}  # who linked here then is not known
-
-    def shown(self, rows: Sequence[NodeRow]) -> list[ReachedNode]:
-        with self._graph.lease() as store:
-            return shown_then(store, self._past, rows, _undetermined)
-
-    def _look(self, question: Callable[[History], _Found]) -> _Found:
-        with self._graph.lease() as store:
-            follower, _ = self._past.of(store)
-            return follower.look(question)
-
-
-def _undetermined(row: NodeRow) -> ReachedNode:
+def _without_depth(row: NodeRow) -> ReachedNode:
     return render.reached(row, 0)
 
 
-def _holding(rows: dict[str, NodeRow], moment: int | None) -> dict[str, NodeRow]:
-    return rows if moment is None else {asked: row for asked, row in rows.items() if row.holds_at(moment)}
-
-
-class _Following:
+class FederatedTraversal:
     """A walk while it goes: nodes with their depths, and the edges that it has met, by store and key."""
 
     def __init__(self, graph: Graph, request: TraverseRequest, wanted: Walk, held: ExitStack) -> None:
@@ -193,63 +72,62 @@ class _Following:
         self._request = request
         self._wanted = wanted
         self._held = held
-        self._views: dict[str, _View | None] = {}
+        self._readers: dict[str, GraphReader | None] = {}
         # What was asked for, where that was merged into another.
-        self._meant: dict[NodeLocation, NodeLocation] = {}
+        self._redirects: dict[NodeLocation, NodeLocation] = {}
         self.depths: dict[NodeLocation, int] = {}
         self.rows: dict[NodeLocation, NodeRow] = {}
         self.edges: dict[tuple[str, EdgeKey | LinkKey], EdgeRow | LinkRow] = {}
         self.truncated = False
 
-    def go(self) -> str | None:
+    def run(self) -> str | None:
         """Walk; the id of the start, None where it is not there. Raises NotFound for its store, Gone."""
         start = NodeLocation(self._graph.name, self._wanted.start)
         with self._graph.lease():
             pass  # who asks for a store that is not there is told so
-        frontier = self._arrived({start: False}, 0)
+        frontier = self._visit({start: False}, 0)
         if not frontier:
             return None
         for depth in range(1, self._wanted.depth + 1):
-            frontier = self._arrived(self._beyond(frontier), depth)
+            frontier = self._visit(self._expand(frontier), depth)
             if not frontier or self.truncated:
                 break
-        self._beyond(frontier)
+        self._expand(frontier)
         return next(iter(self.depths)).id
 
-    def _view(self, store: str) -> _View | None:
+    def _reader_of(self, store: str) -> GraphReader | None:
         """A store as the walk sees it; None for one that is not there, or not to be seen, or one too many."""
-        if store not in self._views:
-            if len([view for view in self._views.values() if view is not None]) >= MOST_STORES:
+        if store not in self._readers:
+            if len([reader for reader in self._readers.values() if reader is not None]) >= MAX_TRAVERSED_STORES:
                 self.truncated = True
                 return None
-            self._views[store] = self._looked_at(self._of(store))
-        return self._views[store]
+            self._readers[store] = self._open_reader(self._graph_of(store))
+        return self._readers[store]
 
-    def _of(self, store: str) -> Graph:
+    def _graph_of(self, store: str) -> Graph:
         """A store; where another node of a cluster serves it, a copy will do: no node has all that a walk may meet."""
         return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
 
-    def _looked_at(self, graph: Graph) -> _View | None:
+    def _open_reader(self, graph: Graph) -> GraphReader | None:
         past = graph.past(self._request.as_of)
         try:
             with graph.lease() as store:
-                if past is None:
-                    return _Now(store, self._request.valid_at, self._held)
-                return _Then(graph, store, past, self._request.valid_at)
+                reader = read_graph(store, past, self._request.valid_at, links=True, lease=graph.lease)
+                return self._held.enter_context(reader)
         except (NotFound, InvalidInput):
             return None
 
-    def _arrived(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
+    def _visit(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
         """Give nodes that were reached their depth, in order, as many as there is room for; by store, to go on from.
 
         What comes with true was named by a link, and is told even if it is not there.
         """
         frontier: dict[str, list[str]] = defaultdict(list)
         for store, places in _by_store(sorted(coming)).items():
-            view = self._view(store)
-            if view is None and store not in self._views:
+            reader = self._reader_of(store)
+            if reader is None and store not in self._readers:
                 continue
-            found = {} if view is None else view.found(places)
+            found = {} if reader is None else reader.resolved_nodes(places)
             for asked in places:
                 row = found.get(asked)
                 place = NodeLocation(store, row.id if row is not None else asked)
@@ -261,15 +139,15 @@ class _Following:
                 self.depths[place] = depth
                 if row is not None:
                     self.rows[place] = row
-                    self._meant[NodeLocation(store, asked)] = place
+                    self._redirects[NodeLocation(store, asked)] = place
                     frontier[store].append(row.id)
         return frontier
 
-    def _beyond(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
+    def _expand(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
         """What the edges and links around some nodes lead to; true for what a link names."""
         beyond: dict[NodeLocation, bool] = {}
         for store, ids in sorted(frontier.items()):
-            for place, by_link in self._around(store, ids):
+            for place, by_link in self._neighbours(store, ids):
                 if place not in self.depths:
                     beyond[place] = by_link or beyond.get(place, False)
                 if len(self.edges) > MAX_EDGES:
@@ -277,33 +155,33 @@ class _Following:
                     return {}
         return beyond
 
-    def _around(self, store: str, ids: list[str]) -> Iterator[tuple[NodeLocation, bool]]:
-        view = self._view(store)
-        if view is None:
+    def _neighbours(self, store: str, ids: list[str]) -> Iterator[tuple[NodeLocation, bool]]:
+        reader = self._reader_of(store)
+        if reader is None:
             return
         direction = self._wanted.direction
-        wanted = msgspec.structs.replace(self._wanted, valid_at=view.moment)
-        for edge in filter(wanted.follows, view.edges(ids, direction)):
+        wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
+        for edge in filter(wanted.follows, reader.edges_of(ids, direction)):
             self.edges[store, edge.key] = edge
             yield NodeLocation(store, edge.source), False
             yield NodeLocation(store, edge.target), False
-        for _, far, is_named in self._links_around(store, ids, view):
+        for _, far, is_named in self._links_around(store, ids, reader):
             yield far, is_named
 
     def _links_around(
-        self, store: str, ids: Collection[str], view: _View
+        self, store: str, ids: Collection[str], reader: GraphReader
     ) -> Iterator[tuple[NodeLocation, NodeLocation, bool]]:
         """The near and the far end of each link, and whether the far one is where it leads to."""
         direction = self._wanted.direction
-        wanted = msgspec.structs.replace(self._wanted, valid_at=view.moment)
-        for link in view.links(ids) if direction != "incoming" else ():
+        wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
+        for link in reader.links_from(ids) if direction != "incoming" else ():
             if wanted.follows(link.edge):
                 self.edges[store, link.key] = link
                 yield NodeLocation(store, link.edge.source), NodeLocation(link.store, link.edge.target), True
         if direction == "outgoing":
             return
-        merged = view.absorbed(ids)
-        self._meant |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
+        merged = reader.merged_ids(ids)
+        self._redirects |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
         for origin, link in self._graph.pool.inbound.to(store, [*ids, *merged]):
             if wanted.follows(link.edge):
                 self.edges[origin, link.key] = link
@@ -314,13 +192,13 @@ class _Following:
         """What is one link away from nodes with scores, for which those are halved; the best, if there are too many."""
         scores: dict[NodeLocation, float] = {}
         for store, ids in _by_store(near).items():
-            if (view := self._view(store)) is not None:
-                for own, far, _ in self._links_around(store, ids, view):
+            if (reader := self._reader_of(store)) is not None:
+                for own, far, _ in self._links_around(store, ids, reader):
                     scores[far] = max(scores.get(far, 0.0), near[own] / 2)
         chosen = nlargest(most, scores.keys() - near.keys(), key=lambda place: (scores[place], place))
         self.depths = dict.fromkeys(near, 0)
-        self._arrived(dict.fromkeys(chosen, False), 1)
-        found = {self._meant.get(place, place): scores[place] for place in chosen}
+        self._visit(dict.fromkeys(chosen, False), 1)
+        found = {self._redirects.get(place, place): scores[place] for place in chosen}
         links = [
             (*self._ends(store, row), edge)
             for (store, _), row in self.edges.items()
@@ -334,13 +212,13 @@ class _Following:
         shown = self._shown()
         nodes = [shown.get(place) or _Missing(place.id, depth, place.store) for place, depth in self.depths.items()]
         edges = [edge for (store, _), row in self.edges.items() if (edge := self._edge(store, row)) is not None]
-        view = self._views.get(self._graph.name)
+        reader = self._readers.get(self._graph.name)
         answer = TraverseAnswer(
             nodes=[],
             edges=edges[:MAX_EDGES],
             count=len(nodes),
             truncated=self.truncated or len(edges) > MAX_EDGES,
-            sequence=view.sequence if view is not None else 0,
+            sequence=reader.sequence if reader is not None else 0,
             redirected_from=msgspec.UNSET if start is None else noted(self._wanted.start, start),
         )
         told = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
@@ -351,8 +229,8 @@ class _Following:
         found: dict[NodeLocation, ReachedNode] = {}
         for store, ids in _by_store(self.rows).items():
             rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
-            view = self._view(store)
-            for node in view.shown(rows) if view is not None else ():
+            reader = self._reader_of(store)
+            for node in reader.to_nodes(rows, _without_depth) if reader is not None else ():
                 place = NodeLocation(store, node.id)
                 node.store, node.depth = store, self.depths[place]
                 found[place] = node
@@ -373,7 +251,7 @@ class _Following:
         """Where an edge begins and ends, by what was merged into what."""
         edge, into = (row.edge, row.store) if isinstance(row, LinkRow) else (row, store)
         ends = NodeLocation(store, edge.source), NodeLocation(into, edge.target)
-        return self._meant.get(ends[0], ends[0]), self._meant.get(ends[1], ends[1])
+        return self._redirects.get(ends[0], ends[0]), self._redirects.get(ends[1], ends[1])
 
 
 def _by_store(places: Iterable[NodeLocation]) -> dict[str, list[str]]:
@@ -392,10 +270,10 @@ def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
     if graph.most_edges is not None:
         raise NotOpen
     if (past := graph.past(request.as_of)) is not None:
-        _check_past(past, request)
+        _check_moment(past, request)
     with ExitStack() as held:
-        walk = _Following(graph, request, wanted, held)
-        return walk.answer(walk.go())
+        walk = FederatedTraversal(graph, request, wanted, held)
+        return walk.answer(walk.run())
 
 
 def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, most: int) -> LinkedNodes:
@@ -407,13 +285,13 @@ def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, 
     direction: Direction = "both" if past is None else "outgoing"
     request = TraverseRequest(start_id="", direction=direction, as_of=asked.as_of, valid_at=asked.valid_at)
     if past is not None:
-        _check_past(past, request)
+        _check_moment(past, request)
     with ExitStack() as held:
-        walk = _Following(graph, request, Walk("", 1, direction, None, None, len(near) + most), held)
+        walk = FederatedTraversal(graph, request, Walk("", 1, direction, None, None, len(near) + most), held)
         return walk.beside(near, most)
 
 
-def _check_past(past: Past, request: TraverseRequest) -> None:
+def _check_moment(past: AsOfMoment, request: TraverseRequest) -> None:
     if past.is_sequence:
         raise InvalidInput.at(
             "as_of", "must be a time where edges into other stores are followed: each store counts for itself"

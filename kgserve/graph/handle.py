@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kgserve.errors import Conflict, NoStore
-from kgserve.graph.temporal import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.platform.access.authentication import LOCAL, Caller
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings
@@ -373,13 +373,13 @@ class Graph:
             named = ", ".join(f"{name} by {away.node if away else 'this one'}" for name, away in places.items())
             raise Conflict(f"these stores are served by different nodes of the cluster, so ask about each: {named}")
 
-    def past(self, as_of: int | str | None) -> Past | None:
+    def past(self, as_of: int | str | None) -> AsOfMoment | None:
         """The moment that is named, if one is."""
         if as_of is None:
             return None
         if self.most_edges is not None:
             raise NotOpen
-        return Past(self.graphs.historian, as_of)
+        return AsOfMoment(self.graphs.historian, as_of)
 
     def submit(self, batch: WriteBatch, answer: Callable[[Report], A], *, create: bool = False) -> Future[A]:
         """Queue a batch; the answer is made of its report."""

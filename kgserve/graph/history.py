@@ -26,13 +26,13 @@ from kgserve.graph.answers import (
     NodeHistory,
     NodeState,
 )
+from kgserve.graph.as_of_graph import AsOfGraph, hold_history
 from kgserve.graph.handle import Graph
 from kgserve.graph.mutations import cost, inject_answer
 from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
 from kgserve.graph.render import VersionState, standing_of, standings
 from kgserve.graph.temporal import MAX_DIGITS, whole_history
 from kgserve.graph.validate import checked_label
-from kgserve.memory.hierarchy import PastHierarchy
 from kgserve.memory.supersede import in_order, sequence_in
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.history.history import FOREVER, RowState, SaidBy
@@ -47,6 +47,7 @@ from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED, VERSION_OF
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
+from kgserve.stores.store import OpenStore
 
 _EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
 MAX_ROWS_OF_CHANGES = 20_000
@@ -268,7 +269,7 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
                 raise
             return _page_of_versions(found, above, request)
         found, cut = _states(follower, entity_id, request.limit, after)
-        above = [_parent(follower, state, leased.state.sequence) for state in found]
+        above = [_parent(leased, follower, state) for state in found]
     if not found and after == 0:
         raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
     versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
@@ -345,11 +346,12 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
     return found, True
 
 
-def _parent(follower: HistoryFollower, state: RowState[NodeRow], present: int) -> str | None:
+def _parent(store: OpenStore, follower: HistoryFollower, state: RowState[NodeRow]) -> str | None:
     """What a memory stood below when a state of it ended, or stands below now."""
     if not state.row.is_memory:
         return None
-    return PastHierarchy(follower, present if state.last is None else state.last - 1).parent(state.row.id)
+    at = store.state.sequence if state.last is None else state.last - 1
+    return AsOfGraph(hold_history(store, follower), at).parents((state.row.id,)).get(state.row.id)
 
 
 def _entity_version(state: RowState[NodeRow], parent: str | None) -> EntityVersion:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,7 +33,7 @@ from kgserve.graph.answers import (
     TraverseAnswer,
 )
 from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
-from kgserve.graph.cross_store_links import edge_of, links_of
+from kgserve.graph.cross_store_links import edge_of
 from kgserve.graph.federated_traversal import follow
 from kgserve.graph.handle import EncodedAnswer, Graph, encoded
 from kgserve.graph.history import node_version
@@ -49,43 +47,23 @@ from kgserve.graph.queries import (
     NodesQuery,
     TagsQuery,
 )
-from kgserve.graph.render import shown_then
+from kgserve.graph.readers import CurrentGraph, EdgePage, GraphReader, read_graph, resolve_valid_at
 from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
-from kgserve.graph.temporal import (
-    ANY,
-    MAX_SHOWN,
-    Past,
-    found_as,
-    found_then,
-    note,
-    noted,
-    page_as_of,
-    rows_at,
-    valid_moment,
-    view_as_of,
-    walk_as_of,
-    when_asked,
-    world_moment,
-)
+from kgserve.graph.temporal import ANY, MAX_SHOWN, describe_moment, note
 from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
 from kgserve.memory.api import MAX_TOLD
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
-from kgserve.projections.catalog.catalog import Catalog
-from kgserve.projections.catalog.projection import CatalogDamaged
-from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import AUTHOR
-from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, PagePosition, page_of
+from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.kinds import MAX_TAGS_LISTED
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
 from kgserve.storage.model.walk import Walk, clamp
-from kgserve.storage.rows.delta import Gathered
-from kgserve.storage.rows.edge_page import held_around, of_kinds, page_of_edges, with_versions
+from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.encoding import encode_link
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
-from kgserve.storage.rows.ways import absorbed
+from kgserve.storage.rows.ways import absorbed, survivor
 from kgserve.stores.pool import NotOpen
 from kgserve.stores.store import OpenStore
 
@@ -103,79 +81,45 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
         if request.as_of is not None or request.valid_at or request.follow_symlinks:
             raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
-    moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
-    checked_label(node_id)
-    inbound = _inbound(graph, request)
-    with graph.lease() as store:
-        found = (
-            _present_node(store, request, moment, inbound, graph.most_edges)
-            if past is None
-            else _past_node(store, past, request, moment)
-        )
+    node_id = checked_label(request.node_id)
+    inbound, past, moment = _inbound(graph, request), graph.past(request.as_of), _or_any(request.valid_at)
+    with (
+        graph.lease() as store,
+        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+    ):
+        found = _encode_view(reader, request, inbound)
     if found is None:
-        raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
+        when = describe_moment(request.as_of, request.valid_at)
+        raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when}")
     return encoded(found)
 
 
-def _present_node(
-    leased: OpenStore, wanted: NodeRequest, moment: int | None, inbound: Sequence[_Inbound], allowed: int | None
-) -> bytes | None:
-    with _reading(leased, allowed) as (rows, links):
-        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
-        number = rows.number(node_id)
-        numbers = np.array([number])
-        if number < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
-            return None
-        lists: list[bytes] = []
-        truncated = False
-        for outgoing in (True, False):
-            edges = rows.around(numbers, outgoing=outgoing)
-            if allowed is not None and len(edges) > allowed:
-                raise TooLong
-            edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
-            texts = [*rows.edge_texts(edges.first(MAX_SHOWN))]
-            if outgoing and links is not None:
-                texts += map(encode_link, links_of(links, node_id, moment, MAX_SHOWN + 1))
-            if not outgoing:
-                texts += [encode_link(row, origin) for origin, row in _true_then(inbound, moment)]
-            truncated = truncated or max(len(edges), len(texts)) > MAX_SHOWN
-            lists.append(b",".join(texts[:MAX_SHOWN]))
-        node = rows.node_text(number, time.time_ns() // 1000)
+def _or_any(valid_at: str | None) -> str:
+    """Return the moment that is asked for; left out, any."""
+    return ANY if valid_at is None else valid_at
+
+
+def _resolve(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
+    """Return a node's id after following merge redirects, but itself where everything is asked for."""
+    return node_id if valid_at == ANY else reader.resolve_redirects((node_id,))[node_id]
+
+
+def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_Inbound]) -> bytes | None:
+    node_id = _resolve(reader, wanted.node_id, wanted.valid_at)
+    node = reader.encode_node(node_id)
+    if node is None:
+        return None
+    outgoing = reader.encode_edges(node_id, MAX_SHOWN + 1, outgoing=True)
+    outgoing += map(encode_link, reader.valid_links(node_id, MAX_SHOWN + 1))
+    incoming = reader.encode_edges(node_id, MAX_SHOWN + 1, outgoing=False)
+    incoming += [encode_link(row, origin) for origin, row in _true_then(inbound, reader.valid_at)]
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
-        *lists,
-        b"true" if truncated else b"false",
+        b",".join(outgoing[:MAX_SHOWN]),
+        b",".join(incoming[:MAX_SHOWN]),
+        b"true" if max(len(outgoing), len(incoming)) > MAX_SHOWN else b"false",
         note(wanted.node_id, node_id),
     )
-
-
-@contextmanager
-def _reading(leased: OpenStore, allowed: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
-    """The rows with the links as of them. Raises TooLong where only a few edges may be met and there may be links."""
-    if allowed is None:
-        with leased.reading_links() as found:
-            yield found
-        return
-    with leased.reading() as rows:
-        if rows.linked:
-            raise TooLong
-        yield rows, None
-
-
-def _past_node(leased: OpenStore, past: Past, wanted: NodeRequest, moment: int | None) -> bytes | None:
-    node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
-    found = view_as_of(leased, past, node_id, moment, whole=False)
-    if found is None:
-        return None
-    [node] = shown_then(leased, past, [found.node])
-    answer = NodeAnswer(
-        node=node,
-        outgoing=[*map(render.edge, found.outgoing), *map(render.link, found.links)][:MAX_SHOWN],
-        incoming=[render.edge(row) for row in found.incoming[:MAX_SHOWN]],
-        edges_truncated=found.truncated or max(len(found.outgoing) + len(found.links), len(found.incoming)) > MAX_SHOWN,
-        redirected_from=noted(wanted.node_id, node_id),
-    )
-    return msgspec.json.encode(answer)
 
 
 def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
@@ -198,38 +142,11 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
     place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
     attributes = asked_in_json(wanted.attributes, "attributes")
-    with graph.lease() as leased:
-        wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past), attributes)
-        if past is None:
-            found = listed(leased, wanted_nodes, place, wanted.limit)
-            nodes = [*map(render.node, found.items)]
-        else:
-            found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
-            nodes = shown_then(leased, past, found.items)
+    with graph.lease() as leased, read_graph(leased, past, wanted.valid_at) as reader:
+        wanted_nodes = NodeFilter(types, tags, reader.valid_at, attributes)
+        found = reader.list_nodes(wanted_nodes, place, wanted.limit)
+        nodes = reader.to_nodes(found.items, render.node)
     return nodes, None if found.next is None else _cursor_of(found.next)
-
-
-def listed(leased: OpenStore, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[NodeRow]:
-    """A page of the nodes that fit now; it looks at `MAX_PASSED` at most."""
-    if wanted == EVERYTHING:
-        with leased.reading() as rows:
-            ids = ((node_id, node_id, True) for node_id in rows.ids_behind(place.after))
-            return _with_rows(rows, page_of(ids, place, limit))
-
-    def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
-        page = _with_rows(rows, catalog.listed(wanted, place, limit))
-        if not all(map(wanted.matches, page.items)):
-            raise CatalogDamaged("it names a node that does not fit")
-        return page
-
-    return leased.listing(look, by_attributes=bool(wanted.attributes))
-
-
-def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
-    found = rows.nodes(page.items)
-    if len(found) != len(page.items):
-        raise CatalogDamaged("it names a node that is not there")
-    return Listed(list(found.values()), page.next)
 
 
 def _start_of_page(wanted: NodesQuery) -> PagePosition:
@@ -289,7 +206,7 @@ def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_I
     if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
         raise NotOpen
     with graph.lease() as store, store.reading() as rows:
-        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
+        node_id = wanted.node_id if wanted.valid_at == ANY else survivor(rows, wanted.node_id)
         ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != ANY else ())]
     # The store is given back first: for the answer others may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
@@ -317,77 +234,50 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
 def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> EncodedAnswer[EdgeList]:
     """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
     checked_label(request.node_id)
-    moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
-    wanted = _EdgePage(request.node_id, outgoing, kinds, request.limit, request.offset, request.valid_at, inbound)
-    with graph.lease() as store:
-        if past is None:
-            found = _present_edges(store, wanted, moment, graph.most_edges)
-        else:
-            found = _past_edges(store, past, wanted, moment)
+    wanted = EdgePage(outgoing, kinds, request.offset, request.limit)
+    past, moment = graph.past(request.as_of), _or_any(request.valid_at)
+    with (
+        graph.lease() as store,
+        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+    ):
+        found = _encode_page(reader, request, wanted, inbound)
     if found is None:
-        when = when_asked(past, request.valid_at)
+        when = describe_moment(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
     return encoded(found)
 
 
-class _EdgePage(NamedTuple):
-    node_id: str
-    outgoing: bool
-    kinds: tuple[str, ...]
-    limit: int
-    offset: int
-    valid_at: str | None
-    inbound: Sequence[_Inbound]
-
-
-def _present_edges(leased: OpenStore, wanted: _EdgePage, moment: int | None, allowed: int | None) -> bytes | None:
-    with _reading(leased, allowed) as (rows, links):
-        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
-        numbers = np.array([rows.number(node_id)])
-        if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
-            return None
-        outgoing = wanted.outgoing
-        edges = of_kinds(rows, rows.around(numbers, outgoing=outgoing), wanted.kinds)
-        edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
-        leading = [] if links is None or not outgoing else links_of(links, node_id, moment)
-        among = [
-            encode_link(row, origin)
-            for origin, row in (*((None, row) for row in leading), *_true_then(wanted.inbound, moment))
-            if not wanted.kinds or row.edge.relation_type in wanted.kinds
-        ]
-        if among:
-            page, more = _page_with_links(rows, edges, among, wanted)
-        else:
-            page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
+def _encode_page(
+    reader: GraphReader, asked: EdgesRequest | IncomingRequest, wanted: EdgePage, inbound: Sequence[_Inbound]
+) -> bytes | None:
+    node_id = _resolve(reader, asked.node_id, asked.valid_at)
+    if not reader.has_valid(node_id):
+        return None
+    leading = reader.valid_links(node_id) if wanted.outgoing else []
+    links = [
+        encode_link(row, origin)
+        for origin, row in (*((None, row) for row in leading), *_true_then(inbound, reader.valid_at))
+        if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
+    ]
+    if links:
+        page, more = _page_with_links(reader, node_id, wanted, links)
+    else:
+        page, more, _ = reader.encode_edge_page(node_id, wanted)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
-    return b'{"edges":[%b],"next_offset":%b%b}' % (b",".join(page), next_offset, note(wanted.node_id, node_id))
+    return b'{"edges":[%b],"next_offset":%b%b}' % (b",".join(page), next_offset, note(asked.node_id, node_id))
 
 
-def _page_with_links(rows: Rows, edges: Gathered, links: list[bytes], wanted: _EdgePage) -> tuple[list[bytes], bool]:
-    """As `page_of_edges`, with links among the edges."""
+def _page_with_links(
+    reader: GraphReader, node_id: str, wanted: EdgePage, links: list[bytes]
+) -> tuple[list[bytes], bool]:
+    """As `encode_edge_page`, with links among the edges."""
     end = wanted.offset + wanted.limit
-    first, _ = page_of_edges(rows, edges, 0, end)
+    first, _, count = reader.encode_edge_page(node_id, wanted._replace(offset=0, limit=end))
     merged = [(_order_of_shown(_edge(text)), text) for text in (*first, *links)]
     merged.sort(key=itemgetter(0))
-    return [text for _, text in merged[wanted.offset : end]], len(edges) + len(links) > end
-
-
-def _past_edges(leased: OpenStore, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
-    node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
-    found = view_as_of(leased, past, node_id, moment, whole=True)
-    if found is None:
-        return None
-    shown = map(render.edge, found.outgoing if wanted.outgoing else found.incoming)
-    links = map(render.link, found.links if wanted.outgoing else ())
-    kept = (edge for edge in (*shown, *links) if not wanted.kinds or edge.relation_type in wanted.kinds)
-    edges = sorted(kept, key=_order_of_shown)
-    end = wanted.offset + wanted.limit
-    page = edges[wanted.offset : end]
-    next_offset = end if end < len(edges) else None
-    redirected_from = noted(wanted.node_id, node_id)
-    return msgspec.json.encode(EdgeList(edges=page, next_offset=next_offset, redirected_from=redirected_from))
+    return [text for _, text in merged[wanted.offset : end]], count + len(links) > end
 
 
 _edge = json_decoder(Edge).decode
@@ -427,45 +317,23 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
     if request.follow_symlinks:
         return encoded(follow(graph, request, wanted))
     past = graph.past(request.as_of)
-    with graph.lease() as store:
-        wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
-        if past is None:
-            return encoded(_walk_now(store, wanted, request.valid_at, graph.most_edges))
-        return encoded(_walk_then(store, past, wanted, request.valid_at))
-
-
-def _walk_now(leased: OpenStore, wanted: Walk, valid_at: str | None, allowed: int | None) -> bytes:
-    with leased.reading() as rows:
-        start = found_as(rows, wanted.start, valid_at)
-        found = walk(rows, msgspec.structs.replace(wanted, start=start), allowed)
-        nodes, edges = nodes_json(rows, found, time.time_ns() // 1000), edges_json(rows, found)
-    truncated = b"true" if found.truncated else b"false"
-    return b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}' % (
-        nodes,
-        edges,
-        found.count,
-        truncated,
-        rows.at,
-        note(wanted.start, start),
+    with (
+        graph.lease() as store,
+        read_graph(store, past, request.valid_at, max_edges=graph.most_edges) as reader,
+    ):
+        start = _resolve(reader, wanted.start, request.valid_at)
+        found = reader.encode_walk(msgspec.structs.replace(wanted, start=start, valid_at=reader.valid_at))
+    return encoded(
+        b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}'
+        % (
+            found.nodes,
+            found.edges,
+            found.node_count,
+            b"true" if found.truncated else b"false",
+            reader.sequence,
+            note(wanted.start, start),
+        )
     )
-
-
-def _walk_then(leased: OpenStore, past: Past, wanted: Walk, valid_at: str | None) -> bytes:
-    start = found_then(leased, past, wanted.start, valid_at)
-    found, sequence = walk_as_of(leased, past, msgspec.structs.replace(wanted, start=start))
-    depths = {row.id: depth for row, depth in found.nodes}
-    rows = [row for row, _ in found.nodes]
-    nodes = shown_then(leased, past, rows, lambda row: render.reached(row, depths[row.id]))
-    edges = [render.edge(row) for row in found.edges]
-    answer = TraverseAnswer(
-        nodes=nodes,
-        edges=edges,
-        count=len(nodes),
-        truncated=found.truncated,
-        sequence=sequence,
-        redirected_from=noted(wanted.start, start),
-    )
-    return msgspec.json.encode(answer)
 
 
 _MOST_BYTES = 1 << 16
@@ -521,17 +389,9 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
     Raises Gone for a moment that is no longer known.
     """
     ids = _checked(request.ids)
-    moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
-    with graph.lease() as store:
-        if past is None:
-            with store.reading() as rows:
-                there = [*rows.nodes(ids).values()]
-        else:
-            follower, at = past.of(store)
-            there = follower.look(lambda history: [*rows_at(history, ids, at)])
-        found = [row for row in there if moment is None or row.holds_at(moment)]
-        shown = map(render.node, found) if past is None else shown_then(store, past, found)
-        nodes = {node.id: node for node in shown}
+    past = graph.past(request.as_of)
+    with graph.lease() as store, read_graph(store, past, _or_any(request.valid_at)) as reader:
+        nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], render.node)}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
 
 
@@ -632,7 +492,8 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
     found: list[str] = []
     place: PagePosition | None = PagePosition()
     while place is not None and len(found) <= request.limit:
-        page = listed(store, wanted, place, request.limit + 1 - len(found))
+        with store.reading() as rows:
+            page = CurrentGraph(store, rows, None).list_nodes(wanted, place, request.limit + 1 - len(found))
         found += [row.id for row in page.items]
         place = page.next
     return found
@@ -640,7 +501,8 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
 
 def _filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_unique(request.types or ())), tuple(_unique(request.tags or ()))
-    return NodeFilter(types, tags, world_moment(request.valid_at, store), asked_attributes(request.attributes))
+    moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.dated else None)
+    return NodeFilter(types, tags, moment, asked_attributes(request.attributes))
 
 
 def _checked(ids: Iterable[str]) -> list[str]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from kgserve.graph.answers import Edge, Node, ReachedNode
-from kgserve.graph.temporal import Past
 from kgserve.platform.codecs import json_decoder
 from kgserve.projections.history.history import History, RowState
 from kgserve.storage.model.batch import conflicts
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.rows.encoding import encode_edge, encode_link, encode_node, with_staleness
-from kgserve.stores.store import OpenStore
 
 _node = json_decoder(Node).decode
 _reached = json_decoder(ReachedNode).decode
@@ -72,9 +70,7 @@ class VersionState(NamedTuple):
         return node
 
 
-_PRESENT = VersionState(None, None)
-FRESH_SECONDS = 0.25
-"""How long a commit that has just superseded something is waited for."""
+CURRENT_VERSION = VersionState(None, None)
 
 
 def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowState[NodeRow]] = ()) -> VersionState:
@@ -83,7 +79,7 @@ def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowS
     States that are ``known`` are not looked up.
     """
     if state.last is None:
-        return _PRESENT
+        return CURRENT_VERSION
     by_first = {each.first: each for each in known}
     version, node_id = state.row.version, state.row.id
     while state.last is not None:
@@ -102,24 +98,10 @@ def standings(history: History, states: Sequence[RowState[NodeRow]]) -> list[Ver
     return [standing_of(history, state, states) for state in states]
 
 
-def shown_then(store: OpenStore, past: Past, found: Sequence[NodeRow], shown: Callable[[NodeRow], N] = node) -> list[N]:
-    """Nodes as they were, each with whether it counts yet, in the form that ``shown`` makes. Raises as `Past.of`.
-
-    The present tells whether, the history since when not: it is waited for briefly, and what it has not seen is absent.
-    """
-    follower, _ = past.of(store)
-    with store.reading() as rows:
-        present, last = rows.nodes([row.id for row in found]), rows.at
-    former = [row for row in found if row.id not in present or present[row.id].version != row.version]
-    if former:
-        follower.wait(last, FRESH_SECONDS)
-
-    def standing(history: History, row: NodeRow) -> VersionState:
-        if row.id in present and row.version in conflicts(present[row.id]):
-            return VersionState(None, is_current=True)
-        state = history.node_version(row.id, row.version)
-        by = None if state is None else standing_of(history, state).superseded_by
-        return VersionState(by, is_current=False)
-
-    stands = follower.look(lambda history: {(row.id, row.version): standing(history, row) for row in former})
-    return [stands.get((row.id, row.version), _PRESENT).shown_on(shown(row)) for row in found]
+def state_of_version(history: History, row: NodeRow, current: NodeRow | None) -> VersionState:
+    """Of a version that is not the current one: what superseded it, or that it is one of the ``current`` heads."""
+    if current is not None and row.version in conflicts(current):
+        return VersionState(None, is_current=True)
+    state = history.node_version(row.id, row.version)
+    by = None if state is None else standing_of(history, state).superseded_by
+    return VersionState(by, is_current=False)

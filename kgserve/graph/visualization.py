@@ -10,21 +10,15 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.graph.as_of_graph import list_states_between, stored_confidences
 from kgserve.graph.handle import Graph
-from kgserve.graph.render import in_few_words
-from kgserve.graph.subgraph_sampling import (
-    SPARE,
-    CurrentIncidentEdges,
-    DrawnEdge,
-    Ground,
-    OverviewStart,
-    SampleLimits,
-    Touching,
-    drawn,
-    most_connected,
-    spread,
+from kgserve.graph.readers import (
+    GraphReader,
+    read_graph,
 )
-from kgserve.graph.temporal import ANY, Past, survivor_at, whole_history, world_moment
+from kgserve.graph.render import in_few_words
+from kgserve.graph.subgraph_sampling import SampleFilter, SampleLimits, sample
+from kgserve.graph.temporal import ANY, whole_history
 from kgserve.graph.validate import Faults, check_label
 from kgserve.graph.visualization_api import (
     LIVES_SHOWN,
@@ -43,18 +37,14 @@ from kgserve.graph.visualization_api import (
     Timeline,
     TimelineQuery,
 )
-from kgserve.memory.hierarchy import PastHierarchy as Hierarchy
-from kgserve.memory.presentation import now_in_microseconds, settings_of
+from kgserve.memory.presentation import settings_of
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
-from kgserve.projections.memory_index.decay import half_lives_of
+from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.model.walk import MAX_EDGES, Walk, clamp
-from kgserve.storage.rows.format import Numbers
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import parents
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.sampling import NumberedEdge, number_edge
 
 MAX_LABEL = 80
 """Characters of a label."""
@@ -68,7 +58,7 @@ class _DrawnGraph(msgspec.Struct):
     sequence: int
     nodes: list[NodeRow]
     degrees: Sequence[int | None]
-    edges: list[DrawnEdge]
+    edges: list[NumberedEdge]
     links: list[LinkRow]
     left_out: list[tuple[int, int]]
     truncated: bool
@@ -93,13 +83,14 @@ def draw(graph: Graph, request: DrawRequest) -> Drawing:
     asked = _checked(request)
     past = graph.past(request.as_of)
     with graph.lease() as store:
-        asking = _Asking(request, asked, _walk(request, world_moment(request.valid_at, store, past)))
-        drawing = _now(store, asking) if past is None else _then(store, past, asking)
+        with read_graph(store, past, request.valid_at, links=True) as reader:
+            asking = _Asking(request, asked, _walk(request, reader.valid_at))
+            drawing = _drawn(reader, asking)
+            drawing.memories = _memories(reader, half_lives_of(settings_of(store)), asking.fields, drawing.nodes)
         if request.lives:
-            until = drawing.sequence if past is None else FOREVER
             history = whole_history(graph.graphs.historian, store)
             known = asking.known(drawing)
-            drawing.lives = history.look(lambda history: lives(history, known, asking.fits, until))
+            drawing.lives = history.look(lambda history: lives(history, known, asking.fits, reader.last_shown))
     return _answer(asking, drawing)
 
 
@@ -147,7 +138,7 @@ class _Asking(NamedTuple):
         return None if self.request.types is None else frozenset(self.request.types)
 
     @property
-    def reach(self) -> SampleLimits:
+    def limits(self) -> SampleLimits:
         """How far to go; nodes that are named one by one are all there is."""
         if self.request.ids is not None:
             return SampleLimits(0, 0, MAX_DRAWN_IDS)
@@ -177,58 +168,31 @@ class _Asking(NamedTuple):
         return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
-def _now(store: OpenStore, asking: _Asking) -> _DrawnGraph:
-    with store.reading_links() as (rows, links):
-        ground = CurrentIncidentEdges(rows, links, asking.walk, asking.types, merged=asking.merged)
-        drawing = _drawn(ground, asking, rows.at)
-        drawing.memories = _memories(store, rows, asking, drawing.nodes)
-    return drawing
-
-
-def _then(store: OpenStore, past: Past, asking: _Asking) -> _DrawnGraph:
-    follower, at = past.of(store)
-    best: list[str] = []
-    if asking.request.overview is not None:
-        with store.reading() as rows:
-            best = rows.delta.ids(most_connected(rows, asking.first + SPARE, None))
-
-    def look(history: History) -> _DrawnGraph:
-        ground = PastGraph(history, at, asking.walk, asking.types, merged=asking.merged, best=best)
-        return _drawn(ground, asking, at)
-
-    drawing = follower.look(look)
-    if "parent" in asking.fields:
-        hierarchy = Hierarchy(follower, at)
-        found = [row for row in drawing.nodes if row.is_memory]
-        above = {row.id: parent for row in found if (parent := hierarchy.parent(row.id)) is not None}
-        drawing.memories = _MemoryColumns(_as_written(found), above)
-    return drawing
-
-
-def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _DrawnGraph:
-    request, reach, redirected, missing = asking.request, asking.reach, dict[str, str](), list[str]()
+def _drawn(reader: GraphReader, asking: _Asking) -> _DrawnGraph:
+    request, limits, redirected, missing = asking.request, asking.limits, dict[str, str](), list[str]()
     if request.overview is not None:
-        starts, whole = ground.overview(asking.first, asking.most)
-        reach = reach._replace(depth=0) if whole else reach
+        starts, whole = reader.best_connected(asking.first, asking.most, asking.types)
+        limits = limits._replace(depth=0) if whole else limits
     else:
-        redirected = {each: into for each in asking.named if (into := ground.survivor(each)) != each}
+        into = {} if asking.merged else reader.resolve_redirects(asking.named)
+        redirected = {each: end for each, end in into.items() if end != each}
         named = dict.fromkeys(redirected.get(each, each) for each in asking.named)
-        numbers = {each: number for each in named if (number := ground.number(each)) >= 0}
+        numbers = {each: number for each in named if (number := reader.number(each)) >= 0}
         starts = np.fromiter(numbers.values(), np.int64)
-        standing = ground.standing(starts)
+        standing = reader.are_valid(starts)
         starts = starts[standing]
         there = {each for each, stands in zip(numbers, standing.tolist(), strict=True) if stands}
         missing = [each for each in asking.named if redirected.get(each, each) not in there]
-    found = spread(ground, starts.tolist(), reach)
+    found = sample(reader, SampleFilter(asking.walk, asking.types), starts.tolist(), limits)
     places = {number: place for place, number in enumerate(found.nodes.tolist())}
-    nodes = [row for number in places if (row := ground.row(number)) is not None]
-    edges, cut = ground.between(found.nodes)
-    links = [*islice(ground.links([row.id for row in nodes]), MAX_LINKS + 1)]
+    nodes = [row for number in places if (row := reader.numbered_node(number)) is not None]
+    edges, cut = reader.edges_between(found.nodes, asking.walk)
+    links = [*islice(reader.links_from([row.id for row in nodes], MAX_LINKS + 1), MAX_LINKS + 1)]
     kept = [row for row in links[:MAX_LINKS] if asking.walk.follows(row.edge)]
     return _DrawnGraph(
-        sequence,
+        reader.sequence,
         nodes,
-        ground.degrees(found.nodes) if "degree" in asking.fields else (),
+        reader.degrees(found.nodes) if "degree" in asking.fields else (),
         [edge._replace(source=places[edge.source], target=places[edge.target]) for edge in edges],
         kept,
         [(places[number], count) for number, count in found.left_out],
@@ -245,19 +209,14 @@ class _MemoryColumns(NamedTuple):
     parent: dict[str, str]
 
 
-def _memories(store: OpenStore, rows: Rows, asking: _Asking, nodes: Iterable[NodeRow]) -> _MemoryColumns | None:
-    if not {"confidence", "parent"} & asking.fields:
+def _memories(
+    reader: GraphReader, half_lives: HalfLives, fields: frozenset[DrawnField], nodes: Iterable[NodeRow]
+) -> _MemoryColumns | None:
+    if not {"confidence", "parent"} & fields:
         return None
-    found = {row.id: row for row in nodes if row.is_memory}
-    accesses, half_lives, now = store.accesses.of([*found]), half_lives_of(settings_of(store)), now_in_microseconds()
-    confidence = {each: half_lives.effective(row, accesses.get(each), now) for each, row in found.items()}
-    return _MemoryColumns(confidence, parents(rows, found))
-
-
-def _as_written(nodes: Iterable[NodeRow]) -> dict[str, float]:
-    """The confidences that rows have, whatever has become of them since."""
-    confidences = ((row.id, row.extras.confidence) for row in nodes if row.extras)
-    return {each: confidence for each, confidence in confidences if confidence is not None}
+    found = [row for row in nodes if row.is_memory]
+    confidence = reader.confidences(found, half_lives) if "confidence" in fields else {}
+    return _MemoryColumns(confidence, reader.parents([row.id for row in found]) if "parent" in fields else {})
 
 
 def _answer(asking: _Asking, drawing: _DrawnGraph) -> Drawing:
@@ -315,7 +274,7 @@ class _Names:
 
 def _with_gone(
     asking: _Asking, drawing: _DrawnGraph, lived: Lives
-) -> tuple[list[NodeRow], list[int | None], list[DrawnEdge]]:
+) -> tuple[list[NodeRow], list[int | None], list[NumberedEdge]]:
     there = {row.id: row for row in drawing.nodes}
     named = (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else there
     nodes = [row for each in dict.fromkeys(named) if (row := there.get(each) or lived.gone_nodes.get(each)) is not None]
@@ -323,7 +282,7 @@ def _with_gone(
     counts = dict(zip(there, drawing.degrees, strict=False))
     moved = [places[row.id] for row in drawing.nodes]
     edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
-    edges += [drawn(places[row.source], places[row.target], row) for row in lived.gone_edges]
+    edges += [number_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
     lived.cut = lived.cut or len(edges) > MAX_EDGES
     return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_EDGES]
 
@@ -346,7 +305,7 @@ def _node_columns(
     if "layer" in fields:
         columns |= _unless_none("layer", [row.extras.layer if row.extras else None for row in nodes])
     if "confidence" in fields:
-        known = _as_written(nodes) if memories is None else memories.confidence
+        known = stored_confidences(nodes) if memories is None else memories.confidence
         columns |= _unless_none("confidence", [known.get(row.id) for row in nodes])
     if "parent" in fields and memories is not None:
         columns |= _unless_empty("parent", [memories.parent.get(row.id) for row in nodes])
@@ -361,7 +320,7 @@ def _unless_none(name: str, column: list[Any]) -> dict[str, list[Any]]:
     return {name: column} if any(each is not None for each in column) else {}
 
 
-def _bounds(edges: Sequence[DrawnEdge]) -> dict[str, list[Any]]:
+def _bounds(edges: Sequence[NumberedEdge]) -> dict[str, list[Any]]:
     begun = _unless_empty("valid_from", [_time(edge.valid_from) for edge in edges])
     return begun | _unless_empty("valid_to", [_time(edge.valid_to) for edge in edges])
 
@@ -384,7 +343,7 @@ def _links(
         return msgspec.UNSET
     columns: dict[str, Any] = {}
     if "valid" in fields:
-        columns |= _bounds([drawn(places[row.edge.source], 0, row.edge) for row in links])
+        columns |= _bounds([number_edge(places[row.edge.source], 0, row.edge) for row in links])
     if lived is not None:
         columns |= _lives([lived.links.get(row.key, []) for row in links])
     return DrawnLinks(
@@ -438,153 +397,8 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
     return Timeline(sequence=sequence, oldest=oldest, buckets=buckets, gaps=gaps or msgspec.UNSET)
 
 
-MOST_THEN = 50_000
-"""States of edges that are read to find neighbours as of a moment, about half a second."""
-MOST_LISTED = 500_000
-"""States of edges that are looked through, without being read, for those between nodes."""
-MOST_COUNTED = 200_000
-"""States of edges that are looked at to count those of nodes as of a moment."""
-_COUNTED_OF_ONE = 10_000
-
-
-MOST_LINKS = 10_000
 MOST_STATES_OF_LINKS = 50_000
 """States of links that are read to tell how long they have held."""
-
-
-class PastGraph:
-    """A store as of a commit as a `Ground`. Nodes are numbered as they are met."""
-
-    allowed = MOST_THEN
-
-    def __init__(
-        self,
-        history: History,
-        at: int,
-        wanted: Walk,
-        types: Collection[str] | None,
-        *,
-        merged: bool,
-        best: Sequence[str],
-    ) -> None:
-        """``best`` are the ids of nodes that an overview begins with, as far as they are there."""
-        self._history = history
-        self._merged = merged
-        self._best = best
-        self.at = at
-        self._wanted = wanted
-        self._types = types
-        self._ids: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._rows: dict[int, NodeRow | None] = {}
-
-    def number(self, node_id: str) -> int:
-        """The number of a node, there or not."""
-        found = self._numbers.get(node_id)
-        if found is None:
-            found = self._numbers[node_id] = len(self._ids)
-            self._ids.append(node_id)
-        return found
-
-    def row(self, number: int) -> NodeRow | None:
-        """A node as it was, if it was there."""
-        if number not in self._rows:
-            state = self._history.node_at(self._ids[number], self.at)
-            self._rows[number] = None if state is None else state.row
-        return self._rows[number]
-
-    def survivor(self, node_id: str) -> str:
-        """See `Ground`."""
-        return node_id if self._merged else survivor_at(self._history, node_id, self.at)
-
-    def links(self, ids: Sequence[str]) -> Iterable[LinkRow]:
-        """See `Ground`."""
-        return (state.row for each in ids for state in self._history.links_from(each, self.at, MOST_LINKS))
-
-    def overview(self, count: int, most: int) -> OverviewStart:
-        """See `Ground`; nodes of which another began with now, if they were there."""
-        states = self._history.nodes_at(self.at, None, None, most + 1)
-        whole = len(states) <= most
-        for state in states if whole else ():
-            self._rows[self.number(state.row.id)] = state.row
-        ids = [state.row.id for state in states] if whole else self._best
-        found = np.array([self.number(each) for each in ids], np.int64)
-        found = found[self.standing(found)]
-        found = found[self.fitting(found)]
-        return OverviewStart(found if whole else found[:count], whole)
-
-    def standing(self, numbers: Numbers) -> Numbers:
-        """See `Ground`."""
-        moment = self._wanted.valid_at
-        rows = map(self.row, numbers.tolist())
-        return np.array([row is not None and (moment is None or row.holds_at(moment)) for row in rows], np.bool_)
-
-    def touching(self, level: Numbers, left: int) -> Touching:
-        """See `Ground`."""
-        found: list[tuple[int, int, float]] = []
-        met, cut = 0, False
-        for place, number in enumerate(level.tolist()):
-            for outgoing in (True, False):
-                if self._wanted.direction == ("incoming" if outgoing else "outgoing"):
-                    continue
-                read = self._history.outgoing if outgoing else self._history.incoming
-                states = read(self._ids[number], self.at, left - met + 1)
-                cut = cut or len(states) > left - met
-                states = states[: left - met]
-                met += len(states)
-                rows = (state.row for state in states if self._wanted.follows(state.row))
-                found += [(place, self.number(row.target if outgoing else row.source), row.weight) for row in rows]
-        owner, end, weight = zip(*found, strict=True) if found else ((), (), ())
-        return Touching(np.array(owner, np.int64), np.array(end, np.int64), np.array(weight, np.float64), cut)
-
-    def fitting(self, numbers: Numbers) -> Numbers:
-        """See `Ground`."""
-        if self._wanted.valid_at is None and self._types is None:
-            return np.ones(len(numbers), np.bool_)
-        return np.array([self._fits(self.row(number)) for number in numbers.tolist()], np.bool_)
-
-    def in_order(self, numbers: Numbers) -> Numbers:
-        """See `Ground`."""
-        return np.array(sorted(numbers.tolist(), key=self._ids.__getitem__), np.int64)
-
-    def between(self, numbers: Numbers) -> tuple[list[DrawnEdge], bool]:
-        """The edges between some nodes, and whether there are more than may be told."""
-        ids = [self._ids[number] for number in numbers.tolist()]
-        listed, cut = listed_between(self._history, ids)
-        states = self._history.edges_numbered(listed, self.at)
-        rows = [state.row for state in states if self._wanted.follows(state.row)]
-        edges = [drawn(self.number(row.source), self.number(row.target), row) for row in rows]
-        return edges[:MAX_EDGES], cut or len(edges) > MAX_EDGES
-
-    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
-        """How many edges nodes had; None where that would take too long to count."""
-        left = MOST_COUNTED
-        found: list[int | None] = []
-        for number in numbers.tolist():
-            most = min(left, _COUNTED_OF_ONE)
-            count, looked_at = self._history.degree_at(self._ids[number], self.at, most)
-            left -= min(looked_at, left)
-            found.append(count if looked_at < most else None)
-        return found
-
-    def _fits(self, row: NodeRow | None) -> bool:
-        if row is None or not (self._types is None or row.type in self._types):
-            return False
-        return self._wanted.valid_at is None or row.holds_at(self._wanted.valid_at)
-
-
-def listed_between(history: History, ids: Iterable[str]) -> tuple[list[int], bool]:
-    """The numbers of all states that edges between some nodes have had, and whether there were too many to look at."""
-    among = dict.fromkeys(ids)
-    left = MOST_LISTED
-    found: list[int] = []
-    for node_id in among:
-        listed = history.numbers_from(node_id, left + 1)
-        found += [number for number, target in listed[:left] if target in among]
-        if len(listed) > left:
-            return found, True
-        left -= len(listed)
-    return found, False
 
 
 class Lives(msgspec.Struct):
@@ -619,7 +433,7 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
     nodes = {each: found for each in known.ids if (found := _up_to(history.node_lives(each, LIVES_SHOWN + 1), at))}
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
-    listed, cut = listed_between(history, kept)
+    listed, cut = list_states_between(history, kept)
     edges: dict[EdgeKey, list[Life]] = {}
     newest: dict[EdgeKey, tuple[int, int]] = {}
     for number, key, first, last in history.edge_lives(listed):

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from kgserve.graph.search.search import PastSurroundings, StoreSearch
+from kgserve.graph.readers import GraphReader
 from kgserve.memory.associations import EntityAssociations
-from kgserve.memory.hierarchy import PastHierarchy, parents_of
 from kgserve.memory.recall_scoring import (
     CHILD,
     MOST_GIVING_ENTITIES,
@@ -17,7 +16,7 @@ from kgserve.memory.recall_scoring import (
     PARENT,
     RELATION,
     SIBLING,
-    Gift,
+    Boost,
     by_entity,
 )
 
@@ -32,35 +31,34 @@ Near = Callable[[Iterable[str]], dict[str, float]]
 """How near some memories are to the query; those that are not told come last."""
 
 
-class Neighbourhood:
+class NeighbourBoosts:
     """What stands beside memories at the moment that is looked at; at most 53 look-ups for ten of them."""
 
-    def __init__(self, searched: StoreSearch, about: EntityAssociations, now: int, near: Near) -> None:
-        self._searched = searched
+    def __init__(self, reader: GraphReader, about: EntityAssociations, near: Near) -> None:
+        self._reader = reader
         self._about = about
-        self._now = now
         self._near = near
         self._below = lru_cache(None)(self._nearest_below)
 
-    def gifts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[Gift]:
+    def gifts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[Boost]:
         """What each gives to whom, but by relations of some types.
 
         Who it is given to need not pass the filters, nor be a memory.
         """
-        above = parents_of(self._searched, givers)
+        above = self._reader.parents(givers)
         for giver in givers:
             for other, worth, kind in self._about.beside(giver, MOST_RELATIONS, apart):
-                yield Gift(giver, other, RELATION * worth, "relation", 1, kind)
+                yield Boost(giver, other, RELATION * worth, "relation", 1, kind)
             for child in self._below(giver)[:NEAREST]:
-                yield Gift(giver, child, CHILD, "child", 1)
+                yield Boost(giver, child, CHILD, "child", 1)
             if (parent := above.get(giver)) is not None:
-                yield Gift(giver, parent, PARENT, "parent", 1)
+                yield Boost(giver, parent, PARENT, "parent", 1)
                 siblings = (each for each in self._below(parent) if each != giver)
                 for sibling in islice(siblings, NEAREST):
-                    yield Gift(giver, sibling, SIBLING, "sibling", 2)
+                    yield Boost(giver, sibling, SIBLING, "sibling", 2)
         yield from self._about_the_same(givers)
 
-    def _about_the_same(self, givers: Sequence[str]) -> Iterator[Gift]:
+    def _about_the_same(self, givers: Sequence[str]) -> Iterator[Boost]:
         entities = self._about.entities(givers)
         pairs = [(giver, each.id) for giver in givers for each in entities.get(giver, ())]
         wanted = [*dict.fromkeys(entity for _, entity in pairs)][:MOST_GIVING_ENTITIES]
@@ -68,7 +66,7 @@ class Neighbourhood:
         for giver, entity in pairs:
             share, memories = found.get(entity, (0.0, []))
             for memory in memories:
-                yield Gift(giver, memory, share, "entity", 2)
+                yield Boost(giver, memory, share, "entity", 2)
 
     def _of_entity(self, entity: str) -> tuple[float, list[str]]:
         memories = self._about.memories(entity)
@@ -77,17 +75,7 @@ class Neighbourhood:
         return by_entity(len(memories)), self._nearest(memories.first(MOST_ABOUT), NEAREST)
 
     def _nearest_below(self, memory_id: str) -> list[str]:
-        return self._nearest(list(self._children(memory_id)), NEAREST + 1)
-
-    def _children(self, memory_id: str) -> Iterable[str]:
-        around, now = self._searched.around, self._now
-        if isinstance(around, PastSurroundings):
-            found = PastHierarchy(around.history, around.at).below(memory_id, near=True)
-            return [place.id for place in islice(found, MOST_CHILDREN)]
-        page = self._searched.store.memories.ask(
-            lambda memories, _: memories.beneath(memory_id, now, None, "", MOST_CHILDREN, near=True)
-        )
-        return [place.id for place in page.found]
+        return self._nearest(self._reader.children(memory_id, MOST_CHILDREN), NEAREST + 1)
 
     def _nearest(self, ids: Iterable[str], count: int) -> list[str]:
         known = list(ids)

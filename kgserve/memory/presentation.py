@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kgserve.memory.api import USUAL_IMPORTANCE, Memory, MemoryEntity
@@ -67,7 +67,8 @@ def shown_fields(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: in
     ids = [row.id for row in found]
     accesses, half_lives = store.accesses.of(ids), half_lives_of(settings_of(store))
     edges = outgoing_of(rows, ids, (IS_ABOUT, CHILD_OF))
-    about = _entities_among(rows, [edge for edge in edges if edge.relation_type == IS_ABOUT])
+    about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT]
+    about = entities_among(about_edges, rows.nodes({edge.target for edge in about_edges}))
     above = parents_among(rows, edges)
     return [
         fields_of(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id)) for row in found
@@ -118,18 +119,14 @@ def fields_of(
     return fields
 
 
-def entities_of(rows: Rows, ids: Collection[str]) -> dict[str, list[MemoryEntity]]:
-    """Whom and what some memories are about, each most relevant first."""
-    return _entities_among(rows, outgoing_of(rows, ids, (IS_ABOUT,)))
-
-
-def _entities_among(rows: Rows, edges: Sequence[EdgeRow]) -> dict[str, list[MemoryEntity]]:
-    named = rows.nodes({edge.target for edge in edges})
+def entities_among(edges: Iterable[EdgeRow], named: Mapping[str, NodeRow]) -> dict[str, list[MemoryEntity]]:
+    """The entities that edges of memories lead to, of those that are there; by memory, the most relevant first."""
     found: dict[str, list[MemoryEntity]] = {}
     for edge in sorted(edges, key=lambda edge: (-edge.weight, edge.target)):
-        entity = named[edge.target]
-        about = MemoryEntity(id=entity.id, name=name_of(entity), entity_type=entity.type, relevance=edge.weight)
-        found.setdefault(edge.source, []).append(about)
+        entity = named.get(edge.target)
+        if entity is not None:
+            about = MemoryEntity(id=entity.id, name=name_of(entity), entity_type=entity.type, relevance=edge.weight)
+            found.setdefault(edge.source, []).append(about)
     return found
 
 

@@ -23,6 +23,7 @@ from kgserve.graph.context import count_tokens
 from kgserve.graph.search import fusion
 from kgserve.graph.search.search import StoreSearch
 from kgserve.graph.validate import asked_attributes
+from kgserve.graph.weighted_nodes import Intersection, NodeWeights, WeightedNodes
 from kgserve.memory.api import (
     MAX_RECALLED,
     USUAL_IMPORTANCE,
@@ -32,9 +33,9 @@ from kgserve.memory.api import (
     RecalledMemory,
     RecallRequest,
 )
-from kgserve.memory.associations import Associations, EntityAssociations, Few, about
-from kgserve.memory.hierarchy import Both, below, parents_of
-from kgserve.memory.neighbours import Neighbourhood
+from kgserve.memory.associations import EntityAssociations
+from kgserve.memory.hierarchy import find_memory
+from kgserve.memory.neighbours import NeighbourBoosts
 from kgserve.memory.presentation import fields_of, settings_of, use
 from kgserve.memory.recall_scoring import (
     GIVERS,
@@ -69,7 +70,6 @@ from kgserve.projections.memory_index.relation_types import NEXT
 from kgserve.projections.text import Facets, Filter, Marks
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
@@ -122,24 +122,21 @@ def affordable(contents: Iterable[str], budget: int) -> int:
     return count
 
 
-class Judge:
+class CandidateFilter:
     """What the indexes do not know of memories: which pass, what they are worth, and why others do not.
 
-    Those of now are looked up in the memory view, for a tenth of what their rows would cost; of the past are only rows.
+    The current ones are looked up in the memory index, for a tenth of what their rows would cost.
     """
 
-    def __init__(
-        self, searched: StoreSearch, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
-    ) -> None:
-        self._searched = searched
-        self._store = searched.store
+    def __init__(self, searched: StoreSearch, only: Filter, attributes: tuple[Condition, ...], least: float) -> None:
+        self._reader = searched.reader
         self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
         self._but_tags = msgspec.structs.replace(self._only, tags=frozenset())
         self._attributes = attributes
         self._least = least
-        self._now = now
-        self._settings = settings_of(self._store)
-        self.among: Associations | None = None
+        self._now = searched.reader.now
+        self._settings = settings_of(searched.store)
+        self.among: WeightedNodes | None = None
         self.unfiltered = False
         """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
         self.shows_past = False
@@ -159,28 +156,22 @@ class Judge:
         """Those of some memories that pass, in their order."""
         if new := [node_id for node_id in ids if node_id not in self._seen]:
             self._seen.update(new)
-            known = new if self.among is None else [*self.among.among(new)]
-            if self._searched.at is None:
-                self._look_now(known)
-            else:
-                self._look_back(known)
+            self._look_at(new if self.among is None else [*self.among.among(new)])
         return [node_id for node_id in ids if node_id in self.standing]
 
     def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """The rows of those that have all that the filters ask of rows."""
-        return {key: row for key, row in self._searched.around.states(ids).items() if self._fits(row)}
+        return {key: row for key, row in self._reader.nodes(ids).items() if self._fits(row)}
 
     def _fits(self, row: NodeRow) -> bool:
         return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
 
-    def _look_now(self, ids: Sequence[str]) -> None:
-        live = self._store.memories.ask(lambda memories, _: memories.live(ids))
-        pending = self._store.accesses.pending(ids)
+    def _look_at(self, ids: Sequence[str]) -> None:
+        found = self._reader.memory_states(ids)
         if self.unfiltered and (self._only.tags or self._attributes):
-            live = {key: live[key] for key in self.rows(live) if key in live}
-        moment = self._searched.valid_at
-        for key, stored in live.items():
-            memory = stored.after(pending.get(key)) if pending else stored
+            found = {key: found[key] for key in self.rows(found) if key in found}
+        moment = self._reader.valid_at
+        for key, memory in found.items():
             if not self.unfiltered or self._is_of_filter(memory):
                 worth = Worth(memory.confidence, memory.since)
                 confidence = decay.effective(worth, self._now, self._half_life(memory.type))
@@ -195,14 +186,6 @@ class Judge:
         if memory_type not in self._half_lives:
             self._half_lives[memory_type] = half_lives_of(self._settings).of(memory_type)
         return self._half_lives[memory_type]
-
-    def _look_back(self, ids: Sequence[str]) -> None:
-        moment = self._searched.valid_at
-        for key, row in self.rows(ids).items():
-            extras = row.extras or NO_EXTRAS
-            confidence = half_lives_of(self._settings).effective(row, None, self._now)
-            holds = moment is None or row.holds_at(moment)
-            self._judge(key, confidence, extras.importance, "" if holds else extras.ended or "not_valid")
 
     def _judge(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
         former = self.shows_past and ended == "superseded"
@@ -224,7 +207,7 @@ class RecallPage(NamedTuple):
     said: dict[str, int]
 
 
-class Recaller:
+class MemoryRecall:
     """One recall from one store."""
 
     def __init__(
@@ -232,31 +215,30 @@ class Recaller:
         searched: StoreSearch,
         request: RecallRequest,
         created: tuple[int, int] | None,
-        now: int,
         top: float = 0.0,
         historian: Historian | None = None,
     ) -> None:
         """``top``: the best score that words have in other stores, by which those of this one are measured."""
         self.searched = searched
-        self.now = now
+        self.now = searched.reader.now
         self._top = max(top, WORDS_AT_LEAST)
         self._request = request
         self._historian = historian
         self._store = searched.store
         self._settings: MemorySettings = settings_of(self._store)
         conditions = asked_attributes(request.metadata, "metadata") if request.metadata else ()
-        self._indexes = searched.among(conditions) if conditions else searched.indexes
+        self._index = searched.among(conditions) if conditions else searched.index
         self._only = Filter(
             None if request.types is None else frozenset(request.types),
             tags=frozenset(request.tags or ()),
-            valid_at=searched.valid_at if request.past == "hide" else None,
+            valid_at=searched.reader.valid_at if request.past == "hide" else None,
             memories=True,
             layers=None if request.layer is None else frozenset({request.layer}),
             sources=None if request.source is None else frozenset({request.source}),
             created=created,
         )
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
-        self._judge = Judge(searched, self._only, conditions, self._least, now)
+        self._judge = CandidateFilter(searched, self._only, conditions, self._least)
         self._judge.shows_past = request.past == "show"
         self._by_words: Hits = {}
         self._by_meaning: Hits = {}
@@ -329,7 +311,7 @@ class Recaller:
     def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
         """What was found, and what stands beside the best of it, as far as it passes the filters."""
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
-        beside = Neighbourhood(self.searched, self._about, self.now, near)
+        beside = NeighbourBoosts(self.searched.reader, self._about, near)
         # What turns of a conversation have of each other they have already.
         apart = (NEXT,) if self._request.mode == "hybrid" else ()
         gifts = [*beside.gifts([each.id for each in ranked[:GIVERS]], apart)]
@@ -350,17 +332,19 @@ class Recaller:
 
     @cached_property
     def _about(self) -> EntityAssociations:
-        return about(self.searched, self.now, half_lives_of(self._settings).of(), self._historian)
+        return EntityAssociations(
+            self._store, self.searched.reader, half_lives_of(self._settings).of(), self._historian
+        )
 
     @property
     def deleted_entity(self) -> DeletedEntity | msgspec.UnsetType:
         """The entity that was asked for, if it was deleted."""
         return msgspec.UNSET if self._about.deleted is None else self._about.deleted.entity
 
-    def _keep_to(self, memories: Associations) -> None:
+    def _keep_to(self, memories: WeightedNodes) -> None:
         """Let only these pass: by name while they are few, else by a look at each."""
         before = self._judge.among
-        self._judge.among = memories if before is None else Both(before, memories)
+        self._judge.among = memories if before is None else Intersection(before, memories)
         if len(memories) <= MANY:
             ids = frozenset(memories.first(MANY))
             ids = ids if self._only.ids is None else ids & self._only.ids
@@ -368,16 +352,16 @@ class Recaller:
 
     def _below(self, memory_id: str) -> str:
         """Let only what stands below a memory pass; the id of that. Raises NotFound."""
-        found = below(self.searched, memory_id, self._store.name)
-        self._keep_to(found.memories)
-        return found.id
+        found = find_memory(self.searched.reader, memory_id, self._store.name).id
+        self._keep_to(self.searched.reader.below(found))
+        return found
 
     def _ranked(self, wanted: int) -> list[Recalled]:
         match self._request.mode:
             case "keyword":
                 return plain(self._words(wanted), by_words=True)
             case "semantic":
-                self.searched.present.require(meaning=True)
+                self.searched.indexes.require(meaning=True)
                 return plain(self._meaning(wanted), by_words=False)
             case "hybrid":
                 return self._deep_enough(wanted)
@@ -392,19 +376,19 @@ class Recaller:
         reading: Reading = "plain" if self._request.mode == "keyword" else "forms"
 
         def search(count: int, only: Filter) -> Hits:
-            found = self._indexes.words(query, count, only, reading)
+            found = self._index.words(query, count, only, reading)
             self._by_words |= found
             return found
 
         return self._best(search, pool)
 
     def _meaning(self, pool: int) -> Hits:
-        if not self.searched.present.has_meaning:
+        if not self.searched.indexes.has_meaning:
             return {}
         vector, least = self._vector, self._least_similarity
 
         def search(count: int, only: Filter) -> Hits:
-            found = self._indexes.meaning(vector, count, only)
+            found = self._index.meaning(vector, count, only)
             if least is not None:
                 # What follows the first that is too far away is farther away; so fewer than were asked for is all.
                 found = {key: near for key, near in found.items() if near >= least}
@@ -452,7 +436,7 @@ class Recaller:
         ids = {*turns, *(other for around in turns.values() for other, _ in around)}
         meaning |= self._similarities(key for key in ids if key not in meaning)
         texts = {key: row.content for key, row in self._judge.rows(ids).items()} if self._request.expand else {}
-        heard = carried(words, self._indexes.worths(self._request.query, texts), turns) if texts else words
+        heard = carried(words, self._index.worths(self._request.query, texts), turns) if texts else words
         matches = fusion.weighted(heard, meaning, self._alpha, self._top)
         asking = {key for key, text in texts.items() if text.rstrip().endswith("?")}
         standing = self._judge.standing
@@ -492,9 +476,9 @@ class Recaller:
         if not among:
             return set()
         if not self._has_content_words:
-            return set() if self.searched.present.understands else {*among}
+            return set() if self.searched.indexes.understands else {*among}
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
-        return {*self._indexes.words(self._request.query, len(among), only, "content")}
+        return {*self._index.words(self._request.query, len(among), only, "content")}
 
     def _turns(self, ids: Sequence[str]) -> fusion.Neighbours:
         """What is said before and behind some memories, as far as it passes."""
@@ -516,9 +500,9 @@ class Recaller:
         return self._settings.alpha if self._request.alpha is None else self._request.alpha
 
     def _similarities(self, ids: Iterable[str]) -> Hits:
-        if not self.searched.present.has_meaning:
+        if not self.searched.indexes.has_meaning:
             return {}
-        vectors = self._indexes.vectors_of(list(ids))
+        vectors = self._index.vectors_of(list(ids))
         if not vectors:
             return {}
         near = np.stack(list(vectors.values())) @ self._vector
@@ -539,7 +523,7 @@ class Recaller:
 
         No view knows what was worth how much as of a moment, so that then all are judged that may be.
         """
-        then, passing = self.searched.at is not None, len(self._judge.passing(found))
+        then, passing = not self.searched.reader.has_memory_index, len(self._judge.passing(found))
         while pool < MOST_JUDGED and (then or passing >= _FEW_PASS * pool):
             pool = max(int(_SPARE * limit * pool / max(passing, 1)), 2 * pool)
             pool = min(pool, MOST_JUDGED) if then else pool
@@ -651,16 +635,16 @@ class Recaller:
         only = msgspec.structs.replace(self._only, valid_at=None)
         filtered = bool(only.tags) or only.names_some or only.created is not None
         filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
-        if self.searched.at is not None or self._request.metadata or not filtered:
+        if not self.searched.reader.has_memory_index or self._request.metadata or not filtered:
             return None
-        fitting = self.searched.present.passing(only, MANY)
+        fitting = self.searched.indexes.passing(only, MANY)
         return None if fitting is None else frozenset(fitting)
 
     def _reached(self, way: Way, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
         """The memories of an entity that pass, some at a time: those first that may be worth the most."""
         memories = self._about.memories(way.entity)
         if fitting is not None:
-            memories = Few(memories.among(fitting))
+            memories = NodeWeights(memories.among(fitting))
         passed = 0
         for relevances in islice(memories.slices(_JUDGED_AT_ONCE), self._most_slices):
             for key, relevance in relevances.items():
@@ -673,7 +657,7 @@ class Recaller:
 
     @property
     def _most_slices(self) -> int:
-        most = MANY if self.searched.at is None else HUB
+        most = MANY if self.searched.reader.has_memory_index else HUB
         return -(-most // _JUDGED_AT_ONCE)
 
     # Answers
@@ -682,8 +666,8 @@ class Recaller:
         """Hits of a page as callers see them."""
         ids = [each.id for each in hits]
         entities = self._about.entities(ids)
-        accesses = self._store.accesses.of(ids) if self.searched.at is None else {}
-        above = parents_of(self.searched, ids)
+        accesses = self.searched.reader.accesses(ids)
+        above = self.searched.reader.parents(ids)
         shown = [
             self._as_hit(each, page.rows[each.id], accesses.get(each.id), entities.get(each.id, []), above.get(each.id))
             for each in hits

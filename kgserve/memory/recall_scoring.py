@@ -302,7 +302,7 @@ _TOLD: dict[Kind, str] = {
 }
 
 
-class Gift(NamedTuple):
+class Boost(NamedTuple):
     """What one memory gives to another: which part of what that lacks.
 
     What stands beside the best memories is worth a part of what they are. A giver gives to its parent, its children,
@@ -330,7 +330,7 @@ def by_entity(memories: int) -> float:
 
 def expanded(
     ranked: Sequence[Recalled],
-    gifts: Iterable[Gift],
+    gifts: Iterable[Boost],
     own: Mapping[str, float],
     standing: Mapping[str, MemoryScoreInputs],
 ) -> list[Recalled]:
@@ -351,7 +351,7 @@ def expanded(
     return _among([each for each in ranked if each.id not in taken], list(taken.values()))
 
 
-def _taken(before: Recalled, gift: Gift, score: float) -> Recalled:
+def _taken(before: Recalled, gift: Boost, score: float) -> Recalled:
     why = f"{before.why + ', ' if before.why else ''}{_TOLD[gift.kind]} {gift.giver}: {score - before.score:+.2f}"
     match = before.match or score
     return msgspec.structs.replace(

@@ -18,8 +18,8 @@ from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.search.search import alone, searching, several, since
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
-from kgserve.memory.presentation import now_in_microseconds, use
-from kgserve.memory.recall import Hits, Recaller, RecallPage, affordable, count_use, created
+from kgserve.memory.presentation import use
+from kgserve.memory.recall import Hits, MemoryRecall, RecallPage, affordable, count_use, created
 from kgserve.memory.recall_scoring import withheld
 
 FRESH_SECONDS = 0.25
@@ -72,12 +72,10 @@ def _of_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) 
 
 
 @contextmanager
-def _recalling(graph: Graph, request: RecallRequest, until: float, top: float = 0.0) -> Generator[Recaller]:
-    dates, past = created(request), graph.past(request.as_of)
-    patience = until - time.monotonic()
+def _recalling(graph: Graph, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
+    dates, patience = created(request), until - time.monotonic()
     with searching(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
-        now = now_in_microseconds() if past is None else past.moment(searched.store)
-        yield Recaller(searched, request, dates, now, top, graph.graphs.historian)
+        yield MemoryRecall(searched, request, dates, top, graph.graphs.historian)
 
 
 class _StoreRecall(NamedTuple):

@@ -554,7 +554,11 @@ def _memories(store: OpenStore, ids: Sequence[str]) -> list[Memory]:
 
 def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
     """A memory that was not withdrawn, or the one that has absorbed it; also a former version. Raises NotFound."""
-    row = rows.node(survivor(rows, memory_id))
+    return require_memory(rows.node(survivor(rows, memory_id)), memory_id, store, or_former=or_former)
+
+
+def require_memory(row: NodeRow | None, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
+    """Return the row of a memory that was asked for. Raises NotFound unless it is one, and not withdrawn."""
     is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == SUPERSEDED
     if row is None or not (is_former or is_active(row)):
         raise NotFound(_missing(memory_id, store, row))

@@ -8,11 +8,12 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from kgserve.errors import NotFound
+from kgserve.graph.as_of_graph import AsOfGraph, hold_history
 from kgserve.graph.handle import Graph
 from kgserve.graph.temporal import whole_history
 from kgserve.memory.api import Memory, MemoryRequest
 from kgserve.memory.entities import shown_relations
-from kgserve.memory.hierarchy import PastHierarchy
+from kgserve.memory.hierarchy import place_memories
 from kgserve.memory.hierarchy_api import WholeMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds, shown
 from kgserve.memory.relationships import FormerMemory, Relationship, WholeMemory
@@ -136,8 +137,8 @@ def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> 
     if state.last is None:
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
         return replace(found, id=version_id, belongs_to=head.id)
-    then = PastHierarchy(follower, state.last - 1)
-    [placed] = then.shown(store, [MemoryDepth(head.id, 0)], state.started)
+    reader = AsOfGraph(hold_history(store, follower), state.last - 1, None, state.started)
+    [placed] = place_memories(store, reader, [MemoryDepth(head.id, 0)])
     fields = {name: value for name, value in asdict(placed).items() if name != "depth"}
     extras = state.row.extras or NO_EXTRAS
     if extras.valid_to is None and state.ended is not None:

@@ -573,6 +573,9 @@ class IndexSyncNotifier:
 class Indexes:
     """The indexes of a store: of the present, and of what it no longer holds."""
 
+    has_conflicts: bool = False
+    required_sequence: int | None = None
+
     def __init__(self, store: FollowedStore, queries: QueryVectors, patient: Embedder) -> None:
         self.store = store
         self.queries = queries
@@ -691,10 +694,17 @@ class IndexesAsOf:
     and then the past once it has seen all that the present may have: a text may be met twice, and is never missed.
     """
 
+    has_conflicts: bool = True
+
     def __init__(self, indexes: Indexes, history: HistoryFollower, at: int) -> None:
+        self.required_sequence: int | None = at
         self._indexes = indexes
         self._history = history
         self._at = at
+
+    def seen(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
+        """The commit that is searched."""
+        return self._at
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
         """The best entities for the words of a query, with BM25 scores, best first.

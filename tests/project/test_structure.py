@@ -58,6 +58,10 @@ def parts() -> Parts:
     return found
 
 
+def trees(*folders: str) -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for folder in folders for path in (TOP / folder).rglob("*.py")}
+
+
 def test_without_a_repository_the_same_files_are_found() -> None:
     assert set(files_not_ignored()) == set(project_files())
 
@@ -129,7 +133,7 @@ READERS_OF_THE_JOURNAL = {
 
 
 def test_only_projections_follow_the_journal() -> None:
-    following = {path: tree for path, tree in trees().items() if path.relative_to(TOP).as_posix().startswith(FOLLOWERS)}
+    following = trees(*FOLLOWERS)
     tails = {
         path.relative_to(TOP).as_posix()
         for path, tree in following.items()
@@ -150,3 +154,13 @@ def test_only_projections_follow_the_journal() -> None:
     }
     assert reading - projections == {"WarmCopy"}
     assert len(projections) > 12
+
+
+def test_features_do_not_ask_whether_a_graph_is_current() -> None:
+    """There are two readers of a graph, and what uses one does not look which it is."""
+    readers = {"CurrentGraph", "AsOfGraph"}
+    nodes = [node for tree in trees("kgserve/graph", "kgserve/memory").values() for node in ast.walk(tree)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    assert {each.name for each in classes if "GraphReader" in map(ast.unparse, each.bases)} == readers
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    assert [each for each in calls if any(name in ast.unparse(each) for name in readers)] == []

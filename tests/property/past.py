@@ -16,12 +16,12 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import history as history_ops
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, NodePage
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.mutations import retire_edge, retire_node
 from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
 from kgserve.graph.requests import RevertRequest, TraverseRequest
-from kgserve.graph.temporal import Past
-from kgserve.graph.transfer.transfer import export, export_as_of
+from kgserve.graph.transfer.transfer import export
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.history_follower import Historian
@@ -207,7 +207,7 @@ class PastDriver(Driver):
             self._export_then(past, true, valid_at)
             self._look_unasked(past, graph, wanted)
 
-    def _look_unasked(self, past: Past | None, graph: Graph, wanted: Walk) -> None:
+    def _look_unasked(self, past: AsOfMoment | None, graph: Graph, wanted: Walk) -> None:
         """Without a moment of the world: what is found was true then, or is now; by its id a node is always there."""
         true = graph.true_at(self._time_of(past))
         self._walk_then(past, true, wanted, None)
@@ -216,24 +216,24 @@ class PastDriver(Driver):
         self._get_then(past, graph, wanted.start, None)
         self._export_then(past, graph, None)
 
-    def _time_of(self, past: Past | None) -> int:
+    def _time_of(self, past: AsOfMoment | None) -> int:
         if past is None:
             return time.time_ns() // 1000
         text = str(past.as_of)
         return self.times[int(text)] if text.isdecimal() else parse_time(text)
 
-    def _moment(self, source: random.Random) -> tuple[Past | None, Graph]:
+    def _moment(self, source: random.Random) -> tuple[AsOfMoment | None, Graph]:
         """Now, or a commit by its number, by its time, or by a time shortly before or after it."""
         if source.random() < 0.2:
             return None, self.graph
         sequence = source.randrange(self.oldest, len(self.past))
         if sequence == self.oldest or source.random() < 0.5:
-            return Past(self.historian, str(sequence)), self.past[sequence]
+            return AsOfMoment(self.historian, str(sequence)), self.past[sequence]
         moment = self.times[sequence] + source.choice((-1, 0, 0, 1))
         before = [number for number, at in enumerate(self.times) if at <= moment]
-        return Past(self.historian, format_time(moment)), self.past[before[-1]]
+        return AsOfMoment(self.historian, format_time(moment)), self.past[before[-1]]
 
-    def _get_then(self, past: Past | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
+    def _get_then(self, past: AsOfMoment | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
         if node_id not in graph.nodes:
             with pytest.raises(NotFound):
                 node_of(
@@ -248,11 +248,11 @@ class PastDriver(Driver):
             assert _seen(found.outgoing) == _rows(e for e in graph.edges.values() if e.source == node_id)
             assert _seen(found.incoming) == _rows(e for e in graph.edges.values() if e.target == node_id)
 
-    def _page(self, wanted: NodesQuery, past: Past | None) -> NodePage:
+    def _page(self, wanted: NodesQuery, past: AsOfMoment | None) -> NodePage:
         asked = msgspec.structs.replace(wanted, as_of=_text(past))
         return nodes_of(graph_of(self.pool, NAME, historian=self.historian), asked)
 
-    def _list_then(self, past: Past | None, graph: Graph, wanted: NodesQuery, pages: int) -> None:
+    def _list_then(self, past: AsOfMoment | None, graph: Graph, wanted: NodesQuery, pages: int) -> None:
         rows = listed(graph, wanted)
         limit, cursor, found = min(1000, len(rows) // pages + 1), None, []
         while True:
@@ -263,10 +263,10 @@ class PastDriver(Driver):
                 break
         assert found == [self._shown(row, past) for row in rows]
 
-    def _shown(self, row: NodeRow, past: Past | None) -> Node:
+    def _shown(self, row: NodeRow, past: AsOfMoment | None) -> Node:
         return self._standing(render.node(row), row, past)
 
-    def _standing(self, node: N, row: NodeRow, past: Past | None) -> N:
+    def _standing(self, node: N, row: NodeRow, past: AsOfMoment | None) -> N:
         """A node as it was, with whether that counts yet: until a state that does not name it beside itself."""
         if past is None:
             return node
@@ -279,7 +279,7 @@ class PastDriver(Driver):
         is_present = self.graph.nodes[row.id].version == row.version
         return node if is_present else msgspec.structs.replace(node, is_current=True)
 
-    def _walk_then(self, past: Past | None, graph: Graph, wanted: Walk, valid_at: str | None) -> None:
+    def _walk_then(self, past: AsOfMoment | None, graph: Graph, wanted: Walk, valid_at: str | None) -> None:
         request = TraverseRequest(
             start_id=wanted.start,
             depth=wanted.depth,
@@ -299,9 +299,9 @@ class PastDriver(Driver):
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)
         assert (len(found.edges), found.truncated, found.sequence) == (len(edges), more, graph.sequence)
 
-    def _export_then(self, past: Past | None, graph: Graph, valid_at: str | None) -> None:
+    def _export_then(self, past: AsOfMoment | None, graph: Graph, valid_at: str | None) -> None:
         asked = graph_of(self.pool, NAME, historian=self.historian)
-        stream = export(asked, valid_at) if past is None else export_as_of(asked, past, valid_at)
+        stream = export(asked, valid_at, past)
         with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
         self._check_beside([line for line in lines if line["kind"] in {"head", "node"}], graph, all_known=past is None)
@@ -401,5 +401,5 @@ def _timeless(edge: dict[str, Any]) -> dict[str, Any]:
     return {"attributes": attributes, **{name: edge[name] for name in names if name in edge}}
 
 
-def _text(past: Past | None) -> str | None:
+def _text(past: AsOfMoment | None) -> str | None:
     return None if past is None else str(past.as_of)

@@ -25,11 +25,11 @@ import msgspec
 from kgserve.admin import stores
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph import history
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.mutations import delete_edge, delete_node, inject
 from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
-from kgserve.graph.temporal import Past
-from kgserve.graph.transfer.transfer import Importer, export, export_as_of
+from kgserve.graph.transfer.transfer import Importer, export
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
@@ -162,7 +162,7 @@ def _tell(pool: StorePool, historian: Historian, path: Path) -> None:
         "nodes": {node_id: node_of(graph_of(pool, STORE), node_id) for node_id in ids},
         "export": _lines(export(graph_of(pool, STORE))),
         "then": {
-            str(at): _lines(export_as_of(graph_of(pool, STORE), Past(historian, str(at))))
+            str(at): _lines(export(graph_of(pool, STORE), past=AsOfMoment(historian, str(at))))
             for at in range(state.sequence + 1)
         },
         "history": {

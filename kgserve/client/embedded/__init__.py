@@ -317,10 +317,10 @@ def _done(graphs: Graphs, call: ClientRequest[Any]) -> Any:
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))
 
 
-def _begun(graphs: Graphs, call: ClientRequest[Any]) -> RowStream | transfer.Exported:
+def _begun(graphs: Graphs, call: ClientRequest[Any]) -> RowStream | transfer.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return transfer.exported(graph, call.asked["as_of"], call.asked["valid_at"])
+        return transfer.export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
     return stream(graph, _read(call.asked, CypherRequest), "ndjson")
 
 

@@ -259,15 +259,15 @@ _EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
 _Key = str | EdgeKey
 
 
-class NotUnderstood(Exception):
+class UnsupportedEnding(Exception):
     """The answer is not of a kind that the ending can be carried out on: the statement is to be tried on a copy."""
 
 
-class Moved(Exception):
+class StaleRows(Exception):
     """The question was answered from rows that came later than those at hand."""
 
 
-def carried_out(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
+def apply_ending(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
     """What the statement comes to, by the answer to its question, and at most so many rows that it returns.
 
     Raises InvalidInput, NotUnderstood and Moved.
@@ -292,7 +292,7 @@ def _check_types(ending: Ending, cursor: Cursor) -> None:
     values = {each.column: _TAKEN[SETTABLE[each.property]] for each in ending.assignments}
     wrong = any(cursor.types[column] != kind for column, kind in due.items())
     if wrong or cursor.total > MAX_ANSWERS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
-        raise NotUnderstood
+        raise UnsupportedEnding
 
 
 def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
@@ -303,7 +303,7 @@ def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: in
         if len(returned) < most:
             size += len(line)
             if size >= MAX_ANSWER_BYTES:
-                raise NotUnderstood
+                raise UnsupportedEnding
             returned.append([_as_set(each, ending, answer) for each in ending.returned])
         yield answer
 
@@ -362,13 +362,13 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
                 value = _value(assignment, answer)
                 # Of several rows for one element the engine takes one, and only it knows which.
                 if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
-                    raise NotUnderstood
+                    raise UnsupportedEnding
     nodes, edges = dict[str, dict[str, Any]](), dict[EdgeKey, dict[str, Any]]()
     for values in given.values():
         for key, properties in values.items():
             found = nodes.setdefault(key, {}) if isinstance(key, str) else edges.setdefault(key, {})
             if found:  # the same row by two names
-                raise NotUnderstood
+                raise UnsupportedEnding
             found.update(properties)
     return Difference(
         nodes=[*_changed_nodes(nodes, rows)],
@@ -384,14 +384,14 @@ def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
     if value is None or SETTABLE[assignment.property] == "STRING":
         return value
     if isinstance(value, str):  # not finite
-        raise NotUnderstood
+        raise UnsupportedEnding
     return float(value)
 
 
 def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
     found = rows.nodes(given)
     if len(found) < len(given):
-        raise Moved
+        raise StaleRows
     for node_id, properties in given.items():
         before = dict(zip(_NODE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
         yield Changed(before | properties, before)
@@ -400,30 +400,31 @@ def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Cha
 def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
     found = rows.edges([*given])
     if len(found) < len(given):
-        raise Moved
+        raise StaleRows
     for key, properties in given.items():
         before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
         yield Changed(before | properties, before)
 
 
-TRIES = 3
-"""So often a statement is tried beside other writes, before they wait for it."""
+MAX_ATTEMPTS = 3
+"""How often a statement runs concurrently with other writes before it runs exclusively."""
 INTERRUPT_SECONDS = 0.05
-AT_ONCE_SECONDS = 0.2
-"""What took less is done again when its turn has come, if others have written what it may have met."""
-ASKED_AGAIN_SECONDS = 0.5
-MOST_SINCE = 20_000
-"""Commits of others that are looked through."""
+MAX_RERUN_SECONDS = 0.2
+"""A statement that took less is run again in the writer's thread, if others have written what it may have read."""
+MAX_REQUERY_SECONDS = 0.5
+"""A deletion that was found in less is queried again to see whether the same rows would go."""
+MAX_COMMITS_CHECKED = 20_000
+"""Commits of others that are checked for conflicts."""
 
 
-class _Overtaken(Exception):
-    """Others have written what may matter."""
+class WriteConflict(Exception):
+    """Others have written what the statement may have read."""
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """What a statement changes and answers, as of a commit, and how long it took to find out.
+class _Outcome(msgspec.Struct, frozen=True):
+    """What a statement changes and answers, as of a commit, and how many seconds it took to find out.
 
-    There is no ``batch`` for very many rows that go.
+    ``batch`` is None for a deletion of very many rows.
     """
 
     batch: WriteBatch | None
@@ -432,73 +433,88 @@ class _Found(msgspec.Struct, frozen=True):
     sequence: int
     seconds: float
 
-    def goes_with(self, other: _Found) -> bool:
-        """Whether the same rows go."""
+    def deletes_same_rows(self, other: _Outcome) -> bool:
+        """Return whether the same rows are deleted."""
         return set(self.difference.nodes_gone) == set(other.difference.nodes_gone) and set(
             self.difference.edges_gone
         ) == set(other.difference.edges_gone)
 
 
-class _Writing:
-    """One statement that writes, of a store that is leased meanwhile."""
+_Prepared = tuple[_Outcome, WriteBatch | Planned]
+
+
+class OptimisticWrite:
+    """A writing statement of a store that is leased meanwhile.
+
+    It runs against the current rows while others write. In the writer's thread its outcome is revalidated: it is
+    committed unless others have written what the statement may have read since. After some conflicts it runs with the
+    writer stopped.
+    """
 
     def __init__(
-        self, store: OpenStore, statement: Statement, most: int, seconds: float, control: Interruption
+        self, store: OpenStore, statement: Statement, max_rows: int, seconds: float, control: Interruption
     ) -> None:
-        """At most so many rows are answered, and so many seconds taken."""
+        """Answer at most `max_rows` rows, and take at most `seconds`."""
         self._store = store
         self._statement = statement
-        self._most = most
+        self._max_rows = max_rows
         self._seconds = seconds
         self._control = control
         self._ending = ending(statement)
 
     @cached_property
     def _footprint(self) -> Footprint:
-        """What it may meet, which is asked only when others have written meanwhile."""
+        """What the statement may read; needed only when others have written meanwhile."""
         return Footprint(self._statement)
 
     def run(self) -> CypherAnswer:
-        """Carry it out, and wait for it. Blocks."""
+        """Carry the statement out and wait for its commit. Blocks."""
         if self._ending is not None:
             # On a copy the engine says in its own words what is wrong.
-            with suppress(NotUnderstood, InvalidInput):
-                return self._carried_out()
+            with suppress(UnsupportedEnding, InvalidInput):
+                return self._commit()
             self._ending = None
         with self._store.copy.turn(self._control.check):
-            return self._carried_out()
+            return self._commit()
 
-    def _carried_out(self) -> CypherAnswer:
-        for _ in range(TRIES):
-            with suppress(_Overtaken), self._store.reading() as rows, ExitStack() as lasting:
-                found = self._find(rows)
-                removal = None if found.batch is not None else self._removal(found, rows, lasting)
-                return self._commit(partial(self._still, found, removal, rows))
-        return self._alone()
+    def _commit(self) -> CypherAnswer:
+        for _ in range(MAX_ATTEMPTS):
+            with suppress(WriteConflict):
+                return self.try_commit()
+        return self.commit_exclusively()
 
-    def _alone(self) -> CypherAnswer:
-        """Find out and write with nobody writing meanwhile."""
-        # Reading, so that rows which turn out to be damaged are made anew.
-        with self._store.reading(), self._store.folding.foreseeing(self._control.check) as foreseen:
+    def try_commit(self) -> CypherAnswer:
+        """Run the statement concurrently with other writes, and commit it. Raises WriteConflict."""
+        with self._store.reading() as rows, ExitStack() as held:
+            outcome = self._execute(rows)
+            if outcome.batch is not None:
+                return self._submit(partial(self.revalidate, outcome, outcome.batch, rows))
+            removal = self._plan_removal(outcome, rows, held)
+            return self._submit(partial(self._revalidate_removal, outcome, removal, rows))
 
-            def found_now() -> tuple[_Found, WriteBatch | Planned]:
-                foreseen.begin_again()
-                found = self._find(foreseen.rows)
-                if found.batch is not None:
-                    return found, found.batch
-                return found, Removal(foreseen, found.difference.nodes_gone, found.difference.edges_gone)
+    def commit_exclusively(self) -> CypherAnswer:
+        """Run and commit the statement in the writer's thread, so that nothing is written meanwhile."""
+        # Reading, so that rows which turn out to be damaged are rebuilt.
+        with self._store.reading(), self._store.folding.foreseeing(self._control.check) as staged:
 
-            return self._commit(found_now)
+            def execute() -> _Prepared:
+                staged.begin_again()
+                outcome = self._execute(staged.rows)
+                if outcome.batch is not None:
+                    return outcome, outcome.batch
+                return outcome, Removal(staged, outcome.difference.nodes_gone, outcome.difference.edges_gone)
 
-    def _commit(self, ready: Callable[[], tuple[_Found, WriteBatch | Planned]]) -> CypherAnswer:
-        """Write what is ``ready`` in the writer's turn."""
+            return self._submit(execute)
+
+    def _submit(self, prepare: Callable[[], _Prepared]) -> CypherAnswer:
+        """Commit what `prepare` returns in the writer's thread."""
         answers: list[CypherAnswer] = []
 
         def prepared() -> WriteBatch | Planned:
             self._control.check()
-            found, what = ready()
-            answers.append(found.answer)
-            return what
+            outcome, write = prepare()
+            answers.append(outcome.answer)
+            return write
 
         writing = self._store.submit_prepared(prepared)
         try:
@@ -510,109 +526,111 @@ class _Writing:
             raise
         return msgspec.structs.replace(answers[0], changes=_changes(report))
 
-    def _still(self, found: _Found, removal: Removal | None, rows: Rows) -> tuple[_Found, WriteBatch | Planned]:
-        """What was found before, or is now, if it took no time; for the writing thread."""
-        if found.batch is not None:
-            since = self._since(found.sequence)
-            if not since or not (overlaps(found.batch, since) or self._meets(since, rows)):
-                return found, found.batch
-            now = self._quickly_found() if found.seconds < AT_ONCE_SECONDS else None
-            if now is None or now.batch is None:
-                raise _Overtaken
-            return now, now.batch
-        assert removal is not None  # noqa: S101
-        since = removal.unmet()
-        if since is None or (self._meets(since, rows) and not self._is_as_before(found)):
-            raise _Overtaken
-        return found, removal
+    def revalidate(self, outcome: _Outcome, batch: WriteBatch, rows: Rows) -> _Prepared:
+        """Return the outcome if it still holds, else a new one if the statement is fast. Raises WriteConflict."""
+        since = self._commits_after(outcome.sequence)
+        if not since or not (overlaps(batch, since) or self._may_have_read(since, rows)):
+            return outcome, batch
+        again = self._execute_again() if outcome.seconds < MAX_RERUN_SECONDS else None
+        if again is None or again.batch is None:
+            raise WriteConflict
+        return again, again.batch
 
-    def _quickly_found(self) -> _Found:
-        with self._store.reading() as rows:
-            return self._find(rows)
-
-    def _removal(self, found: _Found, rows: Rows, lasting: ExitStack) -> Removal:
-        """Work out beside other writes what goes. Raises _Overtaken."""
-        foreseen = lasting.enter_context(self._store.folding.foreseeing(self._control.check))
-        gone = found.difference
-        since = self._since(found.sequence, foreseen.rows.at)
-        if since and (self._meets(since, rows) or self._ties(since, gone)) and not self._is_as_before(found):
-            raise _Overtaken
-        removal = Removal(foreseen, gone.nodes_gone, gone.edges_gone)
-        # Most of what came meanwhile is looked at before its turn has come.
-        since = removal.unmet()
-        if since is None or (self._meets(since, rows) and not self._is_as_before(found)):
-            raise _Overtaken
+    def _plan_removal(self, outcome: _Outcome, rows: Rows, held: ExitStack) -> Removal:
+        """Plan a large deletion concurrently with other writes. Raises WriteConflict."""
+        staged = held.enter_context(self._store.folding.foreseeing(self._control.check))
+        gone = outcome.difference
+        since = self._commits_after(outcome.sequence, staged.rows.at)
+        if since and (self._may_have_read(since, rows) or self._blocks_deletion(since, gone)):
+            self._require_same_rows(outcome)
+        removal = Removal(staged, gone.nodes_gone, gone.edges_gone)
+        # Most of what was written meanwhile is checked before the writer's thread has to.
+        self._revalidate_removal(outcome, removal, rows)
         return removal
 
-    def _since(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
-        """What others have written after a commit."""
+    def _revalidate_removal(self, outcome: _Outcome, removal: Removal, rows: Rows) -> _Prepared:
+        """Return the outcome with its removal if it still holds. Raises WriteConflict."""
+        since = removal.unmet()
+        if since is None:
+            raise WriteConflict
+        if self._may_have_read(since, rows):
+            self._require_same_rows(outcome)
+        return outcome, removal
+
+    def _require_same_rows(self, outcome: _Outcome) -> None:
+        """Raise WriteConflict unless a quick query finds that the same rows would be deleted now."""
+        if self._ending is None or outcome.seconds > MAX_REQUERY_SECONDS:
+            raise WriteConflict
+        if not self._execute_again().deletes_same_rows(outcome):
+            raise WriteConflict
+
+    def _commits_after(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
+        """Return what others have committed after a commit. Raises WriteConflict for too much."""
         last = self._store.state.sequence if last is None else last
         if last == sequence:
             return []
-        if last - sequence > MOST_SINCE:
-            raise _Overtaken
+        if last - sequence > MAX_COMMITS_CHECKED:
+            raise WriteConflict
         try:
             return [*Tail(self._store.layout.journal).read(sequence + 1, last)]
         except Gone:
-            # The journal no longer has what came while this one took its time.
-            raise _Overtaken from None
+            # The journal no longer has what was committed while this statement ran.
+            raise WriteConflict from None
 
-    def _meets(self, since: list[ChangeSet], rows: Rows) -> bool:
-        """Whether the statement could have met what others have written after these rows."""
+    def _may_have_read(self, since: list[ChangeSet], rows: Rows) -> bool:
+        """Return whether the statement could have read what others have written after these rows."""
         new = [row for change in since for row in change.nodes_created]
         changed = [row for change in since for row in (*change.nodes_updated, *change.nodes_deleted)]
         edges = [key for change in since for key in change.edge_keys()]
         return meets_any(self._footprint, rows.node, new, changed, edges)
 
-    def _ties(self, since: list[ChangeSet], gone: Difference) -> bool:
-        """Whether others have given an edge to a node that may only go without one."""
+    def _blocks_deletion(self, since: list[ChangeSet], gone: Difference) -> bool:
+        """Return whether others have given an edge to a node that can be deleted only without edges."""
         if self._ending is not None and self._ending.detach:
             return False
         nodes = set(gone.nodes_gone)
         return any(key[0] in nodes or key[1] in nodes for change in since for key in change.edge_keys())
 
-    def _is_as_before(self, found: _Found) -> bool:
-        """Whether the same rows would go now, where asking takes no time."""
-        if self._ending is None or found.seconds > ASKED_AGAIN_SECONDS:
-            return False
-        return self._quickly_found().goes_with(found)
+    def _execute_again(self) -> _Outcome:
+        with self._store.reading() as rows:
+            return self._execute(rows)
 
-    def _find(self, rows: Rows) -> _Found:
-        """What it changes and answers; these rows are not newer than what it meets."""
+    def _execute(self, rows: Rows) -> _Outcome:
+        """Find what the statement changes and answers; `rows` are not newer than what it reads."""
         started = time.perf_counter()
         while True:
             self._control.check()
-            with suppress(Moved):
-                found, answer = self._tried() if self._ending is None else self._asked(self._ending)
-                only_goes = not (found.nodes or found.edges or found.doubled)
-                large = only_goes and is_large(rows, found.nodes_gone, found.edges_gone)
+            with suppress(StaleRows):
+                found, answer = self._run_on_copy() if self._ending is None else self._query(self._ending)
+                only_deletes = not (found.nodes or found.edges or found.doubled)
+                large = only_deletes and is_large(rows, found.nodes_gone, found.edges_gone)
                 batch = None if large else batch_of(found)
-                return _Found(batch, found, answer, rows.at, time.perf_counter() - started)
+                return _Outcome(batch, found, answer, rows.at, time.perf_counter() - started)
 
-    def _asked(self, end: Ending) -> tuple[Difference, CypherAnswer]:
-        """By asking the question that comes before its end."""
+    def _query(self, end: Ending) -> tuple[Difference, CypherAnswer]:
+        """Find the changes by the query that precedes the statement's ending."""
         question, width = end.question, width_named(self._statement)
 
-        def asked() -> tuple[Difference, CypherAnswer]:
+        def query() -> tuple[Difference, CypherAnswer]:
             with (
                 self._store.reading() as rows,
                 self._store.engine.reading(self._seconds, width=width) as session,
                 self._control.over(session),
                 session.reading(question) as cursor,
             ):
-                return carried_out(end, cursor, rows, self._most)
+                return apply_ending(end, cursor, rows, self._max_rows)
 
-        return once_more(asked)
+        return once_more(query)
 
-    def _tried(self) -> tuple[Difference, CypherAnswer]:
-        """By running it on a copy of the store."""
+    def _run_on_copy(self) -> tuple[Difference, CypherAnswer]:
+        """Find the changes by running the statement on a copy of the store."""
         within = reach(self._statement)
 
         def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
             self._control.check()
             session = trial.session
             session.seconds = self._seconds
-            with self._control.over(session), session.reading(self._statement, self._most, writes=True) as cursor:
+            with self._control.over(session), session.reading(self._statement, self._max_rows, writes=True) as cursor:
                 answer = answer_of(cursor)
             return trial.difference(within), answer
 
@@ -632,7 +650,7 @@ def run(graph: Graph, request: CypherRequest, control: Interruption | None = Non
     seconds = seconds_of(graph, request)
     if statement.updates:
         with graph.lease(create=True) as store:
-            answer = _Writing(store, statement, most, seconds, control).run()
+            answer = OptimisticWrite(store, statement, most, seconds, control).run()
     else:
 
         def answered() -> CypherAnswer:

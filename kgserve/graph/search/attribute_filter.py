@@ -9,7 +9,7 @@ number of nodes, or at worst with the number of those that have the attributes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import TypeVar
@@ -18,12 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.errors import Unavailable
+from kgserve.graph.readers import GraphReader
+from kgserve.graph.search.search_index import Hits, IndexDecorator, SearchIndex
 from kgserve.projections.catalog.attributes import MOST_COUNTED
 from kgserve.projections.catalog.catalog import Catalog
-from kgserve.projections.conflict_index import Heads
-from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
 from kgserve.projections.keyword import Reading
 from kgserve.projections.text import Filter
 from kgserve.storage.model.attributes import Condition
@@ -31,8 +29,8 @@ from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
-MOST_TRIED = 3_200
-"""So many hits are looked at, at most, in the hope that enough of them have the attributes."""
+MAX_TRIED_HITS = 3_200
+"""Hits looked at before all nodes that have the attributes are named to the index."""
 # So many names cost as much as one more hit and the look at its row, found by words or by meaning.
 _NAMES_A_WORD_HIT, _NAMES_A_NEAR_HIT = 4, 12
 _SPARE = 1.5
@@ -41,19 +39,16 @@ _MANY_SHARE = 0.5
 _MORE = 4
 _ALL = 1 << 62
 
-Hits = dict[str, float]
 _Found = TypeVar("_Found")
 
 
-class Holders:
-    """The nodes of a store that have some attributes; with ``then``, a history and a commit, those that had them."""
+class AttributeMatcher:
+    """The nodes of a store that have some attributes, or had them at the commit of a reader."""
 
-    def __init__(
-        self, store: OpenStore, wanted: tuple[Condition, ...], then: tuple[HistoryFollower, int] | None = None
-    ) -> None:
+    def __init__(self, store: OpenStore, wanted: tuple[Condition, ...], reader: GraphReader) -> None:
         self._store = store
         self._wanted = wanted
-        self._then = then
+        self._reader = reader
 
     @property
     def share(self) -> float:
@@ -85,57 +80,35 @@ class Holders:
         ids, seen = self._ask(
             lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _ALL), rows.at)
         )
-        if self._then is None:
-            return frozenset(ids), frozenset()
-        # What was said until just now is over only once the history has seen it.
-        history, at = self._then
-        if not history.wait(seen, HISTORY_SECONDS):
-            raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
-        return frozenset(ids), frozenset(self._store.catalog.having_had(self._wanted, at))
+        return frozenset(ids), self._reader.former_holders(self._wanted, seen)
 
     def _ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
         return self._store.listing(question, by_attributes=True)
 
 
-class IndexesAmong:
-    """The indexes of a store in the same shape, for nodes alone that have some attributes."""
+class AttributeFilteredIndex(IndexDecorator):
+    """An index that finds only nodes that have some attributes."""
 
     def __init__(
         self,
-        indexes: Indexes | IndexesAsOf,
-        holders: Holders,
+        index: SearchIndex,
+        matcher: AttributeMatcher,
         passing: Callable[[Collection[str]], Collection[str]],
-        tried: int = MOST_TRIED,
+        max_tried: int = MAX_TRIED_HITS,
     ) -> None:
-        """``passing`` says which of some nodes have the attributes, by their rows; so many hits are tried, at most."""
-        self._indexes = indexes
-        self._tried = tried
-        self._holders = holders
+        """``passing`` returns which of some nodes have the attributes, by their rows; `max_tried` hits are tried."""
+        super().__init__(index)
+        self._max_tried = max_tried
+        self._matcher = matcher
         self._passing = passing
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
-        """See `Indexes.words`."""
-
-        def search(pool: int, narrow: Filter) -> Hits:
-            return self._indexes.words(query, pool, narrow, reading)
-
-        return self._best(search, limit, only, _NAMES_A_WORD_HIT)
-
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """See `Indexes.worths`."""
-        return self._indexes.worths(query, texts)
+        found = super().words
+        return self._best(lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _NAMES_A_WORD_HIT)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
-        """See `Indexes.meaning`."""
-
-        def search(pool: int, narrow: Filter) -> Hits:
-            return self._indexes.meaning(vector, pool, narrow)
-
-        return self._best(search, limit, only, _NAMES_A_NEAR_HIT)
-
-    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
-        """See `Indexes.vectors_of`."""
-        return self._indexes.vectors_of(ids)
+        found = super().meaning
+        return self._best(lambda pool, narrow: found(vector, pool, narrow), limit, only, _NAMES_A_NEAR_HIT)
 
     def _best(self, search: Callable[[int, Filter], Hits], limit: int, only: Filter, names_a_hit: int) -> Hits:
         for pool in self._pools(limit, names_a_hit):
@@ -143,44 +116,11 @@ class IndexesAmong:
             passing = self._passing(found)
             if len(passing) >= limit or len(found) < pool:
                 return dict(islice(((key, score) for key, score in found.items() if key in passing), limit))
-        return search(limit, self._holders.among(only))
+        return search(limit, self._matcher.among(only))
 
     def _pools(self, limit: int, names_a_hit: int) -> Iterator[int]:
         """How many hits to try with, as long as that is likely to cost less than all names."""
-        pool = int(_SPARE * limit / max(self._holders.share, 1e-9)) + 1
-        while pool <= self._tried and names_a_hit * pool < self._holders.count:
+        pool = int(_SPARE * limit / max(self._matcher.share, 1e-9)) + 1
+        while pool <= self._max_tried and names_a_hit * pool < self._matcher.count:
             yield pool
             pool *= _MORE
-
-
-class WithHeads:
-    """The indexes of a store as it is in the same shape, with the versions in conflict among the nodes."""
-
-    def __init__(self, indexes: Indexes | IndexesAsOf | IndexesAmong, present: Indexes, heads: Heads) -> None:
-        """``heads`` have keys of their own; whether they have the attributes that are asked for their rows say."""
-        self._indexes = indexes
-        self._present = present
-        self._heads = heads
-
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
-        """See `Indexes.words`."""
-        rare = self._present.keyword.frequencies(query, reading)
-        found = self._heads.words(query, limit, only, reading, rare)
-        return _best(self._indexes.words(query, limit, only, reading) | found, limit)
-
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """See `Indexes.worths`."""
-        return self._indexes.worths(query, texts)
-
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
-        """See `Indexes.meaning`."""
-        found = self._heads.meaning(vector, only)
-        return _best(self._indexes.meaning(vector, limit, only) | found, limit)
-
-    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
-        """See `Indexes.vectors_of`."""
-        return self._indexes.vectors_of(ids) | self._heads.vectors_of(ids)
-
-
-def _best(hits: Hits, limit: int) -> Hits:
-    return dict(sorted(hits.items(), key=lambda hit: -hit[1])[:limit])

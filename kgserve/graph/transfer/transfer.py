@@ -7,13 +7,12 @@ store's scratch folder.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import time
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -26,11 +25,13 @@ from kgserve.admin.api import StoreLine
 from kgserve.admin.stores import checked_settings
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.compat.entities_api import Entity, ServerRelation
 from kgserve.graph.compat.memory_server import completed
 from kgserve.graph.handle import Graph
+from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
-from kgserve.graph.temporal import HeldRows, Past, valid_moment, whole_history
+from kgserve.graph.temporal import ANY, whole_history
 from kgserve.graph.transfer.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
 from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 from kgserve.graph.transfer.formats.memory_server import (
@@ -48,28 +49,19 @@ from kgserve.platform.codecs import json_decoder, lone_surrogate
 from kgserve.platform.durable_files import storage_error
 from kgserve.platform.gil import rest_seconds
 from kgserve.platform.permissions import private_folder
-from kgserve.projections.history.history import History, RowState
-from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.events import BULK_ROWS
 from kgserve.storage.model.fields import STORE
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, RowTuple
+from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.plan import MAX_NOTED, MAX_REDIRECTED, LeftOut, Report
 from kgserve.storage.rows.encoding import (
     ExportedHead,
     ExportedNode,
-    edge_line,
-    exported_edge,
-    exported_node,
-    link_line,
     node_line,
 )
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.access_buffer import Accesses
 from kgserve.stores.pool import CreateIfMissing
 from kgserve.stores.store import OpenStore
 
@@ -480,143 +472,41 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
-class _Leased(Closing):
-    """A store that is held until this is closed, as of ``sequence``."""
+class ExportStream(Closing):
+    """Settings, all nodes, all edges, all links of one commit, as blocks of NDJSON lines; a context manager.
 
-    def __init__(self, beside: ExtraLines, sequence: int, release: Callable[[], None], valid_at: int | None) -> None:
-        self.sequence = sequence
-        self._beside = beside
+    The settings are the current ones. The store is leased until the stream is closed.
+    """
+
+    def __init__(self, extra: ExtraLines, reader: GraphReader, release: Callable[[], None]) -> None:
+        self.sequence = reader.sequence
+        self._extra = extra
+        self._reader = reader
         self._release = release
-        self._valid_at = valid_at
 
     def close(self) -> None:
         """Give the store back."""
         release, self._release = self._release, lambda: None
         release()
 
-
-class ExportStream(_Leased):
-    """Settings, all nodes, all edges, all links, of one state, as blocks of NDJSON lines; a context manager."""
-
-    def __init__(
-        self,
-        beside: ExtraLines,
-        rows: Rows,
-        links: LinkReader | None,
-        accesses: Accesses,
-        release: Callable[[], None],
-        valid_at: int | None,
-    ) -> None:
-        super().__init__(beside, rows.at, release, valid_at)
-        self._rows = rows
-        self._links = links
-        self._accesses = accesses
-
     def __iter__(self) -> Iterator[bytes]:
-        rows, moment = self._rows, self._valid_at
-        yield from self._beside.settings()
-        for numbers in rows.node_slices():
-            kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
-            if len(kept):
-                lines = self._told([exported_node(text) for text in rows.node_texts(kept, 0)])
-                yield _encode(self._beside.among(lines))
-        for found in rows.edge_slices():
-            held = found if moment is None else rows.holding(found, moment)
-            if len(held):
-                yield _encode([exported_edge(text) for text in rows.edge_texts(held)])
-        for links in self._links.all() if self._links else ():
-            if kept := [row for row in links if moment is None or self._holds(row.edge, moment)]:
-                yield _encode(map(link_line, kept))
-
-    def _holds(self, edge: EdgeRow, moment: int) -> bool:
-        return edge.holds_at(moment) and self._rows.node_holds(self._rows.number(edge.source), moment)
-
-    def _told(self, lines: list[ExportedNode]) -> list[ExportedNode]:
-        """The lines, those of memories with what reading has made of them."""
-        memories = {line.id: line for line in lines if line.confidence is not msgspec.UNSET}
-        for node_id, access in self._accesses.of(memories).items():
-            memories[node_id].tell(access)
-        return lines
+        yield from self._extra.settings()
+        for nodes, edges in self._reader.export():
+            yield _encode(self._extra.among(nodes)) if nodes else _encode(edges)
 
 
-def export(graph: Graph, valid_at: str | None = None) -> ExportStream:
-    """The rows of a store as they are, to be streamed; the store is leased until that is closed. Raises NotFound.
+def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = None) -> ExportStream:
+    """The rows of a store as they are or were, to be streamed; the store is leased until that is closed.
 
-    With ``valid_at`` (RFC 3339) only what was true in the world then.
+    With ``valid_at`` (RFC 3339) only what was true in the world then. Raises NotFound, and what `AsOfMoment.of` raises.
     """
-    moment = valid_moment(valid_at)
-    with contextlib.ExitStack() as stack:
-        leased = stack.enter_context(graph.lease())
-        leased.accesses.settle()
-        rows, links = stack.enter_context(leased.reading_links())
-        return ExportStream(ExtraLines(graph, leased), rows, links, leased.accesses, stack.pop_all().close, moment)
-
-
-def encode_edges(rows: Iterable[RowTuple]) -> bytes:
-    """Edges, as tuples in the order of `EdgeRow`, as lines."""
-    return _encode([edge_line(EdgeRow(*row)) for row in rows])
-
-
-ROWS_AT_ONCE = 5_000
-
-
-class PastStream(_Leased):
-    """As `ExportStream`, as of one commit; the settings are those of now."""
-
-    def __init__(
-        self,
-        beside: ExtraLines,
-        follower: HistoryFollower,
-        sequence: int,
-        release: Callable[[], None],
-        valid_at: int | None,
-    ) -> None:
-        super().__init__(beside, sequence, release, valid_at)
-        self._follower = follower
-
-    def __iter__(self) -> Iterator[bytes]:
-        held = None if self._valid_at is None else HeldRows(self._valid_at)
-        yield from self._beside.settings()
-        after = ""
-        while states := self._follower.look(_nodes(self.sequence, after)):
-            rows = (msgspec.structs.astuple(state.row) for state in states)
-            lines = [node_line(NodeRow(*row)) for row in (held.nodes(rows) if held else rows)]
-            if lines:
-                yield _encode(self._beside.among(lines))
-            after = states[-1].row.id
-        key = ("", "", "")
-        while found := self._follower.look(_edges(self.sequence, key)):
-            rows = (msgspec.structs.astuple(state.row) for state in found)
-            if block := encode_edges(held.edges(rows) if held else rows):
-                yield block
-            key = found[-1].row.key
-        link = LinkKey("", ("", "", ""))
-        while links := self._follower.look(_links(self.sequence, link)):
-            rows_of = [state.row for state in links]
-            if kept := [row for row in rows_of if held is None or held.link(row)]:
-                yield _encode(map(link_line, kept))
-            link = rows_of[-1].key
-
-
-Exported = ExportStream | PastStream
-
-
-def exported(graph: Graph, as_of: int | str | None, valid_at: str | None) -> Exported:
-    """A store as it is or as it was, to stream; see `export` and `export_as_of`."""
-    past = graph.past(as_of)
-    return export(graph, valid_at) if past is None else export_as_of(graph, past, valid_at)
-
-
-def export_as_of(graph: Graph, past: Past, valid_at: str | None = None) -> PastStream:
-    """A store as it was, to stream; it is leased until it is closed. Raises NotFound, and what `Past.of` raises.
-
-    With ``valid_at`` (RFC 3339) only what was true in the world then.
-    """
-    moment = valid_moment(valid_at)
     with ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
-        follower, at = past.of(leased)
-        return PastStream(ExtraLines(graph, leased), follower, at, stack.pop_all().close, moment)
+        if past is None:
+            leased.accesses.settle()
+        moment = ANY if valid_at is None else valid_at
+        reader = stack.enter_context(read_graph(leased, past, moment, links=True))
+        return ExportStream(ExtraLines(graph, leased), reader, stack.pop_all().close)
 
 
 def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
@@ -626,7 +516,7 @@ def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
 
     Raises Conflict when it exists, Gone when that is no longer known.
     """
-    with export_as_of(graph, Past(graph.graphs.historian, request.as_of)) as stream:
+    with export(graph, past=AsOfMoment(graph.graphs.historian, request.as_of)) as stream:
         if not graph.pool.create(request.into):
             raise Conflict(f"store {request.into!r} exists already; restore into a new one")
         importer = Importer(graph.graphs.graph(request.into), as_they_are=True)
@@ -648,18 +538,6 @@ def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
     )
 
 
-def _nodes(at: int, after: str) -> Callable[[History], list[RowState[NodeRow]]]:
-    return lambda history: history.nodes_at(at, None, after, ROWS_AT_ONCE)
-
-
-def _links(at: int, after: LinkKey) -> Callable[[History], list[RowState[LinkRow]]]:
-    return lambda history: history.links_at(at, after, ROWS_AT_ONCE)
-
-
-def _edges(at: int, after: EdgeKey) -> Callable[[History], list[RowState[EdgeRow]]]:
-    return lambda history: history.edges_at(at, after, ROWS_AT_ONCE)
-
-
 MAX_UPLOAD_BYTES = 4 << 30
 """Most bytes of a body that has to be on the disk before it can be read."""
 ARCHIVE = "archive"
@@ -670,7 +548,7 @@ _PIECE = 256 << 10
 class ConvertedExport(Closing):
     """An export in another format, in a file without a name; a context manager, as what it is made from."""
 
-    def __init__(self, graph: Graph, stream: ExportStream | PastStream, kind: str) -> None:
+    def __init__(self, graph: Graph, stream: ExportStream, kind: str) -> None:
         """Write the file; the stream is closed. Raises StorageFull."""
         self.sequence = stream.sequence
         self._stack = ExitStack()

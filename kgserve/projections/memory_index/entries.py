@@ -101,6 +101,22 @@ class LiveMemory(NamedTuple):
         )
 
 
+def state_of(row: NodeRow) -> LiveMemory:
+    """Return the state of a memory by its row alone, without use."""
+    extras = row.extras or NO_EXTRAS
+    return LiveMemory(
+        *(row.id, row.type, row.created_at, row.updated_at, extras.confidence or 0.0, stated_at(row), 0, 0, None),
+        extras.layer,
+        extras.source,
+        extras.importance,
+        extras.ended,
+        extras.belongs_to,
+        int(stands(row)),
+        extras.valid_from,
+        extras.valid_to,
+    )
+
+
 def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
     """What is kept of a node that is a memory."""
     extras = row.extras or NO_EXTRAS

@@ -21,7 +21,7 @@ from kgserve.graph.answers import CypherAnswer, ImportAnswer
 from kgserve.graph.cypher.read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.requests import KEPT_AT, AsOfText, CypherRequest
-from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
+from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, ExportStream, Importer, export
 from kgserve.platform.gil import rest_seconds
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.problem import ClientLeft
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from kgserve.server.http.edge import Gateway
 
-Sent = Exported | ConvertedExport
+Sent = ExportStream | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 
@@ -205,7 +205,7 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     wanted = query_of(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.transferring():
-        stream = await service.transfer(exported, graph, wanted.as_of, wanted.valid_at)
+        stream = await service.transfer(export, graph, wanted.valid_at, graph.past(wanted.as_of))
         if kind == "ndjson":
             return ExportAnswer(service, graph.name, stream)
         converted = await service.transfer(ConvertedExport, graph, stream, kind)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kgserve.graph.search.attribute_filter import Holders, IndexesAmong
-from kgserve.graph.search.search import PastSurroundings, StoreSearch, at_moment
-from kgserve.graph.temporal import Past
+from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
+from kgserve.graph.search.search import StoreSearch, search_store
 from kgserve.projections.text import ANYTHING
 from kgserve.storage.model.attributes import conditions, has_all
 from tests.projections.looking_back import WORDS, Known, Watched, watched
@@ -37,30 +37,33 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield store
 
 
-def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> IndexesAmong:
+def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> AttributeFilteredIndex:
     """The indexes narrowed, with so many hits tried before all names are given."""
     asked = conditions(wanted)
-    around = searched.around
-    then = (around.history, around.at) if isinstance(around, PastSurroundings) else None
+    reader = searched.reader
 
     def passing(ids: Collection[str]) -> set[str]:
-        return {row.id for row in around.rows(ids).values() if has_all(row.attributes, asked)}
+        return {row.id for row in reader.valid_nodes(ids).values() if has_all(row.attributes, asked)}
 
-    return IndexesAmong(searched.indexes, Holders(said.store, asked, then), passing, tried)
+    return AttributeFilteredIndex(searched.index, AttributeMatcher(said.store, asked, reader), passing, tried)
 
 
 @pytest.mark.parametrize("tried", [0, 60, 3_200])
 @pytest.mark.parametrize("as_of", [None, 2])
 @pytest.mark.parametrize("wanted", [{"status": "open"}, {"status": "done"}, {"status": None}])
 def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_of: int | None, tried: int) -> None:
-    past = None if as_of is None else Past(said.historian, as_of)
-    with at_moment(said.store, said.indexer, past, "any") as searched:
+    past = None if as_of is None else AsOfMoment(said.historian, as_of)
+    with search_store(said.store, said.indexer, past, "any") as searched:
         narrowed = among(searched, said, wanted, tried)
         vector = searched.queries.of("fox")
-        words = searched.indexes.words("fox", EVERY, ANYTHING)
-        meaning = searched.indexes.meaning(vector, EVERY, ANYTHING)
+        words = searched.index.words("fox", EVERY, ANYTHING)
+        meaning = searched.index.meaning(vector, EVERY, ANYTHING)
         asked = conditions(wanted)
-        left = {key for key, row in searched.around.rows({*words, *meaning}).items() if has_all(row.attributes, asked)}
+        left = {
+            key
+            for key, row in searched.reader.valid_nodes({*words, *meaning}).items()
+            if has_all(row.attributes, asked)
+        }
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]
             found = narrowed.words("fox", limit, ANYTHING)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.graph.readers import CurrentGraph
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import search as searches
-from kgserve.graph.search.search import PresentSurroundings, context, search, search_batch
+from kgserve.graph.search.search import context, search, search_batch
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
@@ -139,10 +140,12 @@ def test_neighbours_of_many_at_once_are_those_of_each_where_some_are_not_true(tm
             write(store, WriteBatch(nodes=nodes, edges=edges))
             with store.reading() as rows:
                 for moment in (None, 3, 7, 20):
-                    around = PresentSurroundings(rows, moment)
-                    found, there = around.neighbours([*names, "none"]), around.rows(names)
+                    reader = CurrentGraph(store, rows, moment)
+                    found, there = reader.neighbours([*names, "none"]), reader.valid_nodes(names)
                     assert found["none"] == []
                     for name in there:
-                        edges = [edge for edge in around.edges(name) if {edge.source, edge.target} <= there.keys()]
+                        edges = [
+                            edge for edge in reader.valid_edges(name) if {edge.source, edge.target} <= there.keys()
+                        ]
                         ends = [(edge.target if edge.source == name else edge.source, edge.weight) for edge in edges]
                         assert sorted(found[name]) == sorted(ends)

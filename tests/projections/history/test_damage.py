@@ -15,7 +15,7 @@ import pytest
 from kgserve.admin.doctor import Repairs, doctor
 from kgserve.admin.stores import stats
 from kgserve.errors import BackupDamaged, Gone
-from kgserve.graph.temporal import Past
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history.pages import DatabasePages, UnreadPage
@@ -273,7 +273,7 @@ def every_answer(of: Kept) -> dict[Any, Any]:
             return error
 
     def as_of(moment: str) -> list[str]:
-        follower, at = Past(of.historian, moment).of(of.store)
+        follower, at = AsOfMoment(of.historian, moment).of(of.store)
         return [state.row.id for state in follower.look(lambda history: history.nodes_at(at, None, None, ALL))]
 
     found = {at: asked(lambda at=at: of.ids(at)) for at in times}
@@ -290,7 +290,7 @@ def compared(data: Path, before: dict[Any, Any]) -> tuple[set[Any], str | None]:
         # Of lost commits the times are unknown, so those of the undamaged store are asked for.
         for each in times:
             try:
-                follower, at = Past(of.historian, each).of(of.store)
+                follower, at = AsOfMoment(of.historian, each).of(of.store)
                 now[each] = [state.row.id for state in follower.look(lambda h, at=at: h.nodes_at(at, None, None, ALL))]
             except Gone as error:
                 now[each] = error

@@ -10,11 +10,11 @@ import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import NodeState
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.history import changes, node_history, node_version, revert
 from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNode
 from kgserve.graph.requests import RestoreRequest, TraverseRequest
-from kgserve.graph.temporal import Past
-from kgserve.graph.transfer.transfer import export_as_of, restore
+from kgserve.graph.transfer.transfer import export, restore
 from kgserve.storage.model.batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
@@ -28,7 +28,7 @@ def history_of(of: Kept, node_id: str, limit: int = 100, before: int | None = No
 
 
 def lines(of: Kept, store: str, as_of: str) -> list[bytes]:
-    with export_as_of(graph_of(of.pool, store), Past(of.historian, as_of)) as stream:
+    with export(graph_of(of.pool, store), past=AsOfMoment(of.historian, as_of)) as stream:
         return sorted(line for block in stream for line in block.splitlines())
 
 
@@ -193,7 +193,7 @@ def test_without_a_history_only_the_present_can_be_read(tmp_path: Path) -> None:
         write(of.store, node("a", "1"))
         for ask in (
             lambda: node_of(graph_of(of.pool, NAME, historian=None), "a", as_of="1"),
-            lambda: export_as_of(graph_of(of.pool, NAME), Past(None, "1")),
+            lambda: export(graph_of(of.pool, NAME), past=AsOfMoment(None, "1")),
             lambda: node_history(
                 graph_of(of.pool, NAME, historian=None), HistoryRequest(node_id="a", limit=10, before=None)
             ),

@@ -13,9 +13,9 @@ import pytest
 
 from kgserve.admin.api import PruneAnswer, PruneRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
+from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.history import prune_history
-from kgserve.graph.temporal import Past
-from kgserve.graph.transfer.transfer import export_as_of
+from kgserve.graph.transfer.transfer import export
 from kgserve.platform.times import format_time
 from kgserve.projections.history import history as histories
 from kgserve.projections.history.history import History
@@ -149,7 +149,7 @@ def test_an_export_of_a_moment_that_is_being_pruned_does_not_end_as_if_it_were_w
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number:05}" for number in range(6_000))))
         fill(of)
-        with export_as_of(graph_of(of.pool, NAME), Past(of.historian, "1")) as stream:
+        with export(graph_of(of.pool, NAME), past=AsOfMoment(of.historian, "1")) as stream:
             blocks = iter(stream)
             next(blocks)
             prune(of, "5")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kgserve.projections.indexes import Indexes, IndexesAsOf
+from kgserve.graph.search.search_index import SearchIndex
+from kgserve.projections.indexes import IndexesAsOf
 from kgserve.projections.text import Filter, facets_of
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
@@ -41,9 +42,9 @@ def put(of: Watched, content: str) -> dict[str, NodeRow]:
         return rows.nodes([*MEMORIES, "plain"])
 
 
-def found(of: Watched, indexes: Indexes | IndexesAsOf, word: str, only: Filter) -> tuple[set[str], set[str]]:
+def found(of: Watched, index: SearchIndex, word: str, only: Filter) -> tuple[set[str], set[str]]:
     vector = of.indexes.queries.of(word)
-    return {*indexes.words(word, 9, only)}, {*indexes.meaning(vector, 9, only)}
+    return {*index.words(word, 9, only)}, {*index.meaning(vector, 9, only)}
 
 
 def test_memories_are_told_apart_now_and_then(tmp_path: Path) -> None:

@@ -243,6 +243,10 @@ def test_memories_that_are_made_one_have_one_parent_and_all_children(tree: httpx
     ]
     assert ids(tree, primary, "ancestors") == ["c1", "d"]
     assert ids(tree, primary, "descendants") == ["e5"]
+    merged, at = {"f5": "f6", "f6": "f5"}[primary], accepted(tree.get("/api/analytics/overview"))["sequence"]
+    for moment in ({}, {"as_of": at}):
+        assert ids(tree, merged, "ancestors", **moment) == ["c1", "d"]
+        assert recalled(tree, under=merged, **moment) == {"e5"}
     accepted(tree.post(f"/api/memories/consolidations/{report['run']}/undo"))
     assert ids(tree, "e5", "ancestors") == ["f6", "f5", "c1", "d"]
     # With one in between that is another, they stay apart: it would be above and below the same.

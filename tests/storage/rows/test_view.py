@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgserve.graph.subgraph_sampling import degrees
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.redirects import MERGED_INTO
@@ -23,6 +22,7 @@ from kgserve.storage.rows.delta import Delta
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.fold import build, fold
 from kgserve.storage.rows.format import MAGIC
+from kgserve.storage.rows.sampling import degrees
 from kgserve.storage.rows.snapshot import FEW, Rows
 from kgserve.storage.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 from tests.captured_log import capture_log

@@ -1,0 +1,554 @@
+"""The graph of a store as it was after a commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from kgserve.errors import InvalidInput, TooLarge, Unavailable
+from kgserve.graph import render
+from kgserve.graph.answers import Node
+from kgserve.graph.readers import (
+    MAX_DESCENDANTS,
+    MAX_NEIGHBOURS,
+    OVERVIEW_OVERFETCH,
+    EdgePage,
+    EncodedWalk,
+    ExportBlock,
+    GraphReader,
+    Lease,
+    resolve_valid_at,
+)
+from kgserve.graph.search.fusion import Neighbours
+from kgserve.graph.search.search_index import CommitIndex
+from kgserve.graph.temporal import (
+    EVERY_EDGE,
+    MAX_DIGITS,
+    MAX_SHOWN,
+    catch_up,
+    history_of,
+    survivor_at,
+)
+from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
+from kgserve.platform.times import parse_time
+from kgserve.projections.history.history import FOREVER, History
+from kgserve.projections.history_follower import Historian, HistoryFollower
+from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.links.links import EVERY
+from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
+from kgserve.projections.memory_index.decay import HalfLives
+from kgserve.projections.memory_index.entries import LiveMemory, state_of
+from kgserve.storage.model.attributes import Condition
+from kgserve.storage.model.change import Access
+from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
+from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
+from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk, by_levels
+from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
+from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, most_connected, number_edge
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.stores.store import OpenStore
+
+N = TypeVar("N", bound=Node)
+Found = TypeVar("Found")
+K = TypeVar("K")
+R = TypeVar("R")
+
+MAX_STATES_READ = 50_000
+"""Edge states read to find neighbours as of a commit; about half a second."""
+MAX_STATES_LISTED = 500_000
+"""Edge states looked through, without being read, for edges between nodes."""
+MAX_STATES_COUNTED = 200_000
+"""Edge states counted for the degrees of all nodes as of a commit."""
+MAX_STATES_COUNTED_PER_NODE = 10_000
+EXPORT_STEP = 5_000
+"""Rows read at once for an export."""
+MIN_LIST_STEP, MAX_LIST_STEP = 64, 1001
+"""Nodes read at once to fill a page."""
+FRESH_SECONDS = 0.25
+"""Seconds to wait for the history to see a commit that has just superseded a version."""
+
+
+class AsOfMoment(msgspec.Struct, frozen=True):
+    """When a reader wants to look, and who remembers. ``as_of`` is a sequence or an RFC 3339 time."""
+
+    historian: Historian | None
+    as_of: int | str
+
+    def of(self, store: OpenStore) -> tuple[HistoryFollower, int]:
+        """The history of a store, and the commit that is meant: the one named, or the last one up to the time.
+
+        A moment that is yet to come is now. Raises InvalidInput, Gone for what is no longer known, Unavailable while
+        the history is behind, Conflict when none is kept.
+        """
+        follower = history_of(self.historian, store)
+        present = store.state.sequence
+        at = min(self._sequence(follower, present), present)
+        follower.look(lambda history: history.require_known(at))
+        return follower, at
+
+    def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> AsOfGraph:
+        """See `GraphOpener`. Raises as `of`, and InvalidInput for a ``valid_at`` that is no time."""
+        follower, at = self.of(store)
+        moment = self._moment_of(follower, at)
+        opened = hold_history(store, follower) if lease is None else lease_history(lease, self)
+        return AsOfGraph(opened, at, resolve_valid_at(valid_at, moment), moment)
+
+    def _moment_of(self, follower: HistoryFollower, at: int) -> int:
+        """Return the time that is meant, in microseconds: that of the commit, if it is named."""
+        if self.is_sequence:
+            return follower.look(lambda history: history.time_of(at))
+        return min(parse_time(self._text), time.time_ns() // 1000)
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it is a commit of one store, not a time."""
+        return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_DIGITS
+
+    @property
+    def _text(self) -> str:
+        return str(self.as_of)
+
+    def _sequence(self, follower: HistoryFollower, present: int) -> int:
+        if self.is_sequence:
+            catch_up(follower, min(int(self.as_of), present))
+            return int(self.as_of)
+        try:
+            moment = parse_time(self._text)
+        except ValueError as error:
+            raise InvalidInput.at("as_of", f"is neither a sequence nor a time: {error}") from None
+        catch_up(follower, present)
+        return follower.look(lambda history: _sequence_at(history, moment))
+
+
+def _sequence_at(history: History, moment: int) -> int:
+    found = history.sequence_at(moment, time.time_ns() // 1000)
+    if found < history.sequence and history.time_of(found) != moment:
+        history.require_known_after(found)
+    return found
+
+
+def _page_order(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
+    ordinal = None if row.extras is None else row.extras.ordinal
+    return ordinal is None, ordinal or 0, edge_created_at(row), row.source, row.target, row.relation_type
+
+
+def _nodes_at(at: int, type_: str | None, after: str, limit: int, history: History) -> list[tuple[str, NodeRow]]:
+    return [(state.row.id, state.row) for state in history.nodes_at(at, type_, after, limit)]
+
+
+def _edges_at(at: int, after: EdgeKey, limit: int, history: History) -> list[tuple[EdgeKey, EdgeRow]]:
+    return [(state.row.key, state.row) for state in history.edges_at(at, after, limit)]
+
+
+def _links_at(at: int, after: LinkKey, limit: int, history: History) -> list[tuple[LinkKey, LinkRow]]:
+    return [(state.row.key, state.row) for state in history.links_at(at, after, limit)]
+
+
+def _node_at(history: History, node_id: str, at: int) -> NodeRow | None:
+    state = history.node_at(node_id, at)
+    return None if state is None else state.row
+
+
+OpenHistory = Callable[[], AbstractContextManager[tuple[OpenStore, HistoryFollower]]]
+"""Opens a store and its history for one look."""
+
+
+def hold_history(store: OpenStore, follower: HistoryFollower) -> OpenHistory:
+    """Return what opens the history of a store that stays leased."""
+    return lambda: nullcontext((store, follower))
+
+
+def lease_history(lease: Lease, past: AsOfMoment) -> OpenHistory:
+    """Return what leases a store for each look at its history, once that has caught up."""
+
+    @contextmanager
+    def opened() -> Generator[tuple[OpenStore, HistoryFollower]]:
+        with lease() as store:
+            yield store, past.of(store)[0]
+
+    return opened
+
+
+class AsOfGraph(GraphReader):
+    """The graph after a commit, by the history of the store."""
+
+    has_memory_index = False
+
+    def __init__(self, opened: OpenHistory, sequence: int, valid_at: int | None = None, now: int = 0) -> None:
+        super().__init__(sequence, valid_at, now)
+        self._opened = opened
+        self._nodes: dict[str, NodeRow | None] = {}
+        self._ids: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def _look(self, question: Callable[[History], Found]) -> Found:
+        with self._opened() as (_, follower):
+            return follower.look(question)
+
+    def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        if new := [node_id for node_id in dict.fromkeys(ids) if node_id not in self._nodes]:
+            self._nodes |= self._look(lambda history: {each: _node_at(history, each, self.sequence) for each in new})
+        return {node_id: row for node_id in ids if (row := self._nodes[node_id]) is not None}
+
+    def _node(self, node_id: str) -> NodeRow | None:
+        return self.nodes((node_id,)).get(node_id)
+
+    def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
+        at = self.sequence
+        return self._look(lambda history: {node_id: survivor_at(history, node_id, at) for node_id in ids})
+
+    def merged_ids(self, ids: Collection[str]) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
+    def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
+        """See `GraphReader`. The current rows tell whether a version is current, the history what superseded it."""
+        with self._opened() as (store, follower):
+            with store.reading() as reading:
+                current, last = reading.nodes([row.id for row in rows]), reading.at
+            former = [row for row in rows if row.id not in current or current[row.id].version != row.version]
+            if former:
+                follower.wait(last, FRESH_SECONDS)
+            states = follower.look(
+                lambda history: {
+                    (row.id, row.version): render.state_of_version(history, row, current.get(row.id)) for row in former
+                }
+            )
+        unchanged = render.CURRENT_VERSION
+        return [states.get((row.id, row.version), unchanged).shown_on(convert(row)) for row in rows]
+
+    def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
+
+        def look(history: History) -> list[EdgeRow]:
+            return [edge for node_id in ids for edge in self._read(history, node_id, direction, EVERY_EDGE)]
+
+        return iter(self._look(look))
+
+    def _edges(self, node_id: str, direction: Direction, limit: int = EVERY_EDGE) -> list[EdgeRow]:
+        return self._look(lambda history: self._read(history, node_id, direction, limit))
+
+    def _read(self, history: History, node_id: str, direction: Direction, limit: int) -> list[EdgeRow]:
+        outgoing = history.outgoing(node_id, self.sequence, limit) if direction != "incoming" else []
+        incoming = history.incoming(node_id, self.sequence, limit) if direction != "outgoing" else []
+        return [state.row for state in (*outgoing, *incoming)]
+
+    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
+        for node_id in ids:
+            states = self._look(lambda history, each=node_id: history.links_from(each, self.sequence, limit))
+            yield from (state.row for state in states)
+
+    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+        found = self.links_from((node_id,), limit if self.valid_at is None else EVERY)
+        return [row for row in found if self._is_valid(row.edge)][:limit]
+
+    def encode_node(self, node_id: str) -> bytes | None:
+        found = self.to_nodes([*self.valid_nodes((node_id,)).values()], render.node)
+        return msgspec.json.encode(found[0]) if found else None
+
+    def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
+        return [*map(encode_edge, self._shown_edges(node_id, limit, outgoing=outgoing)[:limit])]
+
+    def _shown_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[EdgeRow]:
+        direction = "outgoing" if outgoing else "incoming"
+        if self.valid_at is None:
+            return self._edges(node_id, direction, limit)
+        return [*self._valid_between(self._edges(node_id, direction))]
+
+    def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
+        found = self._shown_edges(node_id, EVERY_EDGE, outgoing=wanted.outgoing)
+        edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
+        edges.sort(key=_page_order)
+        end = wanted.offset + wanted.limit
+        return [*map(encode_edge, edges[wanted.offset : end])], end < len(edges), len(edges)
+
+    def encode_walk(self, wanted: Walk) -> EncodedWalk:
+        start = self._node(wanted.start)
+        if start is None or not self._is_valid(start):
+            return EncodedWalk(b"", b"", 0, truncated=False)
+
+        def followed(ids: Collection[str]) -> Iterator[EdgeRow]:
+            return filter(wanted.follows, self.edges_of(ids, wanted.direction))
+
+        valid = None if self.valid_at is None else lambda ids: {*self.valid_nodes(ids)}
+        found = by_levels(wanted, wanted.start, followed, valid)
+        rows = [*self.nodes(found.depths).values()]
+        nodes = self.to_nodes(rows, lambda row: render.reached(row, found.depths[row.id]))
+        encoded = b",".join(map(msgspec.json.encode, nodes))
+        return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
+
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
+        type_ = wanted.types[0] if len(wanted.types) == 1 else None
+        # No more than are needed if all fit, and no small steps when few do.
+        step = min(max(limit + position.skip + 1, MIN_LIST_STEP), MAX_LIST_STEP)
+        pages = self._pages(partial(_nodes_at, self.sequence, type_), position.after, step)
+        return page_of(((row.id, row, wanted.matches(row)) for rows in pages for row in rows), position, limit)
+
+    def _pages(self, read: Callable[[K, int, History], list[tuple[K, R]]], after: K, step: int) -> Iterator[list[R]]:
+        """Yield the rows behind a key, at most `step` at a time."""
+        while found := self._look(partial(read, after, step)):
+            yield [row for _, row in found]
+            if len(found) < step:
+                return
+            after = found[-1][0]
+
+    def export(self) -> Iterator[ExportBlock]:
+        invalid = set[str]()
+        for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_STEP):
+            invalid |= {row.id for row in rows if not self._is_valid(row)}
+            if kept := [row for row in rows if row.id not in invalid]:
+                yield ExportBlock([*map(node_line, kept)], [])
+        first = ("", "", "")
+        for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_STEP):
+            if held := [row for row in edges if self._is_valid(row) and invalid.isdisjoint(row.key[:2])]:
+                yield ExportBlock([], [*map(edge_line, held)])
+        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_STEP):
+            if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
+                yield ExportBlock([], [*map(link_line, leading)])
+
+    def outgoing(self, node_id: str) -> list[EdgeRow]:
+        return [edge for edge in self._edges(node_id, "outgoing", MAX_SHOWN + 1) if self._is_valid(edge)]
+
+    def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
+        return [edge for edge in self.edges_of(ids, "outgoing") if edge.relation_type in relation_types]
+
+    def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
+        for node_id in ids:
+            edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
+            yield from ((node_id, edge) for edge in islice(edges, MAX_NEIGHBOURS))
+
+    def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:  # noqa: ARG002
+        return (edge for edge in self.valid_edges(node_id) if edge.relation_type not in excluded)
+
+    def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
+        edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
+        return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
+
+    def neighbours(self, ids: Sequence[str]) -> Neighbours:
+        enough = MAX_NEIGHBOURS if self.valid_at is None else EVERY_EDGE
+        around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
+        there = self._valid_ends([edge for edges in around.values() for edge in edges])
+        return {
+            node_id: [
+                (end, edge.weight)
+                for edge in edges
+                if (end := edge.source if edge.target == node_id else edge.target) in there
+            ][:MAX_NEIGHBOURS]
+            for node_id, edges in around.items()
+        }
+
+    def _valid_ends(self, edges: Iterable[EdgeRow]) -> Collection[str]:
+        ends = {end for edge in edges for end in edge.key[:2]}
+        # An edge that exists has both its ends.
+        return ends if self.valid_at is None else self.valid_nodes(ends)
+
+    def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
+        return by_levels(Walk(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of).edges
+
+    def _valid_edges_of(self, ids: Collection[str]) -> Iterator[EdgeRow]:
+        return self._valid_between(self.edges_of(ids, "both"))
+
+    def _valid_between(self, found: Iterable[EdgeRow]) -> Iterator[EdgeRow]:
+        """Keep valid edges between valid nodes."""
+        edges = [edge for edge in found if self._is_valid(edge)]
+        there = self._valid_ends(edges)
+        return (edge for edge in edges if edge.source in there and edge.target in there)
+
+    def number(self, node_id: str) -> int:
+        """See `GraphReader`. Nodes are numbered as they are met, be they there or not."""
+        found = self._numbers.get(node_id)
+        if found is None:
+            found = self._numbers[node_id] = len(self._ids)
+            self._ids.append(node_id)
+        return found
+
+    def numbered_node(self, number: int) -> NodeRow | None:
+        return self._node(self._ids[number])
+
+    def sort_by_id(self, numbers: Numbers) -> Numbers:
+        return np.array(sorted(numbers.tolist(), key=self._ids.__getitem__), np.int64)
+
+    def are_valid(self, numbers: Numbers) -> Numbers:
+        found = self.valid_nodes([self._ids[number] for number in numbers.tolist()])
+        return np.array([self._ids[number] in found for number in numbers.tolist()], np.bool_)
+
+    def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
+        if self.valid_at is None and types is None:
+            return np.ones(len(numbers), np.bool_)
+        ids = [self._ids[number] for number in numbers.tolist()]
+        found = self.valid_nodes(ids)
+        return np.array([each in found and (types is None or found[each].type in types) for each in ids], np.bool_)
+
+    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+        states = self._look(lambda history: history.nodes_at(self.sequence, None, None, max_nodes + 1))
+        whole = len(states) <= max_nodes
+        if whole:
+            self._nodes |= {state.row.id: state.row for state in states}
+            ids = [state.row.id for state in states]
+        else:
+            with self.current_rows() as rows:
+                ids = rows.delta.ids(most_connected(rows, count + OVERVIEW_OVERFETCH, None))
+        found = np.array([self.number(each) for each in ids], np.int64)
+        found = found[self.are_valid(found)]
+        found = found[self.of_types(found, types)]
+        return OverviewStart(found if whole else found[:count], whole)
+
+    def max_incident_edges(self, types: Collection[str] | None) -> int:  # noqa: ARG002
+        return MAX_STATES_READ
+
+    def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+        return self._look(lambda history: self._incident(history, numbers, wanted, limit))
+
+    def _incident(self, history: History, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+        found: list[tuple[int, int, float]] = []
+        met, cut = 0, False
+        for place, number in enumerate(numbers.tolist()):
+            for outgoing in (True, False):
+                if wanted.direction == ("incoming" if outgoing else "outgoing"):
+                    continue
+                read = history.outgoing if outgoing else history.incoming
+                states = read(self._ids[number], self.sequence, limit - met + 1)
+                cut = cut or len(states) > limit - met
+                states = states[: limit - met]
+                met += len(states)
+                rows = (state.row for state in states if wanted.follows(state.row))
+                found += [(place, self.number(row.target if outgoing else row.source), row.weight) for row in rows]
+        owner, end, weight = zip(*found, strict=True) if found else ((), (), ())
+        return IncidentEdges(np.array(owner, np.int64), np.array(end, np.int64), np.array(weight, np.float64), cut)
+
+    def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+        ids = [self._ids[number] for number in numbers.tolist()]
+        listed, cut = self._look(lambda history: list_states_between(history, ids))
+        states = self._look(lambda history: history.edges_numbered(listed, self.sequence))
+        rows = [state.row for state in states if wanted.follows(state.row)]
+        edges = [number_edge(self.number(row.source), self.number(row.target), row) for row in rows]
+        return edges[:MAX_EDGES], cut or len(edges) > MAX_EDGES
+
+    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
+        return self._look(lambda history: [*self._degrees(history, numbers)])
+
+    def _degrees(self, history: History, numbers: Numbers) -> Iterator[int | None]:
+        left = MAX_STATES_COUNTED
+        for number in numbers.tolist():
+            most = min(left, MAX_STATES_COUNTED_PER_NODE)
+            count, looked_at = history.degree_at(self._ids[number], self.sequence, most)
+            left -= min(looked_at, left)
+            yield count if looked_at < most else None
+
+    def parents(self, ids: Iterable[str]) -> dict[str, str]:
+        return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
+
+    def _parent(self, memory_id: str) -> str | None:
+        edges = filter(is_upward, self._edges(memory_id, "outgoing"))
+        edge = newest(edge for edge in edges if stands(self._node(edge.target)))
+        return None if edge is None else edge.target
+
+    def children(self, memory_id: str, limit: int) -> list[str]:
+        return [place.id for place in islice(self._levels_below(memory_id, 1), limit)]
+
+    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
+        return [place for place in self._levels_above(memory_id) if self._is_placed(place, layer)]
+
+    def _levels_above(self, memory_id: str) -> Iterator[MemoryDepth]:
+        seen, at = {memory_id}, memory_id
+        for depth in range(1, MAX_DEPTH + 1):
+            parent = self._parent(at)
+            if parent is None or parent in seen:
+                return
+            seen.add(at := parent)
+            yield MemoryDepth(at, depth)
+
+    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
+        places = self._levels_below(memory_id, 1 if near else MAX_DEPTH)
+        found = sorted(place for place in places if self._is_placed(place, layer))
+        page = [each for each in found if each.id > after][: limit + 1]
+        return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
+
+    def below(self, memory_id: str) -> WeightedNodes:
+        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_DEPTH)})
+
+    def _is_placed(self, place: MemoryDepth, layer: int | None) -> bool:
+        row = self._node(place.id)
+        own = row.extras.layer if row is not None and row.extras is not None else None
+        return row is not None and row.holds_at(self.now) and layer in (None, own)
+
+    def _levels_below(self, memory_id: str, depth: int) -> Iterator[MemoryDepth]:
+        """Yield what stood below a memory, level by level. Raises TooLarge."""
+        seen, level = {memory_id}, [memory_id]
+        for at in range(1, depth + 1):
+            level = [child for each in level for child in self._children(each) if child not in seen]
+            seen.update(level)
+            yield from (MemoryDepth(child, at) for child in level)
+            if len(seen) > MAX_DESCENDANTS:
+                raise TooLarge(
+                    f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then;"
+                    " ask for those below its children"
+                )
+
+    def _children(self, memory_id: str) -> list[str]:
+        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_upward(edge)]
+        if len(sources) > MAX_DESCENDANTS:
+            raise TooLarge(
+                f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then; that is too many to be told"
+            )
+        return [child for child in sources if stands(self._node(child)) and self._parent(child) == memory_id]
+
+    def accesses(self, ids: Collection[str]) -> dict[str, Access]:  # noqa: ARG002
+        return {}
+
+    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
+        return {key: state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
+
+    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:  # noqa: ARG002
+        return stored_confidences(memories)
+
+    @property
+    def last_shown(self) -> int:
+        return FOREVER
+
+    def search_index(self, indexes: Indexes) -> CommitIndex:
+        with self._opened() as (_, follower):
+            return IndexesAsOf(indexes, follower, self.sequence)
+
+    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
+        with self._opened() as (store, follower):
+            # A state that has just ended is known to have ended only once the history has seen the commit.
+            if not follower.wait(seen, HISTORY_SECONDS):
+                raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
+            return frozenset(store.catalog.having_had(wanted, self.sequence))
+
+    def find_former(self, node_id: str) -> str | None:
+        return self.resolve_redirect(node_id)
+
+    @contextmanager
+    def current_rows(self) -> Generator[Rows]:
+        with self._opened() as (store, _), store.reading() as rows:
+            yield rows
+
+
+def list_states_between(history: History, ids: Iterable[str]) -> tuple[list[int], bool]:
+    """Return the numbers of all states of edges between some nodes, and whether there were too many to look at."""
+    among = dict.fromkeys(ids)
+    left = MAX_STATES_LISTED
+    found: list[int] = []
+    for node_id in among:
+        listed = history.numbers_from(node_id, left + 1)
+        found += [number for number, target in listed[:left] if target in among]
+        if len(listed) > left:
+            return found, True
+        left -= len(listed)
+    return found, False
+
+
+def stored_confidences(memories: Iterable[NodeRow]) -> dict[str, float]:
+    """Return the confidences that rows have, without decay and use."""
+    confidences = ((row.id, row.extras.confidence) for row in memories if row.extras)
+    return {each: confidence for each, confidence in confidences if confidence is not None}

@@ -1,0 +1,100 @@
+"""What searches ask of an index of texts, and indexes that add to the answers of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.projections.conflict_index import Heads
+from kgserve.projections.indexes import Indexes
+from kgserve.projections.keyword import Reading
+from kgserve.projections.text import Filter
+
+Hits = dict[str, float]
+"""Ids with scores, best first."""
+
+
+class SearchIndex(Protocol):
+    """An index of the texts of nodes, by words and by meaning."""
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+        """Return the best nodes for the words of a query, with BM25 scores.
+
+        Raises InvalidInput for a query that cannot be read, Unavailable while the index is behind.
+        """
+        ...
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return the BM25 scores of each word of a query for some texts; words are as rare as they are now."""
+        ...
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+        """Return the nearest nodes, with cosine similarities. Raises Unavailable while the index is behind."""
+        ...
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of those nodes that have one."""
+        ...
+
+
+class CommitIndex(SearchIndex, Protocol):
+    """The index of a store after one commit."""
+
+    has_conflicts: bool
+    """Whether versions in conflict are among the nodes."""
+    required_sequence: int | None
+    """The commit that the indexes of the store must have seen before this one is asked; None: no certain one."""
+
+    def seen(self, *, words_alone: bool = False) -> int:
+        """Return the commit whose texts are found; with ``words_alone`` by words."""
+        ...
+
+
+class IndexDecorator:
+    """An index that answers as another one does; what it adds is overridden."""
+
+    def __init__(self, index: SearchIndex) -> None:
+        self._index = index
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+        return self._index.words(query, limit, only, reading)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        return self._index.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+        return self._index.meaning(vector, limit, only)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        return self._index.vectors_of(ids)
+
+
+class ConflictAwareIndex(IndexDecorator):
+    """An index of the current texts, with the versions in conflict among the nodes.
+
+    These have keys of their own; whether they have the attributes that are asked for only their rows say.
+    """
+
+    def __init__(self, index: SearchIndex, indexes: Indexes, heads: Heads) -> None:
+        super().__init__(index)
+        self._indexes = indexes
+        self._heads = heads
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+        frequencies = self._indexes.keyword.frequencies(query, reading)
+        found = self._heads.words(query, limit, only, reading, frequencies)
+        return _best(super().words(query, limit, only, reading) | found, limit)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+        found = self._heads.meaning(vector, only)
+        return _best(super().meaning(vector, limit, only) | found, limit)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        return super().vectors_of(ids) | self._heads.vectors_of(ids)
+
+
+def _best(hits: Hits, limit: int) -> Hits:
+    return dict(sorted(hits.items(), key=lambda hit: -hit[1])[:limit])

@@ -1,0 +1,99 @@
+"""Sets of nodes with a weight each, from 0 to 1, of which large ones are named only in part."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.snapshot import Rows
+
+
+class WeightedNodes(ABC):
+    """Nodes with weights from 0 to 1."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+
+    @abstractmethod
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        """Return the weights of those of `ids` that are in the set."""
+
+    @abstractmethod
+    def first(self, count: int) -> dict[str, float]:
+        """Return at most `count` nodes with their weights: the greatest first, of equal ones the youngest node."""
+
+    def slices(self, count: int) -> Iterator[dict[str, float]]:
+        """Yield all nodes in the order of `first`, at most `count` at a time."""
+        found = [*self.first(len(self)).items()]
+        return (dict(found[first : first + count]) for first in range(0, len(found), count))
+
+
+class NodeWeights(WeightedNodes):
+    """Weights by node id."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        return {node_id: self._weights[node_id] for node_id in ids if node_id in self._weights}
+
+    def first(self, count: int) -> dict[str, float]:
+        best = sorted(self._weights.items(), key=lambda each: -each[1])
+        return dict(best[:count])
+
+
+class NumberedWeights(WeightedNodes):
+    """Weights by the numbers of rows, so that only the nodes that are returned have to be named."""
+
+    def __init__(self, rows: Rows, numbers: Numbers, weights: NDArray[np.float64]) -> None:
+        order = np.argsort(numbers, kind="stable")
+        self._rows = rows
+        self._numbers, self._weights = numbers[order], weights[order]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        known = list(ids)
+        numbers = np.array([self._rows.number(node_id) for node_id in known], np.int64)
+        places = np.searchsorted(self._numbers, numbers)
+        return {
+            node_id: float(self._weights[place])
+            for node_id, number, place in zip(known, numbers.tolist(), places.tolist(), strict=True)
+            if place < len(self._numbers) and self._numbers[place] == number
+        }
+
+    def first(self, count: int) -> dict[str, float]:
+        return next(self.slices(count), {})
+
+    def slices(self, count: int) -> Iterator[dict[str, float]]:
+        order = np.lexsort((-self._numbers, -self._weights))
+        for first in range(0, len(order), count):
+            best = order[first : first + count]
+            names = self._rows.delta.ids(self._numbers[best].tolist())
+            yield dict(zip(names, self._weights[best].tolist(), strict=True))
+
+
+class Intersection(WeightedNodes):
+    """Nodes that two sets have in common, with their weights in the first one."""
+
+    def __init__(self, one: WeightedNodes, other: WeightedNodes) -> None:
+        self._one = one
+        self._other = other
+
+    def __len__(self) -> int:
+        return min(len(self._one), len(self._other))
+
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        return self._one.among(self._other.among(ids))
+
+    def first(self, count: int) -> dict[str, float]:
+        return self._one.among(self._other.first(count))

@@ -1,0 +1,184 @@
+"""What a drawing samples of the current rows, in columns: edges around and between nodes, degrees, and types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple, cast
+
+import msgspec
+import numpy as np
+
+from kgserve.platform.codecs import json_decoder
+from kgserve.storage.model.rows import EdgeRow
+from kgserve.storage.model.walk import Walk
+from kgserve.storage.rows.base import SLICE_ROWS
+from kgserve.storage.rows.delta import Delta, Version
+from kgserve.storage.rows.format import FIRST, LAST, Numbers
+from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.walk import LargeWalk
+
+
+class IncidentEdges(NamedTuple):
+    """Edges around the nodes of a level: the place of the node in the level, the other end, and the weight.
+
+    ``cut``: whether there are more edges than the limit.
+    """
+
+    owner: Numbers
+    end: Numbers
+    weight: Numbers
+    cut: bool
+
+
+class NumberedEdge(NamedTuple):
+    """An edge between two numbered nodes; bounds of its validity in microseconds, None where it has none."""
+
+    source: int
+    target: int
+    relation_type: str
+    weight: float
+    valid_from: int | None
+    valid_to: int | None
+
+
+class OverviewStart(NamedTuple):
+    """The nodes that an overview begins with, and whether they are the whole graph."""
+
+    nodes: Numbers
+    whole: bool
+
+
+def number_edge(source: int, target: int, row: EdgeRow) -> NumberedEdge:
+    """Return the row of an edge between two nodes as a `NumberedEdge`."""
+    extras = row.extras
+    bounds = (None, None) if extras is None else (extras.valid_from, extras.valid_to)
+    return NumberedEdge(source, target, row.relation_type, row.weight, *bounds)
+
+
+class _Typed(msgspec.Struct):
+    """Of a node's JSON its type."""
+
+    type: str
+
+
+_type_of = json_decoder(_Typed).decode
+
+
+def types_of(rows: Rows, numbers: Numbers) -> list[str]:
+    """The types of nodes."""
+    return [
+        _type_of(text + b"}").type
+        for start in range(0, len(numbers), SLICE_ROWS)
+        for text in rows.node_texts(numbers[start : start + SLICE_ROWS], 0)
+    ]
+
+
+def _count_within(rows: Rows, level: Numbers, left: int, *, outgoing: bool) -> int:
+    """How many of some nodes to look at so that no more than the last one goes beyond so many edges."""
+    count = rows.base.nodes
+    if not count:
+        return len(level)
+    starts = rows.base.out_at if outgoing else rows.base.in_at
+    own = np.minimum(level, count - 1)
+    sizes = np.where(level < count, starts[own + 1].astype(np.int64) - starts[own], 0)
+    return int(np.searchsorted(np.cumsum(sizes), left)) + 1
+
+
+def degrees(rows: Rows, numbers: Numbers) -> list[int]:
+    """How many edges start and end at nodes, whatever they are and whenever they are true; a loop counts twice."""
+    found = _base_degrees(rows, numbers).tolist()
+    delta = rows.delta
+    if delta.edges:
+        for place, number in enumerate(numbers.tolist()):
+            for lists in (delta.out, delta.into):
+                noted = lists.get(number)
+                if noted is not None:
+                    found[place] += sum(_change(rows, edge, delta.edges[edge]) for edge in noted[:])
+    return found
+
+
+def _base_degrees(rows: Rows, numbers: Numbers) -> Numbers:
+    base = rows.base
+    found = np.zeros(len(numbers), np.int64)
+    own = numbers < base.nodes
+    at = numbers[own]
+    found[own] = base.out_at[at + 1].astype(np.int64) - base.out_at[at] + base.in_at[at + 1] - base.in_at[at]
+    return found
+
+
+def _change(rows: Rows, edge: int, newest: Version) -> int:
+    version = newest.at(rows.at)
+    return 0 if version is None else (version.row is not None) - (edge < rows.base.edges)
+
+
+def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> list[int]:
+    """The nodes with most edges, then by id: of those with most in the base and of those whose edges have changed.
+
+    Should these all have gone, others are found with the next base.
+    """
+    numbers = np.union1d(rows.base.best_connected, _changed_most(rows, 8 * count + 100)).astype(np.int64)
+    numbers = np.array([number for number in numbers.tolist() if rows.is_there(number)], np.int64)
+    if types is not None and len(numbers):
+        numbers = numbers[[each in types for each in types_of(rows, numbers)]]
+    ordered = rows.in_order(numbers)
+    by_degree = np.array(degrees(rows, ordered), np.int64)
+    best = np.argsort(-by_degree, kind="stable")[:count]
+    return ordered[best[by_degree[best] > 0]].tolist()
+
+
+def _changed_most(rows: Rows, count: int) -> Numbers:
+    """Of the nodes whose edges have changed since the base those that may have most by now."""
+    delta: Delta = rows.delta
+    parts: list[tuple[Numbers, Numbers]] = []
+    for lists in (delta.out.copy(), delta.into.copy()):
+        numbers = np.fromiter(lists, np.int64, len(lists))
+        parts.append((numbers, np.fromiter(map(len, lists.values()), np.int64, len(lists))))
+    numbers, places = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
+    most = _base_degrees(rows, numbers) + np.bincount(places, np.concatenate([part[1] for part in parts]), len(numbers))
+    return numbers[np.argsort(-most, kind="stable")[:count]]
+
+
+def overview(rows: Rows, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+    """Return `count` nodes of some types with most edges, or all nodes in order if they are at most `max_nodes`."""
+    if rows.state.nodes <= max_nodes:
+        return OverviewStart(rows.in_order(np.concatenate([*rows.node_slices()])), whole=True)
+    return OverviewStart(np.array(most_connected(rows, count, types), np.int64), whole=False)
+
+
+def incident_edges(rows: Rows, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+    """Return at most `limit` of the edges around some nodes that a walk follows."""
+    ways = [way for way in (True, False) if wanted.direction != ("incoming" if way else "outgoing")]
+    parts = [_incident(rows, numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
+    owner, end, weight = (np.concatenate(column) for column in zip(*(part[:3] for part in parts), strict=True))
+    return IncidentEdges(owner, end, weight, any(part.cut for part in parts))
+
+
+def _incident(rows: Rows, numbers: Numbers, wanted: Walk, limit: int, *, outgoing: bool) -> IncidentEdges:
+    near = numbers[: _count_within(rows, numbers, limit, outgoing=outgoing)]
+    found = LargeWalk(rows, wanted, None).followed(near, outgoing=outgoing)
+    source, target = rows.ends(found)
+    owner, end = (source, target) if outgoing else (target, source)
+    weight = np.array(rows.weights(found), np.float64)
+    cut = len(near) < len(numbers) or len(owner) > limit
+    by_number = np.argsort(numbers)
+    places = by_number[np.searchsorted(numbers, owner[:limit], sorter=by_number)]
+    return IncidentEdges(places, end[:limit], weight[:limit], cut)
+
+
+def edges_between(rows: Rows, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+    """Return the edges between some nodes that a walk follows, and whether there are more than are returned."""
+    if not len(numbers):
+        return [], False
+    found, cut = LargeWalk(rows, wanted, None).between(np.sort(numbers))
+    base, own = rows.base, found.base
+    source, target = base.edge_ends(own)
+    begun, ended = base.edge_bounds(own)
+    columns = (source, target, base.relation[own], base.weight[own], begun, ended)
+    names = base.names
+    edges = [
+        NumberedEdge(s, t, names[code], weight, None if first == FIRST else first, None if last == LAST else last)
+        for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    for number, version in found.changed:
+        edges.append(number_edge(*rows.delta.ends(number), cast("EdgeRow", version.row)))
+    return edges, cut
