@@ -31,7 +31,7 @@ GRACE = 1.5 if chosen.engine == "kuzu" else 30.0
 
 Ladybug plans a star of ten relations for five times as long as Kùzu does.
 """
-PATIENCE = 15.0 if chosen.engine == "kuzu" else 45.0
+PATIENCE = 60.0
 MAX_RESIDENT = 1 << 30
 RESTART_AFTER = 2_000
 NODES, EDGES = 300, 900
