@@ -34,7 +34,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of it; ``error`` is the engine's text, empty when it ran. ``seconds`` for the caller."""
+    """What became of it; ``error`` is the engine's text, empty when it ran. ``seconds`` of processor time."""
 
     error: str
     rows: int
@@ -52,13 +52,13 @@ class Runner:
 
     def run(self, job: Job) -> Outcome:
         """Run one job in a transaction: a read-only one that ends, or a write that is committed."""
-        start = time.perf_counter()
+        start = time.process_time()
         error, rows = "", 0
         try:
             rows = self._run(job)
         except Exception as failure:  # noqa: BLE001 - whatever the engine raises is its answer
             error = str(failure) or repr(failure)
-        outcome = Outcome(error, rows, time.perf_counter() - start)
+        outcome = Outcome(error, rows, time.process_time() - start)
         if error:
             self._recover(job)
         return outcome

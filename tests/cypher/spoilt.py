@@ -31,7 +31,7 @@ GRACE = 1.5 if chosen.engine == "kuzu" else 30.0
 
 Ladybug plans a star of ten relations for five times as long as Kùzu does.
 """
-PATIENCE = 15.0 if chosen.engine == "kuzu" else 45.0
+PATIENCE = 60.0
 MAX_RESIDENT = 1 << 30
 RESTART_AFTER = 2_000
 NODES, EDGES = 300, 900
@@ -46,8 +46,9 @@ class Violation(Exception):
 class Worker:
     """The process that holds the engine; started when needed, killed when it does not answer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_ms: int = TIMEOUT_MS) -> None:
         self._path = path
+        self._timeout_ms = timeout_ms
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, job: Job) -> Outcome:
@@ -72,8 +73,8 @@ class Worker:
             raise Violation(f"the engine's process died with {status}")
         self._check_memory(process)
         outcome = msgspec.json.decode(line, type=Outcome)
-        if outcome.seconds > TIMEOUT_MS / 1000 + GRACE:
-            raise Violation(f"took {outcome.seconds:.1f} s")
+        if outcome.seconds > self._timeout_ms / 1000 + GRACE:
+            raise Violation(f"took {outcome.seconds:.1f} s of processor time")
         return outcome
 
     def stop(self) -> None:
@@ -84,7 +85,7 @@ class Worker:
             self._process = None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.cypher.engine_worker", str(self._path), str(TIMEOUT_MS)]
+        command = [sys.executable, "-m", "tests.cypher.engine_worker", str(self._path), str(self._timeout_ms)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

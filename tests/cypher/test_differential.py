@@ -12,6 +12,7 @@ from bench.cypher_differential.product import ProductStore
 from bench.cypher_differential.report import Report
 from bench.cypher_differential.sweep import compared_columns, swept
 from bench.cypher_differential.writes import compare_writes
+from kgserve.platform.settings import EngineName
 from tests.cypher.reference_parser import parse
 from tests.engines import ENGINE
 from tests.fuzzing import is_thorough
@@ -74,6 +75,13 @@ MISSED = (
     "OPTIONAL MATCH p = ({id: 'n11'})-[:RELATES_TO*1..2]->(m) RETURN size(nodes(p)) AS a, length(p) AS b",
     "UNWIND $list AS x RETURN list_contains([], nullif(x, 1)) AS a, list_has([3], nullif(x, 1)) AS b",
 )
+CHAINS = (
+    "MATCH (a {id: 'n10'})-[]-()-[]-()-[]->() RETURN count(*) AS c",
+    "MATCH (a {id: 'n10'})-[r]-(b)-[s]-(c)-[t]->(d) WHERE s.version > 0 AND b.id <> d.id RETURN b.id, c.id, d.id",
+    "MATCH (a {id: 'n2'})-[r]-(b)-[s {relation_type: 'KNOWS'}]-(c)-[t]->(d) RETURN count(*) AS c",
+    "MATCH (a)-[r]-(b)-[s]-(c)-[t]-(d) WHERE c.id > 'n5' RETURN count(*) AS c",
+    "MATCH (a)-[r]->(b)-[s]->(c)-[t]->(d) WHERE s.relation_type = 'KNOWS' RETURN count(*) AS c",
+)
 PARAMETERS = {"list": [1, 3, 127], "one": 1, "rows": [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]}
 MIXED = ("['', false, 0.0]", "[1, 'a', true][0]", "[{a: 1}, {b: 1}]", "[[1], [], [1.5]]")
 
@@ -107,6 +115,15 @@ def test_answers_are_those_of_the_reference(texts: tuple[str, ...], tmp_path: Pa
     found = {text: comparison.compare(GeneratedStatement(parse(text), PARAMETERS)) for text in texts}
     store.close()
     assert {text: each.verdict for text, each in found.items()} == dict.fromkeys(texts, "agreed"), found
+
+
+@pytest.mark.parametrize("engine", ["kuzu", "ladybug"])
+def test_rows_outlive_a_condition_in_the_middle_of_a_chain(engine: EngineName, tmp_path: Path) -> None:
+    store = ProductStore(tmp_path, engine, has_loops=False)
+    comparison = Comparison(store, store.graph())
+    found = {text: comparison.compare(GeneratedStatement(parse(text), {})) for text in CHAINS}
+    store.close()
+    assert {text: each.verdict for text, each in found.items()} == dict.fromkeys(CHAINS, "agreed"), found
 
 
 @pytest.fixture(scope="module")

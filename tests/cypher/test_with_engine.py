@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker(store: Path) -> Any:
-    worker = Worker(store)
+    worker = Worker(store, timeout_ms=30_000)
     yield worker
     worker.stop()
 

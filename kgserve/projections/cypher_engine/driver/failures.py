@@ -21,7 +21,7 @@ from kgserve.storage.model.fields import EDGE, NODE
 
 log = structlog.get_logger()
 
-# First match wins. Texts of kuzu 0.11.3, which are also those of ladybug 0.22.0.
+# First match wins. Texts of kuzu 0.11.3, which are also those of ladybug 0.20.4.
 _TABLE: tuple[tuple[str, type[KgserveError], str], ...] = (
     ("Interrupted.", TimedOut, "the query ran into its time limit and was stopped"),
     ("No space left on device", StorageFull, "no room on the disk; free some space and try again"),
