@@ -63,6 +63,7 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
         remove_files(layout.catalog)
         remove_files(layout.memories)
         remove_files(layout.links)
+        remove_files(layout.ended)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 
@@ -162,6 +163,7 @@ def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Ite
         nodes_created=nodes.created,
         nodes_updated=nodes.updated,
         nodes_deleted=[row.id for row in nodes.deleted],
+        last_versions=[row.version for row in nodes.deleted],
         edges_created=edges.created,
         edges_updated=edges.updated,
         edges_deleted=[row.key for row in edges.deleted],

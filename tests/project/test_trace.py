@@ -27,7 +27,7 @@ And the server looks after itself some times a second, so within any request tha
 API = "/api/memory/traced"
 TIMES = 3
 CYPHER = "MATCH (n:Entity {id: 'a'}) SET n.content = $text RETURN n.id"
-MOST = {"health": 6, "list_tags": 14, "inject": 34, "search": 33, "cypher": 45, "mcp": 26}
+MOST = {"health": 6, "list_tags": 17, "inject": 41, "search": 36, "cypher": 52, "mcp": 28}
 
 
 class Tracer:

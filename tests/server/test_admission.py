@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kgserve.errors import Limited
-from kgserve.graph import handle
 from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server import admission
 from kgserve.server.admission import LATELY_SECONDS, WRITES_AT_ONCE, ActiveCallers, FairThreadPool, Quota, WriteThrottle
 from tests.stores.writing import PATIENCE
 
@@ -95,7 +95,7 @@ def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) 
     callers.asks("two")
     assert callers.are_several()
     assert callers.has_others("one")
-    monkeypatch.setattr(handle, "LATELY_SECONDS", -1.0)
+    monkeypatch.setattr(admission, "LATELY_SECONDS", -1.0)
     assert not callers.are_several()
     assert not callers.has_others("one")
     assert callers.others("one") == 0
@@ -177,7 +177,7 @@ def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
 
 
 def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "LONGEST_TURN_SECONDS", 0.02)
+    monkeypatch.setattr(admission, "LONGEST_TURN_SECONDS", 0.02)
 
     async def run() -> None:
         writers = Writers()

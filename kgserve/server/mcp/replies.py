@@ -24,7 +24,7 @@ _HEADS_LINE = 20
 T = TypeVar("T")
 
 
-class Relation(Protocol):
+class EdgeEnds(Protocol):
     """Whatever names an edge by its ends and type."""
 
     @property
@@ -133,7 +133,7 @@ def describe_moment(given: MomentArguments) -> str:
     return as_of + (", true or not" if given.valid_at == "any" else f", true at {given.valid_at}")
 
 
-def arrow(edge: answers.Edge | Relation) -> str:
+def arrow(edge: answers.Edge | EdgeEnds) -> str:
     """Return an edge as an arrow between quoted ids, with the stores of its ends where they are shown."""
     store, into = (edge.store, edge.to_graph) if isinstance(edge, answers.Edge) else (UNSET, UNSET)
     source, target = f"{quoted(edge.source)}{store_suffix(store)}", f"{quoted(edge.target)}{store_suffix(into)}"
