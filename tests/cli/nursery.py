@@ -7,7 +7,6 @@ a guardian, which tells the test its number and its exit code.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import gc
 import os
 import select
@@ -15,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -38,7 +36,6 @@ class Wanted(msgspec.Struct, frozen=True):
     arguments: list[str]
     environment: dict[str, str]
     program: str | None = None
-    is_on_terminal: bool = False
 
 
 class Forked:
@@ -102,17 +99,15 @@ def fork(
     *,
     program: str | None = None,
     given: IO[Any] | None = None,
-    is_on_terminal: bool = False,
 ) -> Forked:
     """Start a module or a ``program``. Its standard error goes to a file, its output to another, or into a pipe.
 
-    It reads its standard input from ``given``, and finds it empty without. If that is a terminal, it can be made the
-    one that controls the process.
+    It reads its standard input from ``given``, and finds it empty without.
     """
     reading, writing = os.pipe() if output is None else (None, os.dup(output.fileno()))
     told, telling = os.pipe()
     empty = os.open(os.devnull, os.O_RDONLY)
-    wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}, program, is_on_terminal))
+    wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}, program))
     streams = [given.fileno() if given else empty, writing, errors.fileno()]
     with _one_asks:
         nursery = _nursery()
@@ -193,9 +188,6 @@ def _serve(wanted: Wanted, given: int, output: int, errors: int) -> None:
     for end, place in ((given, 0), (output, 1), (errors, 2)):
         os.dup2(end, place)
         os.close(end)
-    if wanted.is_on_terminal:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()  # noqa: TID251 - it gets one of its own
     os.environ.update(wanted.environment)  # noqa: TID251 - as above
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import struct
-import termios
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -14,9 +12,7 @@ from typing import Self
 
 import pexpect
 import pyte
-from pexpect.fdpexpect import fdspawn
 
-from tests.cli.nursery import fork
 from tests.cli.running import environment
 
 PATIENCE = 60.0
@@ -25,7 +21,7 @@ PATIENCE = 60.0
 class _Answering(pyte.Screen):
     """A screen that answers the questions that programs ask a terminal, such as where its cursor is."""
 
-    def __init__(self, width: int, height: int, child: fdspawn[str]) -> None:
+    def __init__(self, width: int, height: int, child: pexpect.spawn[str]) -> None:
         super().__init__(width, height)
         self._child = child
 
@@ -40,14 +36,15 @@ class Screen:
         self, command: Sequence[str], width: int = 120, height: int = 30, variables: Mapping[str, str] | None = None
     ) -> None:
         own = {"COLUMNS": str(width), "LINES": str(height), "TERM": "xterm-256color"}
-        ours, theirs = os.openpty()
-        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        with os.fdopen(theirs, "r+b", buffering=0) as terminal:
-            seen = environment(own | dict(variables or {}))
-            self._process = fork(command, seen, terminal, terminal, given=terminal, is_on_terminal=True)
-        # A descriptor may be above 1,023, which select does not take.
-        self._terminal: fdspawn[str] = fdspawn(ours, encoding="utf-8", use_poll=True)
-        self._screen = _Answering(width, height, self._terminal)
+        self.child: pexpect.spawn[str] = pexpect.spawn(
+            sys.executable,
+            ["-m", "kgserve", *command],
+            env=environment(own | dict(variables or {})),
+            dimensions=(height, width),
+            encoding="utf-8",
+            use_poll=True,  # a descriptor may be above 1,023, which select does not take
+        )
+        self._screen = _Answering(width, height, self.child)
         self._stream = pyte.Stream(self._screen)
 
     def __enter__(self) -> Self:
@@ -56,10 +53,10 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._process.close()
-        self._terminal.close()
+        if self.child.isalive():
+            self.child.kill(signal.SIGKILL)
+            self.child.wait()  # close waits for a tenth of a second, which is short on a busy machine
+        self.child.close()
 
     @property
     def shown(self) -> str:
@@ -68,7 +65,7 @@ class Screen:
 
     def type(self, *keys: str) -> None:
         """Press keys."""
-        self._terminal.send("".join(keys))
+        self.child.send("".join(keys))
 
     def see(self, pattern: str) -> re.Match[str]:
         """Wait until a regular expression is found on the screen."""
@@ -81,13 +78,15 @@ class Screen:
 
     def end(self) -> int:
         """Wait until the program has left; its exit code."""
-        self._terminal.expect(pexpect.EOF, timeout=PATIENCE)
-        return self._process.wait(PATIENCE)
+        self.child.expect(pexpect.EOF, timeout=PATIENCE)
+        self.child.wait()
+        assert self.child.exitstatus is not None
+        return self.child.exitstatus
 
     def take_in(self) -> None:
         """Draw what has come, if anything has."""
         try:
-            self._stream.feed(self._terminal.read_nonblocking(65536, 0.1))
+            self._stream.feed(self.child.read_nonblocking(65536, 0.1))
         except pexpect.TIMEOUT:
             pass
         except pexpect.EOF as error:
