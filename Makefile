@@ -1,8 +1,8 @@
 # `make serve` and `make test` are all it takes; both set up what they need.
 
 PYTHON  ?= python3
-# Three times as many as cores: two thirds of the time a test waits for other processes, or for a moment to pass.
-WORKERS ?= 6
+# Twice as many as cores: a third of the time a test waits for other processes, or for a moment to pass.
+WORKERS ?= 4
 ROUNDS  ?= 100
 MINUTES ?= 10
 SECONDS ?= 600
