@@ -59,10 +59,14 @@ def power(base: float, exponent: float) -> float:
     try:
         return math.pow(float(base), float(exponent))
     except OverflowError:
-        is_odd = float(exponent) % 2 == 1
-        return -math.inf if base < 0 and is_odd else math.inf
+        return _infinity(base, exponent)
     except ValueError:
-        return math.inf if base == 0 else math.nan
+        return _infinity(base, exponent) if base == 0 else math.nan
+
+
+def _infinity(base: float, exponent: float) -> float:
+    """Return an infinity with the sign of a power; that of -0.0 counts."""
+    return math.copysign(math.inf, base) if float(exponent) % 2 == 1 else math.inf
 
 
 def _calculate(operator: str, left: Any, right: Any) -> Any:
