@@ -20,7 +20,7 @@ from typing import Self
 
 from bench import agreement, eager
 from bench.ledger import Ledger, Stream, Unit
-from bench.server import Client, Server, ServerFailed, scratch_folder
+from bench.server import Client, Server, ServerFailed, scratch_folder, working
 from bench.tally import Tally, consult, export_when_open, show
 from bench.writers import GONE, Upload, Writers
 
@@ -123,22 +123,16 @@ class Crash:
     @contextmanager
     def _asking(self) -> Generator[None]:
         """Have engine and catalog follow at once: ask them, again and again."""
-        over = threading.Event()
         ledger, server = self._ledger, self._server
 
-        def ask() -> None:
+        def ask(over: threading.Event) -> None:
             with suppress(*GONE), server.client() as client:
                 while not over.wait(0.01):
                     client.send("POST", f"/api/memory/{ledger.store}/cypher", COUNT)
                     client.send("GET", f"/api/memory/{ledger.store}/nodes?limit=10")
 
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        try:
+        with working(ask):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def _kill_in_import(self, name: str, tally: Tally) -> bool:
         stream = Stream(f"i{name}", 15_000)

@@ -24,7 +24,7 @@ import msgspec
 from bench.engine_bombs import BOMBS
 from bench.graphs import blocks
 from bench.measure import Report, parser, run_parts, times
-from bench.server import HASHING, Client, Server, serving
+from bench.server import HASHING, Client, Server, serving, working
 from bench.wire import Wire, request
 
 STORE, OTHER = "struck", "other"
@@ -189,7 +189,7 @@ def _others(server: Server) -> Generator[Durations]:
                 for name, ready in asked.items():
                     found[name].append(wire.ask(ready).milliseconds)
 
-    with _beside(ask):
+    with working(ask):
         yield found
 
 
@@ -203,27 +203,14 @@ def _watch(server: Server) -> Generator[dict[str, float]]:
             peaks["server"] = max(peaks["server"], _mebibytes(server.pid))
             peaks["process"] = max([peaks["process"], *map(_mebibytes, _processes(server.pid))])
 
-    with _beside(look):
+    with working(look):
         yield peaks
-
-
-@contextmanager
-def _beside(work: Callable[[threading.Event], None]) -> Generator[None]:
-    """Do work in a thread until the block ends."""
-    over = threading.Event()
-    thread = threading.Thread(target=work, args=(over,))
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _compare(report: Report, before: Durations, meanwhile: Durations, most: float) -> None:
     for name, each in before.items():
-        alone, beside = times(each), times(meanwhile[name])
-        report.compare(f"{name}: p95", str(beside), f"alone {alone}", beside.p95 / alone.p95, ("≤", most))
+        alone, shared = times(each), times(meanwhile[name])
+        report.compare(f"{name}: p95", str(shared), f"alone {alone}", shared.p95 / alone.p95, ("≤", most))
 
 
 def _mebibytes(pid: int) -> float:

@@ -79,7 +79,7 @@ class Ground:
 
 
 def walks(ground: Ground, *, quick: bool) -> Report:
-    """Walks from random starts beside the same walks in SQLite; every answer is compared."""
+    """Compare walks from random starts with the same walks in SQLite, the answers included."""
     report, starts = Report(f"walks: {ground.title}"), ground.ids(10, 60)
     database, _ = ground.loaded
     with serving(HASHING, ground.copy("walked")) as (server, _), Wire(server.port) as wire:
@@ -113,7 +113,7 @@ def _rows(body: bytes) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
 
 
 def writes(ground: Ground, *, quick: bool) -> Report:
-    """Injects of 5 nodes and 5 edges, beside SQLite and one fdatasync; alone and from many clients."""
+    """Compare injects of 5 nodes and 5 edges, of one client and of many, with SQLite and one fdatasync."""
     report, count = Report(f"writes: {ground.title}"), 40 if quick else 200
     database, _ = ground.loaded
     data, choice = ground.copy("written"), random.Random(SEED)
@@ -172,7 +172,7 @@ def _written(server: Server, ground: Ground, clients: int, seconds: float) -> in
 
 
 def loading(ground: Ground, *, quick: bool) -> Report:
-    """An import and an export beside SQLite, and how soon the engine has it beside a bare one. Always of all rows."""
+    """Compare an import and an export of all rows with SQLite, and the engine's delay with a bare engine's."""
     report, total = Report(f"loading: {ground.title}"), ground.total
     (_, near), (_, bare) = ground.loaded, ground.engine
     parts = list(graphs.file_blocks(ground.file))
@@ -215,7 +215,7 @@ def _until_answered(wire: Wire, ready: bytes) -> Any:
 
 
 def statements(ground: Ground, *, quick: bool) -> Report:
-    """Cypher right after a write, which it must see, and beside the same statement in the bare engine."""
+    """Compare Cypher right after a write, which it must see, with the same statement in the bare engine."""
     report, (engine, _) = Report(f"statements: {ground.title}"), ground.engine
     with serving(HASHING, ground.copy("asked")) as (server, _), Wire(server.port) as wire, Wire(server.port) as other:
         missed, took = 0, list[float]()
@@ -241,7 +241,7 @@ def _point(id_: str) -> bytes:
 
 
 def search(ground: Ground, *, quick: bool) -> Report:
-    """Hybrid search beside embedding the query alone; vectors from letters."""
+    """Compare hybrid search with embedding the query alone; vectors from letters."""
     report, choice = Report(f"hybrid search: {ground.title}"), random.Random(SEED)
     embedder = load_embedder(settings.load(HASHING))
     queries = [" ".join(node["content"].split()[:6]) for node in choice.sample(ground.rows.nodes, 40 if quick else 200)]

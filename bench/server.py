@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -287,6 +287,19 @@ def serving(settings: Mapping[str, object], data: Path | None = None) -> Generat
     """A server and a client of it, on a data folder or on one that is removed afterwards."""
     with scratch_folder() as folder, Server(data or folder, settings) as server, server.client() as client:
         yield server, client
+
+
+@contextmanager
+def working(work: Callable[[threading.Event], None]) -> Generator[None]:
+    """Do work in a thread, which is to end when its event is set, until the block ends."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def end_when_told() -> None:

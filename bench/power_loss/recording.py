@@ -16,7 +16,7 @@ from bench.ledger import Ledger, State, Stream, Unit
 from bench.power_loss import disk
 from bench.power_loss.disk import Disk, File, Folder
 from bench.preloading import compiled
-from bench.server import Client, Server
+from bench.server import Client, Server, working
 from bench.writers import GONE, Upload, Writers
 
 STORE = "kept"
@@ -185,20 +185,13 @@ class Recording:
 
 @contextmanager
 def _asking(server: Server, recording: Recording) -> Generator[None]:
-    over = threading.Event()
-
-    def ask() -> None:
+    def ask(over: threading.Event) -> None:
         with suppress(*GONE), server.client() as client:
             while not over.wait(0.02):
                 recording.ask(client)
 
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    try:
+    with working(ask):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _differences(now: Disk, data: Path) -> Iterator[bytes]:
