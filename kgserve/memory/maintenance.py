@@ -41,8 +41,8 @@ _WORTH_NOTING = 1_000
 """So many new memories make a run worth a node though it has found nothing: it need not be made again."""
 
 
-class Keeping(BackgroundProjection):
-    """The keeping of one store. ``flush`` writes the accesses that are due, of all stores."""
+class MaintenanceProjection(BackgroundProjection):
+    """Maintain the memories of one store. ``flush`` writes the accesses that are due, of all stores."""
 
     name = "keeper"
     only_memories = True
@@ -167,7 +167,7 @@ class Keeping(BackgroundProjection):
         self._yield_to_requests(worked)
 
 
-class Keeper(PeriodicWorker[OpenStore, Keeping]):
+class Keeper(PeriodicWorker[OpenStore, MaintenanceProjection]):
     """A companion of the pool: keeps the memories of every store while it is open."""
 
     def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
@@ -175,7 +175,7 @@ class Keeper(PeriodicWorker[OpenStore, Keeping]):
         self._indexer = indexer
         super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)
 
-    def of(self, store: OpenStore) -> Keeping:
+    def of(self, store: OpenStore) -> MaintenanceProjection:
         """The keeping of an open store. Raises Unavailable when it is just closing."""
         return self._of(store, "this store is just closing")
 
@@ -185,8 +185,8 @@ class Keeper(PeriodicWorker[OpenStore, Keeping]):
             if keeping.open_store.accesses.due:
                 keeping.open_store.accesses.flush()
 
-    def _begun(self, store: OpenStore) -> Keeping:
-        return Keeping(store, self._indexes(store), self.flush)
+    def _begun(self, store: OpenStore) -> MaintenanceProjection:
+        return MaintenanceProjection(store, self._indexes(store), self.flush)
 
     def _indexes(self, store: OpenStore) -> Indexes | None:
         try:
@@ -194,5 +194,5 @@ class Keeper(PeriodicWorker[OpenStore, Keeping]):
         except KgserveError:
             return None
 
-    def _remind(self, own: Keeping) -> None:
+    def _remind(self, own: MaintenanceProjection) -> None:
         own.wake()

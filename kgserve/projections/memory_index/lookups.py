@@ -26,7 +26,7 @@ MOST_NAMED = 1_000
 Match = Literal["exact", "folded", "alias"]
 
 
-class Named(NamedTuple):
+class NameMatch(NamedTuple):
     """A node that has a name, and how it was found. It stands unless it was withdrawn, or is a memory."""
 
     id: str
@@ -112,10 +112,10 @@ class Lookups(HierarchyLookups):
         """Those of some folded names that anything has."""
         return {fold for (fold,) in of_some(self._run, sql.KNOWN_NAMES, [*folds])}
 
-    def named(self, name: str) -> list[Named]:
+    def named(self, name: str) -> list[NameMatch]:
         """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""
         rows = self._run(sql.NAMED, (folded(name), MOST_NAMED)).fetchall()
-        found = [Named(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
+        found = [NameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
 

@@ -60,13 +60,13 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     index: Annotated[str, Meta(description="Store name")] | UnsetType = UNSET
 
 
-class Naming(Arguments, kw_only=True):
+class FieldNameArguments(Arguments, kw_only=True):
     """Arguments of a tool that answers with nodes or edges, whose fields have names for those who ask."""
 
     field_names: Annotated[FieldNames | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class Detailed(Naming, kw_only=True):
+class DetailArguments(FieldNameArguments, kw_only=True):
     """Arguments of a tool that reads, whose answer may be told whole."""
 
     detail: Annotated[bool, Meta(description="Times, versions, too")] = False

@@ -35,7 +35,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.idempotency import MadeCall, making
 from kgserve.platform.version import __version__
 from kgserve.server.admission import Admission
-from kgserve.server.mcp.argument_fields import Arguments, Naming
+from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments
 from kgserve.server.mcp.arguments import explained, read_arguments, store_named, store_of
 from kgserve.server.mcp.entity_memory import RecallMemories
 from kgserve.server.mcp.input_schema import input_schema
@@ -404,7 +404,7 @@ def _nothing(call: ToolCall) -> ToolReply | None:
 
 def _said(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
     reply = present(answer.answer if isinstance(answer, SearchOutcome) else answer, given, store)
-    reply = _named(reply, isinstance(given, Naming) and given.field_names)
+    reply = _named(reply, isinstance(given, FieldNameArguments) and given.field_names)
     if isinstance(answer, SearchOutcome) and answer.behind:
         late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))

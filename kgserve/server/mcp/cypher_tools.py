@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, requests
 from kgserve.graph.cypher import write_transaction
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Detailed, QueryField, as_request, with_fields_of
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, as_request, with_fields_of
 from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, present
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import as_json, first_fitting, lines_within
@@ -17,7 +17,7 @@ _ROWS: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated":
 
 
 @with_fields_of(requests.CypherRequest, "mode")
-class QueryCypher(Detailed, kw_only=True):
+class QueryCypher(DetailArguments, kw_only=True):
     """One Cypher statement that reads."""
 
     query: QueryField

@@ -18,7 +18,7 @@ from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE
 from kgserve.server.mcp.argument_fields import (
     AsOfField,
     AttributesField,
-    Detailed,
+    DetailArguments,
     IdField,
     RelationTypesField,
     TagsField,
@@ -74,7 +74,7 @@ _WALKED: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": Fa
 
 
 @with_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
-class Traverse(Detailed, kw_only=True):
+class Traverse(DetailArguments, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
     start_id: IdField
@@ -89,7 +89,7 @@ class Traverse(Detailed, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class GetEntity(Detailed, kw_only=True):
+class GetEntity(DetailArguments, kw_only=True):
     """The node to read."""
 
     id: IdField
@@ -102,7 +102,7 @@ class GetEntity(Detailed, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class ListEntities(Detailed, kw_only=True):
+class ListEntities(DetailArguments, kw_only=True):
     """Which entities to list, and from where; or to count; or some by their ids."""
 
     types: TypesField = UNSET
@@ -120,7 +120,7 @@ class ListEntities(Detailed, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class ListRelations(Detailed, kw_only=True):
+class ListRelations(DetailArguments, kw_only=True):
     """The relations of one entity, in one direction."""
 
     id: IdField

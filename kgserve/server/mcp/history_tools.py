@@ -10,7 +10,14 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.graph import answers, history, queries, requests
 from kgserve.graph.handle import Graph
 from kgserve.graph.queries import MAX_STATES
-from kgserve.server.mcp.argument_fields import Arguments, Detailed, IdField, VersionField, as_request, with_fields_of
+from kgserve.server.mcp.argument_fields import (
+    Arguments,
+    DetailArguments,
+    IdField,
+    VersionField,
+    as_request,
+    with_fields_of,
+)
 from kgserve.server.mcp.replies import ToolReply, counted, list_page, moment, present, quoted, write_counts
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import EXCERPT, as_json, item, shortened
@@ -18,7 +25,7 @@ from kgserve.server.mcp.values import EXCERPT, as_json, item, shortened
 _VALUE_LINE = 120
 
 
-class EntityHistory(Detailed, kw_only=True):
+class EntityHistory(DetailArguments, kw_only=True):
     """The entity whose states are asked for, and a page of them, or the version to go back to."""
 
     id: IdField

@@ -9,7 +9,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from kgserve.graph import answers, queries, reading
-from kgserve.server.mcp.argument_fields import Arguments, NameField, Naming, as_request
+from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments, NameField, as_request
 from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, joined, present, quoted
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import first_fitting, lines_within
@@ -17,7 +17,7 @@ from kgserve.storage.model import kinds
 from kgserve.storage.model.kinds import MAX_TAGS_LISTED
 
 
-class DescribeSchema(Naming, kw_only=True):
+class DescribeSchema(FieldNameArguments, kw_only=True):
     """The store whose types and tags are asked for."""
 
 

@@ -15,7 +15,7 @@ from kgserve.graph.search import search
 from kgserve.platform.codecs import convert
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
-    Detailed,
+    DetailArguments,
     IdField,
     OffsetField,
     QueryField,
@@ -37,7 +37,7 @@ _CONTEXT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": Fal
 
 
 @with_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
-class Search(Detailed, kw_only=True):
+class Search(DetailArguments, kw_only=True):
     """What to look for, how, and among what."""
 
     query: QueryField | UnsetType = UNSET
@@ -63,14 +63,14 @@ class Search(Detailed, kw_only=True):
 
 
 @with_fields_of(requests.BatchSearchRequest)
-class SearchBatch(Detailed, kw_only=True):
+class SearchBatch(DetailArguments, kw_only=True):
     """Several ways to ask the same."""
 
     queries: Annotated[list[requests.SearchVariant], Meta(min_length=1, max_length=8)]
 
 
 @with_fields_of(requests.ContextRequest, "format", "limit")
-class ContextArguments(Detailed, kw_only=True):
+class ContextArguments(DetailArguments, kw_only=True):
     """A question, and how much text may answer it."""
 
     query: QueryField

@@ -18,10 +18,10 @@ from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
     AuthorField,
+    FieldNameArguments,
     LabelField,
     MomentField,
     NameField,
-    Naming,
     S,
     as_request,
     with_fields_of,
@@ -36,7 +36,7 @@ _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you
 
 
 @with_fields_of(versioned_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
-class PutNode(Naming, kw_only=True):
+class PutNode(FieldNameArguments, kw_only=True):
     """A version of a node, whole: what is left out is empty."""
 
     id: Annotated[NameField, Meta(description="Left out: a new node with a new id")] | UnsetType = UNSET

@@ -22,9 +22,9 @@ from kgserve.server.mcp.argument_fields import (
     AttributesField,
     AuthorField,
     EndField,
+    FieldNameArguments,
     IdField,
     LabelField,
-    Naming,
     TagsField,
     TargetStoreField,
     TypesField,
@@ -127,7 +127,7 @@ class RetireRelation(DeleteRelation, kw_only=True):
     created_by: AuthorField = UNSET
 
 
-class MergeEntities(Naming, kw_only=True):
+class MergeEntities(FieldNameArguments, kw_only=True):
     """The entity that goes, and the one that stays; or one that shall be taken out again."""
 
     id: Annotated[LabelField, Meta(description="Of the one that goes")]

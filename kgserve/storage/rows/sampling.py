@@ -55,13 +55,13 @@ def number_edge(source: int, target: int, row: EdgeRow) -> NumberedEdge:
     return NumberedEdge(source, target, row.relation_type, row.weight, *bounds)
 
 
-class _Typed(msgspec.Struct):
+class _NodeType(msgspec.Struct):
     """Of a node's JSON its type."""
 
     type: str
 
 
-_type_of = json_decoder(_Typed).decode
+_type_of = json_decoder(_NodeType).decode
 
 
 def types_of(rows: Rows, numbers: Numbers) -> list[str]:
