@@ -216,15 +216,19 @@ class AsOfGraph(GraphReader):
             with store.reading() as reading:
                 current, last = reading.nodes([row.id for row in rows]), reading.at
             former = [row for row in rows if row.id not in current or current[row.id].version != row.version]
-            if former:
-                follower.wait(last, FRESH_SECONDS)
-            states = follower.look(
-                lambda history: {
-                    (row.id, row.version): render.state_of_version(history, row, current.get(row.id)) for row in former
-                }
-            )
-        unchanged = render.CURRENT_VERSION
-        return [states.get((row.id, row.version), unchanged).shown_on(convert(row)) for row in rows]
+
+            def states(history: History) -> dict[tuple[str, int], render.VersionState | None]:
+                found = (render.state_of_version(history, row, current.get(row.id)) for row in former)
+                return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
+
+            known = follower.look(states) if former else {}
+            if None in known.values() and follower.wait(last, FRESH_SECONDS):
+                known = follower.look(states)
+        current_version = render.CURRENT_VERSION
+        return [
+            (known.get((row.id, row.version), current_version) or render.FORMER_VERSION).shown_on(convert(row))
+            for row in rows
+        ]
 
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
 

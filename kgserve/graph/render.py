@@ -71,6 +71,7 @@ class VersionState(NamedTuple):
 
 
 CURRENT_VERSION = VersionState(None, None)
+FORMER_VERSION = VersionState(None, is_current=False)
 
 
 def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowState[NodeRow]] = ()) -> VersionState:
@@ -86,7 +87,7 @@ def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowS
         later = by_first.get(state.last) or history.next_state(node_id, state.first)
         # Of a head that stays, what came after it may have been forgotten, or be in a gap.
         if later is None or (later.first != state.last and state.last >= history.oldest):
-            return VersionState(None, is_current=False)
+            return FORMER_VERSION
         if version not in conflicts(later.row):
             return VersionState(later.row.version, is_current=False)
         state = later
@@ -98,10 +99,14 @@ def standings(history: History, states: Sequence[RowState[NodeRow]]) -> list[Ver
     return [standing_of(history, state, states) for state in states]
 
 
-def state_of_version(history: History, row: NodeRow, current: NodeRow | None) -> VersionState:
-    """Of a version that is not the current one: what superseded it, or that it is one of the ``current`` heads."""
+def state_of_version(history: History, row: NodeRow, current: NodeRow | None) -> VersionState | None:
+    """Of a version that is not the current one: what superseded it, or that it is one of the ``current`` heads.
+
+    Return None while the history has not seen the commit that ended it.
+    """
     if current is not None and row.version in conflicts(current):
         return VersionState(None, is_current=True)
     state = history.node_version(row.id, row.version)
-    by = None if state is None else standing_of(history, state).superseded_by
-    return VersionState(by, is_current=False)
+    if state is None or state.last is None:
+        return None
+    return standing_of(history, state)._replace(is_current=False)
