@@ -28,12 +28,12 @@ from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.projections.read_your_writes import NotYet, patience
 
 T = TypeVar("T")
-THREADS = 16
+WORKER_THREADS = 16
 TRANSFER_THREADS = 4
 """Threads for reads, for writes, and for statements of either kind; and for what moves much."""
-STATEMENTS = 6
+MAX_STATEMENT_THREADS = 6
 """Threads that the statements of one caller may have."""
-STATEMENTS_OPEN = 70
+MAX_OPEN_STATEMENTS = 70
 """Statements of one caller, those that wait for a thread included."""
 RETRY_AFTER = 2
 """Seconds after which to come again."""
@@ -112,9 +112,9 @@ class ActiveCallers:
         return at is not None and time.monotonic() - at <= LATELY_SECONDS
 
 
-WRITES_AT_ONCE = 2
+MAX_CONCURRENT_WRITES = 2
 """Writes of one caller that are worked on while others ask."""
-LONGEST_TURN_SECONDS = 1.0
+MAX_WRITE_WAIT_SECONDS = 1.0
 """For which a write waits for its turn at most: those before it may wait for a store that cannot be reached."""
 
 
@@ -147,7 +147,7 @@ class WriteThrottle:
             self._end(caller, time.perf_counter() - began)
 
     def _must_wait(self, caller: str) -> bool:
-        is_full = self._taken[caller] >= WRITES_AT_ONCE or caller in self._waiting
+        is_full = self._taken[caller] >= MAX_CONCURRENT_WRITES or caller in self._waiting
         return is_full and self._callers.has_others(caller)
 
     async def _wait(self, caller: str) -> None:
@@ -155,7 +155,7 @@ class WriteThrottle:
             loop = asyncio.get_running_loop()
             place = loop.create_future()
             self._waiting.setdefault(caller, deque()).append(place)
-            late = loop.call_later(LONGEST_TURN_SECONDS, self._let_in, caller, place)
+            late = loop.call_later(MAX_WRITE_WAIT_SECONDS, self._let_in, caller, place)
             try:
                 await place
             except asyncio.CancelledError:
@@ -172,7 +172,7 @@ class WriteThrottle:
             place.set_result(None)
 
     def _end(self, caller: str, worked: float) -> None:
-        if caller in self._waiting and self._taken[caller] <= WRITES_AT_ONCE:
+        if caller in self._waiting and self._taken[caller] <= MAX_CONCURRENT_WRITES:
             rest = rest_seconds(worked, self._callers.others(caller))
             asyncio.get_running_loop().call_later(rest, self._pass_on, caller)
         else:
@@ -267,7 +267,9 @@ class Admission:
         own = settings.max_requests_per_key
         queue = Quota("requests", own, "requests of yours are being worked on, or wait for that; come again shortly")
         waited = Quota("index_waits", waits, "requests of yours wait for an index already; come again shortly")
-        stated = Quota("statements", STATEMENTS_OPEN, "statements of yours run already, or wait; come again shortly")
+        stated = Quota(
+            "statements", MAX_OPEN_STATEMENTS, "statements of yours run already, or wait; come again shortly"
+        )
         self.transfers = Quota(
             "transfers", settings.max_transfers_per_key, "imports and exports of yours are open already; end one first"
         )
@@ -275,11 +277,11 @@ class Admission:
         self.callers = ActiveCallers()
         self.turns = WriteThrottle(self.callers, queue)
         self.kinds: dict[ExecutorName, FairThreadPool] = {
-            "reads": FairThreadPool(THREADS, each, queue, waited),
-            "writes": FairThreadPool(THREADS, each, queue),
+            "reads": FairThreadPool(WORKER_THREADS, each, queue, waited),
+            "writes": FairThreadPool(WORKER_THREADS, each, queue),
             "transfers": FairThreadPool(TRANSFER_THREADS, TRANSFER_THREADS // 2),
-            "statements": FairThreadPool(THREADS, STATEMENTS, stated),
-            "writing_statements": FairThreadPool(THREADS, STATEMENTS, stated),
+            "statements": FairThreadPool(WORKER_THREADS, MAX_STATEMENT_THREADS, stated),
+            "writing_statements": FairThreadPool(WORKER_THREADS, MAX_STATEMENT_THREADS, stated),
         }
 
     async def read(self, work: Callable[[], T]) -> T:

@@ -44,10 +44,10 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import nursery
 from kgserve.server.admission import Admission
 from kgserve.server.http.connection import Connections, HttpConnection, Limits
-from kgserve.server.http.edge import Gateway, Proxies, check_role
+from kgserve.server.http.gateway import Gateway, Proxies, check_role
 from kgserve.server.http.problem import handle
 from kgserve.server.http.routes import HANDLERS, ROUTES
-from kgserve.server.http.service import RouteTable, Service, Shortcuts
+from kgserve.server.http.service import FastRouter, RouteTable, Service
 from kgserve.server.http.tls import Certificate
 from kgserve.server.mcp.endpoint import McpEndpoint
 from kgserve.server.proxy import NodeProxy
@@ -71,7 +71,7 @@ TENDING_SECONDS = 1.0
 ENGINE_SECONDS = 5.0
 """So long after its start it imports the engine unasked: one that has been stopped by then never pays for that."""
 _TICK_SECONDS = 0.1
-_LOOK_SECONDS = 0.01
+_LEAVING_POLL_SECONDS = 0.01
 
 
 class _Application(Litestar):
@@ -123,7 +123,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         logging_config=None,
         request_max_body_size=None,
     )
-    shortcuts = Shortcuts(RouteTable(HANDLERS), app.state["service"])
+    shortcuts = FastRouter(RouteTable(HANDLERS), app.state["service"])
     handler = app.asgi_handler
     if pool.settings.cluster:
         from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
@@ -394,9 +394,9 @@ class HttpServer(uvicorn.Server):
 
     async def _wait_until_all_have_left(self) -> None:
         present = self.server_state
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_LEAVING_POLL_SECONDS)
         while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets tell nobody
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LEAVING_POLL_SECONDS)
         for server in self.servers:
             await server.wait_closed()
 

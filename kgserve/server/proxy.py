@@ -12,7 +12,7 @@ from kgserve.stores.placement import Placement
 if TYPE_CHECKING:
     import aiohttp
 
-HOPS = "kgserve-hops"
+HOPS_HEADER = "kgserve-hops"
 """The header of what was forwarded once, and is not forwarded again: a store has one owner."""
 _CONNECT_SECONDS = 3.0
 _IDLE_SECONDS = 2.0
@@ -42,10 +42,10 @@ class NodeProxy:
 
         Raises Unavailable when there is none, or the request was forwarded already.
         """
-        if HOPS in headers:
+        if HOPS_HEADER in headers:
             raise Unavailable("the store is just moving from one node to another; try again", retry_after=1)
         method, target = request
-        known = {HOPS: "1", "authorization": f"Bearer {self._placement.token_of(served.node)}"}
+        known = {HOPS_HEADER: "1", "authorization": f"Bearer {self._placement.token_of(served.node)}"}
         if self._placement.counts is not None:
             self._placement.counts.asked.add()
         # Only nodes of a cluster need it, and these not before they ask another one.

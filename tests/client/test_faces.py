@@ -25,7 +25,7 @@ from kgserve.graph.requests import (
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.server.http.problem import KINDS
+from kgserve.server.http.problem import PROBLEM_KINDS
 from tests.client.scripted import problem
 
 # For browsers, Prometheus, generators of clients, and those who have no more than an address: clients recall by POST.
@@ -182,7 +182,7 @@ def test_every_error_comes_back_as_its_class() -> None:
         "invalid", "kind_not_allowed", "conflict_manual", "gone", "limited", "unavailable",
     }  # fmt: skip
     for code, kind in first.items():
-        known = refusal(KINDS[code].status, {}, problem(KINDS[code].status, code))
+        known = refusal(PROBLEM_KINDS[code].status, {}, problem(PROBLEM_KINDS[code].status, code))
         assert type(known) is kind
         assert str(known) == "not now"
 

@@ -12,7 +12,14 @@ import pytest
 from kgserve.errors import Limited
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server import admission
-from kgserve.server.admission import LATELY_SECONDS, WRITES_AT_ONCE, ActiveCallers, FairThreadPool, Quota, WriteThrottle
+from kgserve.server.admission import (
+    LATELY_SECONDS,
+    MAX_CONCURRENT_WRITES,
+    ActiveCallers,
+    FairThreadPool,
+    Quota,
+    WriteThrottle,
+)
 from tests.stores.writing import PATIENCE
 
 THREADS, EACH, OPEN = 4, 2, 5
@@ -124,7 +131,7 @@ class Writers:
         for number in numbers:
             self._ends[number].set()
         async with asyncio.timeout(PATIENCE):
-            while self.begun[-1] < min(numbers[-1] + WRITES_AT_ONCE, len(self._ends) - 1):
+            while self.begun[-1] < min(numbers[-1] + MAX_CONCURRENT_WRITES, len(self._ends) - 1):
                 self._news.clear()
                 await self._news.wait()
 
@@ -139,18 +146,18 @@ def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> N
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("many")
-        alone = await writers.begin(WRITES_AT_ONCE + 1)
-        assert writers.begun == [*range(WRITES_AT_ONCE + 1)]
+        alone = await writers.begin(MAX_CONCURRENT_WRITES + 1)
+        assert writers.begun == [*range(MAX_CONCURRENT_WRITES + 1)]
         await writers.end(*writers.begun)
         await asyncio.gather(*alone)
         writers = Writers()
         writers.callers.asks("other")
-        tasks = await writers.begin(WRITES_AT_ONCE + 3)
-        assert writers.begun == [*range(WRITES_AT_ONCE)]
+        tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
+        assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         for number in range(len(tasks)):
             await writers.end(number)
             # One after the other, in the order in which they came.
-            assert writers.begun == [*range(min(number + WRITES_AT_ONCE + 1, len(tasks)))]
+            assert writers.begun == [*range(min(number + MAX_CONCURRENT_WRITES + 1, len(tasks)))]
         await asyncio.gather(*tasks)
         await asyncio.sleep(0)
         assert (writers.turns._taken, writers.turns._waiting, writers.queue.taken) == ({}, {}, 0)
@@ -164,7 +171,7 @@ def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
         tasks = await writers.begin(0)
         for other in ("one", "another"):
             writers.callers.asks(other)
-        tasks = await writers.begin(WRITES_AT_ONCE + 1)
+        tasks = await writers.begin(MAX_CONCURRENT_WRITES + 1)
         began = loop.time()
         await asyncio.sleep(0.05)
         worked = loop.time() - began
@@ -182,8 +189,8 @@ def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) ->
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")
-        tasks = await writers.begin(WRITES_AT_ONCE + 2)
-        assert writers.begun == [*range(WRITES_AT_ONCE)]
+        tasks = await writers.begin(MAX_CONCURRENT_WRITES + 2)
+        assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         async with asyncio.timeout(PATIENCE):
             while len(writers.begun) < len(tasks):  # though none of those before has ended
                 writers._news.clear()
@@ -192,7 +199,9 @@ def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) ->
         for each in writers._ends[:2]:
             each.set()
         await asyncio.gather(*tasks[:2])
-        assert writers.turns._taken["many"] <= WRITES_AT_ONCE + 1, "places beyond those that there are go away again"
+        assert writers.turns._taken["many"] <= MAX_CONCURRENT_WRITES + 1, (
+            "places beyond those that there are go away again"
+        )
         for each in writers._ends:
             each.set()
         await asyncio.gather(*tasks, late)
@@ -208,7 +217,7 @@ def test_all_go_on_once_nobody_else_asks() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")
-        tasks = await writers.begin(WRITES_AT_ONCE + 3)
+        tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
         writers.callers._asked["other"] -= 2 * LATELY_SECONDS
         await writers.end(0)
         await asyncio.sleep(0)
@@ -229,10 +238,10 @@ def test_who_leaves_while_waiting_takes_no_place_along() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")
-        tasks = await writers.begin(WRITES_AT_ONCE + 3)
-        tasks[WRITES_AT_ONCE].cancel()
+        tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
+        tasks[MAX_CONCURRENT_WRITES].cancel()
         await writers.end(0)
-        assert writers.begun[-1] == WRITES_AT_ONCE + 1
+        assert writers.begun[-1] == MAX_CONCURRENT_WRITES + 1
         [place] = writers.turns._waiting["many"]
         writers._ends[1].set()
         while not place.done():  # noqa: ASYNC110  # to be there before the write goes on
@@ -240,7 +249,7 @@ def test_who_leaves_while_waiting_takes_no_place_along() -> None:
         # It has been given a place, and leaves before it can take it.
         tasks[-1].cancel()
         await asyncio.gather(*tasks[-1:], return_exceptions=True)
-        assert (writers.turns._taken, writers.turns._waiting) == ({"many": WRITES_AT_ONCE - 1}, {})
+        assert (writers.turns._taken, writers.turns._waiting) == ({"many": MAX_CONCURRENT_WRITES - 1}, {})
         for each in writers._ends:
             each.set()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -253,7 +262,7 @@ def test_no_more_wait_to_write_than_may() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")
-        tasks = await writers.begin(WRITES_AT_ONCE + OPEN)
+        tasks = await writers.begin(MAX_CONCURRENT_WRITES + OPEN)
         with pytest.raises(Limited, match="5 of yours wait"):
             async with writers.turns.one("many"):
                 pass

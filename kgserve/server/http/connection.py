@@ -12,7 +12,7 @@ A request begins where its bytes arrive, and becomes a task only when it has to 
 task costs a turn of the event loop and two calls of the system, more than a short answer takes. Such an answer is sent
 in one piece (`send_at_once`), where ASGI's two messages would be two calls of the system.
 
-What other threads have for the event loop, such as the ends of writes, comes to it in `Rounds`, a few at a time.
+`FairCallbackQueue` runs what other threads leave for the event loop, such as the ends of writes, a few at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavai
 from kgserve.platform.gil import rest
 from kgserve.platform.metrics.observation import Tally
 from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.server.http.problem import MEDIA_TYPE, HeadTooLarge, UrlTooLong, render
+from kgserve.server.http.problem import PROBLEM_JSON, HeadTooLarge, UrlTooLong, render
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ KILOBYTE = 1000
 MAX_HEADER_LINES = 200
 MAX_PIPELINED = 32
 """Requests that may wait on one connection behind the one that is being answered."""
-LEAST_PROGRESS = 1000
+MIN_BODY_RATE = 1000
 """Bytes that a body must bring in ``body_timeout``."""
 STOP_BODY_TIMEOUT = 1.0
 """Seconds that take the place of ``body_timeout`` once the server is stopping."""
@@ -101,12 +101,12 @@ EXPOSED_HEADERS = (
 )
 """What they may read of an answer."""
 
-ALWAYS: tuple[Header, ...] = (
+STANDARD_HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-UNLESS_GIVEN: tuple[Header, ...] = (
+DEFAULT_HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
@@ -163,7 +163,7 @@ class BodyProgress:
         """Whether too little came in a window of so many seconds; the next one begins when one is over."""
         if now - self._since <= window:
             return False
-        too_little = self._bytes < LEAST_PROGRESS
+        too_little = self._bytes < MIN_BODY_RATE
         self.begin(now)
         return too_little
 
@@ -376,7 +376,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """As uvicorn's; from now on a body that is arriving has less time, and so has a goodbye over TLS."""
-        self.wire.hurried = True
+        self.wire.force_close = True
         self._body_patience = min(self._body_patience, STOP_BODY_TIMEOUT)
         super().shutdown()
 
@@ -463,7 +463,7 @@ class HttpConnection(HttpToolsProtocol):
         self._open_connections.refused.add(error.code)
         headers = {
             **answer.headers,
-            "content-type": MEDIA_TYPE,
+            "content-type": PROBLEM_JSON,
             "content-length": str(len(answer.body)),
             "x-request-id": request_id,
             "connection": "close",
@@ -489,7 +489,7 @@ class LingeringTransport:
         self._gone = 0
         self._gone_at = self._loop.time()
         self._closing_since: float | None = None
-        self.hurried = False
+        self.force_close = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         """As asyncio's; nothing after `close`."""
@@ -522,7 +522,7 @@ class LingeringTransport:
             self._transport.abort()
         elif self._until is not None and now > self._until and not waiting:
             self._transport.close()
-        if self.hurried and self._transport.is_closing() and not waiting:
+        if self.force_close and self._transport.is_closing() and not waiting:
             self._wait_no_more(now)
         return self._until is not None or self._transport.is_closing()
 
@@ -602,8 +602,8 @@ def send_at_once(cycle: RequestResponseCycle, head: bytes, body: bytes, close: b
 def with_standard_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
     """``headers`` with those that keep browsers from doing more with an answer than is meant; ``secure``: over TLS."""
     names = {name for name, _ in headers}
-    missing = [header for header in UNLESS_GIVEN if header[0] not in names]
-    return [*headers, *ALWAYS, *missing, _SECURE] if secure else [*headers, *ALWAYS, *missing]
+    missing = [header for header in DEFAULT_HEADERS if header[0] not in names]
+    return [*headers, *STANDARD_HEADERS, *missing, _SECURE] if secure else [*headers, *STANDARD_HEADERS, *missing]
 
 
 def json_head(length: int, extra: Iterable[Header], request_id: str, *, secure: bool) -> bytes:
@@ -632,9 +632,9 @@ def response_head(status: int, headers: Mapping[str, str], *, secure: bool) -> b
 
 
 Call = Callable[[], object]
-AT_ONCE = 4
+MAX_CALLBACKS_PER_ROUND = 4
 """Calls in a round; between rounds the loop looks at what has arrived."""
-PAUSE_SECONDS = 0.002
+NEWS_PAUSE_SECONDS = 0.002
 """Between rounds in which one caller's streams are told of news, while others ask."""
 
 
@@ -645,7 +645,7 @@ class _Turn(NamedTuple):
     awaited: bool
 
 
-class Rounds:
+class FairCallbackQueue:
     """Calls that other threads leave for the event loop, made a few in each of its rounds, callers in turn.
 
     A commit may be waited for by 64 writes, and be news to 200 streams; who asks meanwhile is not to wait for all of
@@ -696,7 +696,7 @@ class Rounds:
         while self._left:
             turn, call = self._left.popleft()
             self._waiting.setdefault(turn, deque()).append(call)
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_CALLBACKS_PER_ROUND):
             if not self._waiting:
                 return
             self._next()()
@@ -704,7 +704,7 @@ class Rounds:
             return
         if self._may_pause():
             # What comes from other threads has a round at once.
-            self._later = self._later or self._loop.call_later(PAUSE_SECONDS, self._go_on)
+            self._later = self._later or self._loop.call_later(NEWS_PAUSE_SECONDS, self._go_on)
             return
         self._is_coming = True
         self._loop.call_soon(self._round)

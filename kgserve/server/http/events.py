@@ -25,7 +25,7 @@ from kgserve.server.http import sse
 from kgserve.server.http.forward import in_the_name_of
 from kgserve.server.http.problem import target_of
 from kgserve.server.http.service import Service, client_left, path_text, query_of, service_of
-from kgserve.server.proxy import HOPS, NodeProxy
+from kgserve.server.proxy import HOPS_HEADER, NodeProxy
 from kgserve.storage.model.events import (
     REST,
     Position,
@@ -49,8 +49,8 @@ SLOW_SECONDS = 0.25
 """A client that lets a page wait this long, while more than the queue takes is waiting, is too slow."""
 STALL_SECONDS = 30.0
 """A client that reads nothing for this long is cut off, whatever is waiting."""
-_LISTS = frozenset({"store", "kinds", "types"})
-_HEADER = "Last-Event-ID"
+_EVENT_LISTS = frozenset({"store", "kinds", "types"})
+_LAST_EVENT_ID_HEADER = "Last-Event-ID"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 Text = str | None
@@ -78,15 +78,15 @@ class EventsQuery(StoreEventsQuery, kw_only=True):
     store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
 
 
-_ERRORS = (*ALWAYS, "not_found", "gone")
+_EVENT_ERRORS = (*ALWAYS, "not_found", "gone")
 _STORE_EVENTS = Operation(
     id="storeEvents",
     role="read",
     tag="events",
     summary="What changes in one store, as it changes",
     query=StoreEventsQuery,
-    answer=Body(None, examples.EVENTS, sse.MEDIA_TYPE),
-    errors=_ERRORS,
+    answer=Body(None, examples.EVENTS, sse.EVENT_STREAM_TYPE),
+    errors=_EVENT_ERRORS,
 )
 _EVENTS = Operation(
     id="events",
@@ -94,12 +94,12 @@ _EVENTS = Operation(
     tag="events",
     summary="What changes in several stores, or in all",
     query=EventsQuery,
-    answer=Body(None, examples.ALL_EVENTS, sse.MEDIA_TYPE),
-    errors=(*_ERRORS, "too_large", "conflict"),
+    answer=Body(None, examples.ALL_EVENTS, sse.EVENT_STREAM_TYPE),
+    errors=(*_EVENT_ERRORS, "too_large", "conflict"),
 )
 
 
-@get("/api/memory/{store:str}/events", media_type=sse.MEDIA_TYPE, opt=described(_STORE_EVENTS))
+@get("/api/memory/{store:str}/events", media_type=sse.EVENT_STREAM_TYPE, opt=described(_STORE_EVENTS))
 async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """One event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
@@ -107,28 +107,32 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     now; after `Last-Event-ID` (or `last_event_id`, or `since`) nothing is missed and nothing comes twice. A client
     that reads too slowly gets a `dropped` event that says from which id to resume, and the stream ends.
     """
-    asked = query_of(request.scope["query_string"], StoreEventsQuery, _LISTS)
+    asked = query_of(request.scope["query_string"], StoreEventsQuery, _EVENT_LISTS)
     store = check_store_name(path_text(request, "store"))
     path, text = _last_id(request, asked)
     positions = {store: parse_position(text, path)} if text else _since(asked)
     return EventAnswer(service_of(request), EventSubscription((store,), positions, _selection(asked), prefixed=False))
 
 
-@get("/api/events", media_type=sse.MEDIA_TYPE, opt=described(_EVENTS))
+@get("/api/events", media_type=sse.EVENT_STREAM_TYPE, opt=described(_EVENTS))
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """As the events of one store, with ids that hold the position in every store: `a:12-3,b:4`.
 
     Without `store`, stores that are made later are followed as well: each begins with `store_created`. Then a node of a
     cluster tells of the stores of all nodes.
     """
-    asked = query_of(request.scope["query_string"], EventsQuery, _LISTS)
+    asked = query_of(request.scope["query_string"], EventsQuery, _EVENT_LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
     path, text = _last_id(request, asked)
     positions = parse_positions(text, path) if text else _since(asked)
     service, headers = service_of(request), request.headers
     wanted = EventSubscription(names, positions, _selection(asked), goes_on=GOES_ON in headers)
-    is_merged = names is None and service.graphs.pool.placement.is_shared and HOPS not in headers
-    elsewhere = NodeEventsRequest(target_of(request.scope), {POSITION: headers.get(_HEADER, "")}) if is_merged else None
+    is_merged = names is None and service.graphs.pool.placement.is_shared and HOPS_HEADER not in headers
+    elsewhere = (
+        NodeEventsRequest(target_of(request.scope), {POSITION_HEADER: headers.get(_LAST_EVENT_ID_HEADER, "")})
+        if is_merged
+        else None
+    )
     return EventAnswer(service, wanted, elsewhere)
 
 
@@ -139,7 +143,7 @@ class EventAnswer(ASGIResponse):
 
     def __init__(self, service: Service, wanted: EventSubscription, elsewhere: NodeEventsRequest | None = None) -> None:
         """With ``elsewhere`` other nodes are asked as well."""
-        super().__init__(media_type=sse.MEDIA_TYPE, headers=_HEADERS)
+        super().__init__(media_type=sse.EVENT_STREAM_TYPE, headers=_HEADERS)
         self._service = service
         self._wanted = wanted
         self._elsewhere = elsewhere
@@ -148,7 +152,9 @@ class EventAnswer(ASGIResponse):
         """ASGI entry. What keeps it from beginning is raised before anything is sent."""
         streams = self._service.streams
         context = cast("RequestContext", scope["state"]["request_context"])
-        is_node = self._elsewhere is None and HOPS.encode() in dict(scope["headers"]) and context.caller.key_id is None
+        is_node = (
+            self._elsewhere is None and HOPS_HEADER.encode() in dict(scope["headers"]) and context.caller.key_id is None
+        )
         with streams.open(None if is_node else context.asker) as stream:
             merged = self._merged(stream, context)
             own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.came)
@@ -271,8 +277,8 @@ def _selection(asked: StoreEventsQuery) -> Selection:
 
 def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[str, str]:
     """The id to go on after, and where it was given. The header wins: it is what a client that comes back sends."""
-    header = request.headers.get(_HEADER, "").strip()
-    return (_HEADER, header) if header else ("last_event_id", asked.last_event_id or "")
+    header = request.headers.get(_LAST_EVENT_ID_HEADER, "").strip()
+    return (_LAST_EVENT_ID_HEADER, header) if header else ("last_event_id", asked.last_event_id or "")
 
 
 def _since(asked: StoreEventsQuery) -> dict[str, Position]:
@@ -281,11 +287,11 @@ def _since(asked: StoreEventsQuery) -> dict[str, Position]:
 
 GOES_ON = "kgserve-goes-on"
 """The header by which a node asks for a stream that it had already: see `EventSubscription.goes_on`."""
-POSITION = "last-event-id"
-_LOOK_SECONDS = 1.0
+POSITION_HEADER = "last-event-id"
+_NODE_POLL_SECONDS = 1.0
 _GREETED_SECONDS = 5.0
 _AGAIN_SECONDS = 0.1
-_BLOCKS = 64
+_MAX_NODE_BLOCKS = 64
 _OK, _GONE, _TOO_LARGE = 200, 410, 413
 _NOWHERE = Position(0)
 
@@ -330,7 +336,7 @@ class Merged:
         self._places: dict[str, Position] = {}
         self._rest: Position | None = None
         self._made: set[str] = set()
-        self._sending, self._sent = anyio.create_memory_object_stream[_EventBlock](_BLOCKS)
+        self._sending, self._sent = anyio.create_memory_object_stream[_EventBlock](_MAX_NODE_BLOCKS)
         self._nodes: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._awaited: set[str] = set()
         self._begun = asyncio.Event()
@@ -403,14 +409,14 @@ class Merged:
 
     def _received(self) -> list[_EventBlock]:
         blocks: list[_EventBlock] = []
-        while len(blocks) < _BLOCKS and self._sent.statistics().current_buffer_used:
+        while len(blocks) < _MAX_NODE_BLOCKS and self._sent.statistics().current_buffer_used:
             blocks.append(self._sent.receive_nowait())
         return blocks
 
     def _merged(self, block: _EventBlock) -> Iterable[Delivery]:
         if block.kind:
             return self._once(Delivery(block.id or None, block.kind, block.data))
-        self._reach(parse_positions(block.id, POSITION))
+        self._reach(parse_positions(block.id, POSITION_HEADER))
         return ()
 
     def _once(self, delivery: Delivery) -> Iterable[Delivery]:
@@ -425,7 +431,7 @@ class Merged:
         else:
             first = delivery.id.partition(",")[0]
             store, _, place = first.partition(":")
-            position = parse_position(place, POSITION)
+            position = parse_position(place, POSITION_HEADER)
             if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
@@ -449,7 +455,7 @@ class Merged:
     async def _watch(self) -> None:
         """Listen to nodes that come, and to those that are gone no longer."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_NODE_POLL_SECONDS)
             self._follow(self._placement.others())
 
     def _follow(self, others: Mapping[str, str]) -> None:
@@ -465,14 +471,14 @@ class Merged:
                 await asyncio.sleep(_AGAIN_SECONDS)
             except KgserveError as error:
                 log.warning("node_not_heard", node=node.node, reason=str(error))
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_NODE_POLL_SECONDS)
 
     async def _hear(self, node: ServedElsewhere) -> None:
         """Pass on what a node sends, until it ends. Raises Unavailable."""
         headers = self._asked.headers
         if node.node not in self._awaited:
             positions = self._places.copy() if self._rest is None else {**self._places, REST: self._rest}
-            headers = {**headers, POSITION: format_positions(positions), GOES_ON: "1"}
+            headers = {**headers, POSITION_HEADER: format_positions(positions), GOES_ON: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:
                 self._refused(response.status, await response.read())
@@ -483,7 +489,7 @@ class Merged:
     async def _heard(self, node: ServedElsewhere, block: _EventBlock) -> None:
         if node.node in self._awaited and not self._begun.is_set():
             # Before anything is read: where the stream begins.
-            self._reach(parse_positions(block.id, POSITION))
+            self._reach(parse_positions(block.id, POSITION_HEADER))
             self._awaited.remove(node.node)
             if not self._awaited:
                 self._begun.set()

@@ -15,7 +15,7 @@ from kgserve.errors import Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
 from kgserve.server.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
 from kgserve.server.http.service import READ, client_left
-from kgserve.server.proxy import HOPS
+from kgserve.server.proxy import HOPS_HEADER
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _OF_THE_CONNECTION = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
 )
-_AT_ONCE = 1 << 16
+_MAX_WHOLE_ANSWER_BYTES = 1 << 16
 """Bytes of an answer that is passed on whole."""
-_STORES = STORE.partition("{")[0]
-_IN_THE_WAY = frozenset({READ, HOPS.encode(), b"content-length", b"transfer-encoding"})
+_STORES_PATH = STORE.partition("{")[0]
+_IN_THE_WAY = frozenset({READ, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"})
 """Who may read a copy may do so here, and what was passed on once is not passed on again."""
 _OF_THE_CALLER = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
-_ANSWERED = frozenset(
+_FORWARDED_ANSWER_HEADERS = frozenset(
     {
         b"allow",
         b"cache-control",
@@ -89,9 +89,13 @@ class PassingOn:
     def _known(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> ServedElsewhere | None:
         """Who is likely to serve what a request reads: asking the registry takes as long as the answer."""
         path = scope["path"]
-        if scope["method"] != HttpMethod.GET or not path.startswith(_STORES) or not _IN_THE_WAY.isdisjoint(headers):
+        if (
+            scope["method"] != HttpMethod.GET
+            or not path.startswith(_STORES_PATH)
+            or not _IN_THE_WAY.isdisjoint(headers)
+        ):
             return None
-        return self._forwarder.known(path[len(_STORES) :].partition("/")[0])
+        return self._forwarder.known(path[len(_STORES_PATH) :].partition("/")[0])
 
     async def _is_answered(self, known: ServedElsewhere, scope: HTTPScope, receive: Receive, send: Send) -> bool:
         """Whether a node has answered that was known to serve the store; else nothing was sent. Raises ClientLeft."""
@@ -156,10 +160,12 @@ async def _answer(
 ) -> None:
     request = passed.scope["method"], target_of(passed.scope)
     async with forwarder.asked(served, request, _headers(passed), body) as response:
-        kept = [(name.lower(), value) for name, value in response.raw_headers if name.lower() in _ANSWERED]
+        kept = [
+            (name.lower(), value) for name, value in response.raw_headers if name.lower() in _FORWARDED_ANSWER_HEADERS
+        ]
         length = response.content_length
         # One that breaks off within it can still be asked for again, or refused.
-        whole = await response.read() if length is not None and length <= _AT_ONCE else None
+        whole = await response.read() if length is not None and length <= _MAX_WHOLE_ANSWER_BYTES else None
         await send({"type": "http.response.start", "status": response.status, "headers": kept})
         if whole is None:
             async for part in response.content.iter_any():

@@ -44,9 +44,9 @@ from kgserve.server.http.service import (
 )
 from kgserve.storage.model.attributes import Scalar
 
-_LINK = (("Link", "The next page, as `<…>; rel=next`, if there may be one"),)
-_LISTS = frozenset({"types", "tags", "also"})
-_SEARCH = Operation(
+_LINK_HEADER = (("Link", "The next page, as `<…>; rel=next`, if there may be one"),)
+_RECALL_LISTS = frozenset({"types", "tags", "also"})
+_SEARCH_MEMORIES = Operation(
     id="searchMemories",
     role="read",
     tag="memories",
@@ -62,27 +62,27 @@ _SEARCH = Operation(
     ),
     of_default=True,
 )
-_AGENTS = Operation(
+_RECALL_MEMORIES = Operation(
     id="recallMemories",
     role="read",
     tag="memories",
     summary="Find memories as agents do, as a bare array",
     query=AgentRecallQuery,
-    answer=_SEARCH.answer,
-    errors=_SEARCH.errors,
-    headers=_SEARCH.headers,
+    answer=_SEARCH_MEMORIES.answer,
+    errors=_SEARCH_MEMORIES.errors,
+    headers=_SEARCH_MEMORIES.headers,
     of_default=True,
 )
-_AGENTS_SEND = _AGENTS._replace(
+_RECALL_MEMORIES_BY = _RECALL_MEMORIES._replace(
     id="recallMemoriesBy",
     summary="The same by a body",
     query=None,
     request=Body(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
-    errors=(*_SEARCH.errors, "too_large", "unsupported"),
+    errors=(*_SEARCH_MEMORIES.errors, "too_large", "unsupported"),
 )
 
 
-@get("/api/memories/search", opt=described(_SEARCH))
+@get("/api/memories/search", opt=described(_SEARCH_MEMORIES))
 async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories that fit a question, best and surest first: what POST answers with as `hits`.
 
@@ -91,7 +91,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _array(request, _asked(request, RecallQuery))
 
 
-@get("/api/v1/recall", opt=described(_AGENTS))
+@get("/api/v1/recall", opt=described(_RECALL_MEMORIES))
 async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The ten memories that fit a question best, with what stands beside them, of at most 2,000 tokens.
 
@@ -100,7 +100,7 @@ async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _array(request, _asked(request, AgentRecallQuery))
 
 
-@post("/api/v1/recall", status_code=200, opt=described(_AGENTS_SEND))
+@post("/api/v1/recall", status_code=200, opt=described(_RECALL_MEMORIES_BY))
 async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]:
     """As GET answers, for questions that are too long for an address."""
     service = service_of(request)
@@ -131,7 +131,7 @@ async def _recalled(request: Request[Any, Any, Any], service: Service, asked: Re
 
 
 def _asked(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
-    given = query_of(request.scope["query_string"], kind, repeated=_LISTS, passed=OF_DEFAULT)
+    given = query_of(request.scope["query_string"], kind, repeated=_RECALL_LISTS, passed=OF_DEFAULT)
     values = msgspec.structs.asdict(given)
     if isinstance(given, AgentRecallQuery):
         values["query"] = _one_query(given.query, values.pop("same_query"))
@@ -156,7 +156,7 @@ def _metadata(text: str) -> dict[str, Scalar]:
         raise InvalidInput.at("metadata", "is not a JSON object of texts, numbers, true, false and null") from error
 
 
-_HISTORY = Operation(
+_ENTITY_HISTORY = Operation(
     id="entityHistory",
     role="read",
     tag="history",
@@ -165,11 +165,11 @@ _HISTORY = Operation(
     answer=Body(EntityVersion, examples.ENTITY_HISTORY, many=True),
     errors=(*READ, "conflict"),
     of_default=True,
-    headers=_LINK,
+    headers=_LINK_HEADER,
 )
 
 
-@get("/api/v1/entities/{id:str}/history", opt=described(_HISTORY))
+@get("/api/v1/entities/{id:str}/history", opt=described(_ENTITY_HISTORY))
 async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     """One entry per version: when it was true, as its writer said or else as it was recorded; null: it still is.
 
@@ -191,8 +191,8 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     return response
 
 
-_PATH = "/api/v1/memories/{id:str}"
-_ERRORS = (*READ, "conflict", "gone", "too_large")
+_MEMORY_PATH = "/api/v1/memories/{id:str}"
+_HIERARCHY_ERRORS = (*READ, "conflict", "gone", "too_large")
 
 
 def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: bool) -> Operation:
@@ -203,9 +203,9 @@ def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: b
         summary=summary,
         query=asked,
         answer=Body(PlacedMemory, memory_examples.PLACED, many=True),
-        errors=_ERRORS,
+        errors=_HIERARCHY_ERRORS,
         of_default=True,
-        headers=_LINK if paged else (),
+        headers=_LINK_HEADER if paged else (),
     )
 
 
@@ -214,13 +214,13 @@ _DESCENDANTS = _operation("descendantsOfMemory", "What stands below a memory, at
 _ANCESTORS = _operation("ancestorsOfMemory", "What a memory stands below, nearest first", HierarchyQuery, paged=False)
 
 
-@get(f"{_PATH}/children", opt=described(_CHILDREN))
+@get(f"{_MEMORY_PATH}/children", opt=described(_CHILDREN))
 async def children(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories directly below one that are true now, or then with `as_of`, in the order of their ids."""
     return await _page(request, "children", hierarchy.children)
 
 
-@get(f"{_PATH}/descendants", opt=described(_DESCENDANTS))
+@get(f"{_MEMORY_PATH}/descendants", opt=described(_DESCENDANTS))
 async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories below one that are true now, or then with `as_of`, in the order of their ids, each with its depth.
 
@@ -230,7 +230,7 @@ async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _page(request, "descendants", hierarchy.descendants)
 
 
-@get(f"{_PATH}/ancestors", opt=described(_ANCESTORS))
+@get(f"{_MEMORY_PATH}/ancestors", opt=described(_ANCESTORS))
 async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories above one that are true now, or then with `as_of`: its parent, the parent of that, up to 100."""
     wanted, service = query_of(request.scope["query_string"], HierarchyQuery, passed=OF_DEFAULT), service_of(request)

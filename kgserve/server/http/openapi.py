@@ -24,8 +24,8 @@ from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON
 from kgserve.platform.access.authentication import PUBLIC
 from kgserve.platform.codecs import decode_json
-from kgserve.server.http.coding import etag_of
-from kgserve.server.http.problem import KINDS, MEDIA_TYPE
+from kgserve.server.http.compression import etag_of
+from kgserve.server.http.problem import PROBLEM_JSON, PROBLEM_KINDS
 from kgserve.server.http.service import answer
 from kgserve.storage.model.store_names import MAX_STORE_NAME
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_REFERENCE = "#/components/schemas/{name}"
-_TAGS = {
+_SCHEMA_REFERENCE = "#/components/schemas/{name}"
+_TAG_DESCRIPTIONS = {
     "graph": "Write to the graph and walk it",
     "nodes": "Read single nodes",
     "stores": "Stores: each an isolated graph with its own journal",
@@ -58,11 +58,11 @@ _TAGS = {
 # and nothing stands beside a reference. What it has no word for (names of properties) is left out, so that a schema may
 # let through what the operation refuses, but never the other way round.
 _VERSION_30 = "3.0.3"
-_UNKNOWN = frozenset({"propertyNames", "patternProperties", "unevaluatedProperties", "$comment"})
+_UNKNOWN_KEYWORDS = frozenset({"propertyNames", "patternProperties", "unevaluatedProperties", "$comment"})
 _NONE_REQUIRED = ("required", [])
 """There it may not be empty."""
 _BOUNDS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
-_TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_TYPE_NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _LITERAL = frozenset({"example", "examples", "default"})
 _STORE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 _PARAMETERS: dict[str, Json] = {
@@ -91,7 +91,7 @@ _FIELD_NAMES: Json = {
     "description": "Fields of the answer as versioned writes name them: `lineage_id`, `kind`, `metadata`",
     "schema": {"enum": [VERSIONED]},
 }
-_SCHEMES: dict[str, Json] = {
+_SECURITY_SCHEMES: dict[str, Json] = {
     "key": {
         "type": "http",
         "scheme": "bearer",
@@ -114,12 +114,12 @@ def describe(app: Litestar) -> bytes:
             "version": __version__,
             "description": "Many small knowledge graphs, served from one process.",
         },
-        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "tags": [{"name": name, "description": text} for name, text in _TAG_DESCRIPTIONS.items()],
         "paths": paths,
         "components": {
             "schemas": _schemas(operation for *_, operation in operations),
-            "responses": {code: _problem(code) for code in KINDS},
-            "securitySchemes": _SCHEMES,
+            "responses": {code: _problem(code) for code in PROBLEM_KINDS},
+            "securitySchemes": _SECURITY_SCHEMES,
         },
     }
     return msgspec.json.encode(document)
@@ -171,7 +171,9 @@ def _responses(operation: Operation) -> Json:
         }
         for status in operation.statuses
     }
-    problems = {str(KINDS[code].status): {"$ref": f"#/components/responses/{code}"} for code in operation.errors}
+    problems = {
+        str(PROBLEM_KINDS[code].status): {"$ref": f"#/components/responses/{code}"} for code in operation.errors
+    }
     return answers | dict(sorted(problems.items()))
 
 
@@ -193,7 +195,7 @@ def _content(body: Body) -> Json:
 
 def _schema(body: Body, example: Any) -> Json:
     if body.struct is not None:
-        reference: Json = {"$ref": _REFERENCE.format(name=body.struct.__name__)}
+        reference: Json = {"$ref": _SCHEMA_REFERENCE.format(name=body.struct.__name__)}
         return {"type": "array", "items": reference} if body.many else reference
     return {"type": "string" if isinstance(example, str) else "object"}
 
@@ -207,7 +209,7 @@ def _path_parameters(path: str) -> Iterator[Json]:
 def _query_parameters(operation: Operation) -> Iterator[Json]:
     if operation.query is None:
         return
-    _, components = msgspec.json.schema_components([operation.query], ref_template=_REFERENCE)
+    _, components = msgspec.json.schema_components([operation.query], ref_template=_SCHEMA_REFERENCE)
     described = components[operation.query.__name__]
     for name, given in described["properties"].items():
         schema = _without_null(given)
@@ -231,12 +233,12 @@ def _schemas(operations: Iterable[Operation]) -> Json:
         bodies = (operation.request, operation.answer, *operation.others)
         structs |= {body.struct for body in bodies if body and body.struct}
     ordered = sorted(structs, key=lambda struct: struct.__name__)
-    _, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
+    _, components = msgspec.json.schema_components(ordered, ref_template=_SCHEMA_REFERENCE)
     return dict(components)
 
 
 def _problem(code: str) -> Json:
-    kind = KINDS[code]
+    kind = PROBLEM_KINDS[code]
     example = {
         "type": f"urn:kgserve:error:{code}",
         "title": kind.title,
@@ -244,8 +246,8 @@ def _problem(code: str) -> Json:
         "detail": "a sentence about what happened",
         "instance": "urn:kgserve:request:5f0c9a3e1b7d2486",
     }
-    schema = {"$ref": _REFERENCE.format(name="Problem")}
-    return {"description": kind.title, "content": {MEDIA_TYPE: {"schema": schema, "example": example}}}
+    schema = {"$ref": _SCHEMA_REFERENCE.format(name="Problem")}
+    return {"description": kind.title, "content": {PROBLEM_JSON: {"schema": schema, "example": example}}}
 
 
 _OPENAPI = Operation(
@@ -270,7 +272,7 @@ _DOCS = Operation(
     answer=Body(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"
-_POLICY = {
+_DOCS_POLICY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
@@ -309,7 +311,7 @@ def _document(text: bytes) -> Response[bytes]:
 
 def _page(name: str, media: str) -> Response[bytes]:
     text = (_STATIC / name).read_bytes()
-    return Response(text, headers={**_POLICY, "etag": etag_of(text)}, media_type=media)
+    return Response(text, headers={**_DOCS_POLICY, "etag": etag_of(text)}, media_type=media)
 
 
 _HTML, _CSS, _SCRIPT = (
@@ -384,7 +386,7 @@ def _words(schema: Json) -> Iterator[tuple[str, Any]]:
                 yield "example", value[0]
             case "exclusiveMinimum" | "exclusiveMaximum":
                 yield from ((_BOUNDS[name], value), (name, True))
-            case _ if name not in _UNKNOWN and (name, value) != _NONE_REQUIRED:
+            case _ if name not in _UNKNOWN_KEYWORDS and (name, value) != _NONE_REQUIRED:
                 yield name, value
             case _:
                 pass
@@ -413,6 +415,6 @@ def _is_null(schema: Mapping[str, Any]) -> bool:
 
 def _choices(values: list[Any]) -> Json:
     """The type of some values, if all have one: 3.0's generators look for it."""
-    types = {_TYPES.get(type(each)) for each in values if each is not None}
+    types = {_TYPE_NAMES.get(type(each)) for each in values if each is not None}
     found: Json = {"type": types.pop()} if len(types) == 1 and None not in types else {}
     return found | ({"nullable": True} if None in values else {})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-MEDIA_TYPE = "application/problem+json"
+PROBLEM_JSON = "application/problem+json"
 CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
 REFUSED = "refused"
 """The key of the scope's state under which an error's code is left for the count of refusals."""
@@ -55,7 +55,7 @@ class ProblemKind(NamedTuple):
     title: str
 
 
-KINDS: dict[str, ProblemKind] = {
+PROBLEM_KINDS: dict[str, ProblemKind] = {
     "invalid": ProblemKind(400, "Invalid input"),
     "kind_not_allowed": ProblemKind(400, "Kind not taken by this store"),
     "unauthenticated": ProblemKind(401, "Not authenticated"),
@@ -132,7 +132,7 @@ class Rendered(NamedTuple):
 def render(error: Exception, request_id: str, target: str = "") -> Rendered:
     """The answer for ``error`` to a request for a ``target``, path and query; logs it when it is a defect of ours."""
     known = _translated(error)
-    kind = KINDS[known.code]
+    kind = PROBLEM_KINDS[known.code]
     detail = str(known)
     if isinstance(known, Internal):
         log.error("internal_error", exc_info=error)
@@ -161,11 +161,11 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     if isinstance(error, ServedElsewhere) and FORWARDS in state:
         # Nothing of it is sent.
         state[FORWARDS] = error
-        return Response(b"", status_code=KINDS[error.code].status)
+        return Response(b"", status_code=PROBLEM_KINDS[error.code].status)
     status, headers, body = render(error, state["request_context"].request_id, target_of(request.scope))
     if isinstance(error, ConflictManual) and RENAMED in state:
         body = renamed(body)
-    return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    return Response(body, status_code=status, headers=headers, media_type=PROBLEM_JSON)
 
 
 def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:

@@ -20,7 +20,7 @@ from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
 from kgserve.platform.times import format_time
 from kgserve.server.http import events, memories, openapi, transfer
-from kgserve.server.http.coding import etag_of
+from kgserve.server.http.compression import etag_of
 from kgserve.server.http.service import Service, answer, caller_of, json_of, routes, service_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _MEDIA = {
     "txt": "text/plain",
 }
 _HASHED = re.compile(r"\.[0-9a-f]{10}\.js")
-_POLICY = {
+_EXPLORER_POLICY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; "
     "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
@@ -111,7 +111,7 @@ class File(NamedTuple):
         """A browser keeps a file whose name has its hash, and asks whether another one has changed."""
         body = source.read_bytes()
         cache = _FOR_EVER if _HASHED.search(source.name) else _ASK_AGAIN
-        headers = {**_POLICY, "etag": etag_of(body), "cache-control": cache}
+        headers = {**_EXPLORER_POLICY, "etag": etag_of(body), "cache-control": cache}
         return cls(body, _MEDIA[source.name.rpartition(".")[2]], headers)
 
     def answer(self) -> Response[bytes]:
@@ -127,20 +127,20 @@ def _below(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, File]]:
             yield f"{prefix}{entry.name}", File.read(entry)
 
 
-FILES = dict(_below(_FOLDER))
+EXPLORER_FILES = dict(_below(_FOLDER))
 """By path below ``/explorer/``."""
 
 
 @get("/")
 async def page() -> Response[bytes]:
     """The page."""
-    return FILES[_PAGE].answer()
+    return EXPLORER_FILES[_PAGE].answer()
 
 
 @get("/explorer/{name:path}")
 async def part(name: FromPath[str]) -> Response[bytes]:
     """A script or style sheet of the page. Raises NotFound."""
-    found = FILES.get(name.removeprefix("/"))
+    found = EXPLORER_FILES.get(name.removeprefix("/"))
     if found is None:
         raise NotFound("the explorer has no such file")
     return found.answer()

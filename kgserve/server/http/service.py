@@ -44,9 +44,9 @@ from kgserve.platform.codecs import convert, decode_json, kind_of, lone_surrogat
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.admission import LATELY_SECONDS
-from kgserve.server.http.connection import Rounds, in_task
+from kgserve.server.http.connection import FairCallbackQueue, in_task
 from kgserve.server.http.problem import RENAMED, ClientLeft
-from kgserve.server.http.sse import MEDIA_TYPE as EVENT_STREAM
+from kgserve.server.http.sse import EVENT_STREAM_TYPE as EVENT_STREAM
 from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
@@ -72,7 +72,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 JSON = "application/json"
-COPIES = "copies"
+REPLICA_READ = "copies"
 """Of a request's state: with what copies of stores it bears."""
 READ, AT_LEAST = READ_HEADER.lower().encode(), AT_LEAST_HEADER.lower().encode()
 _COPY_HEADERS = frozenset({READ, AT_LEAST})
@@ -85,7 +85,7 @@ class Service:
     def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
-        self.rounds = Rounds(threads.callers.has_others)
+        self.rounds = FairCallbackQueue(threads.callers.has_others)
         most, most_of_one = graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key
         self.streams = Streams(most, most_of_one, self.rounds)
         self.forwarder = forwarder
@@ -105,8 +105,8 @@ class Service:
         return seen
 
     def reading(self, scope: HTTPScope) -> Service:
-        """The same for a request that may be about copies of stores, or not: see `bear_with_copies`."""
-        copies: CopyReads | None = scope["state"].get(COPIES)
+        """The same for a request that may be about copies of stores, or not: see `parse_replica_headers`."""
+        copies: CopyReads | None = scope["state"].get(REPLICA_READ)
         if copies is None:
             return self
         seen = copy(self)
@@ -168,7 +168,7 @@ class Service:
         return await self._threads.kinds[threads].run(work)
 
 
-class Use:
+class InFlightCounter:
     """Counts the requests that are use."""
 
     def __init__(self, callers: ActiveCallers) -> None:
@@ -234,7 +234,7 @@ def decoded(segment: str, name: str) -> str:
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
-def bear_with_copies(scope: HTTPScope, operation: Operation) -> None:
+def parse_replica_headers(scope: HTTPScope, operation: Operation) -> None:
     """Note whether a request may be answered from a copy of its store. Raises InvalidInput for what says neither."""
     sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
     if READ not in sent or operation.role != "read" or operation.answer.media == EVENT_STREAM:
@@ -244,12 +244,12 @@ def bear_with_copies(scope: HTTPScope, operation: Operation) -> None:
     at_least = sent.get(AT_LEAST, b"0")
     if not at_least.isdigit():
         _refuse_header(AT_LEAST_HEADER, "is the `sequence` of a commit")
-    scope["state"][COPIES] = CopyReads(int(at_least))
+    scope["state"][REPLICA_READ] = CopyReads(int(at_least))
 
 
 def read_from(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
     """What says of which commit an answer is that may be from a copy, unless its headers do."""
-    copies: CopyReads | None = scope["state"].get(COPIES)
+    copies: CopyReads | None = scope["state"].get(REPLICA_READ)
     if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
         return ()
     return ((_SEQUENCE, str(copies.sequence).encode()),)
@@ -300,10 +300,10 @@ def asks_versioned_names(query: bytes) -> bool:
     return bool(given)
 
 
-NONE: frozenset[str] = frozenset()
+NO_NAMES: frozenset[str] = frozenset()
 OF_DEFAULT = frozenset({STORE_PARAMETER})
 """What `asked_store` reads."""
-NAMES = frozenset({FIELD_NAMES})
+FIELD_NAMES_PARAMETER = frozenset({FIELD_NAMES})
 """What `asks_versioned_names` reads."""
 NAMES_ASKED = FIELD_NAMES.encode()
 """Stands in each query in which it may find any."""
@@ -312,9 +312,9 @@ NAMES_ASKED = FIELD_NAMES.encode()
 def query_of(
     text: bytes,
     into: type[Into],
-    lists: frozenset[str] = NONE,
-    repeated: frozenset[str] = NONE,
-    passed: frozenset[str] = NONE,
+    lists: frozenset[str] = NO_NAMES,
+    repeated: frozenset[str] = NO_NAMES,
+    passed: frozenset[str] = NO_NAMES,
 ) -> Into:
     """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
 
@@ -366,9 +366,9 @@ def _once(names: Iterable[str]) -> None:
 
 AnyRequest = Request[Any, Any, Any]
 
-INLINE_BYTES = 64 << 10  # decoding this much takes about 0.1 ms, less than the way to a thread and back
+MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much takes about 0.1 ms, less than the way to a thread and back
 FORM = "application/x-www-form-urlencoded"
-NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
+NDJSON_TYPES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
 
@@ -494,7 +494,7 @@ async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
 
 
 async def _decoded(service: Service, body: bytes, into: type[Into]) -> Into:
-    return decode(body, into) if len(body) <= INLINE_BYTES else await service.call(decode, body, into)
+    return decode(body, into) if len(body) <= MAX_INLINE_JSON_BYTES else await service.call(decode, body, into)
 
 
 def _too_large(limit: int) -> TooLarge:
@@ -520,16 +520,16 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-SHORT_WRITE = 50
+MAX_INLINE_WRITE_ROWS = 50
 """Rows that a write may have to be checked where it arrives."""
 DIRECT = "direct_operation"
 """The key of a handler's ``opt`` for the direct operation that it is."""
-_CREATED = 201
+_STATUS_CREATED = 201
 _PARAMETER = None
 _HERE = "/"
 
 
-class DirectOperation(NamedTuple):
+class Endpoint(NamedTuple):
     """A use case, and how its request is read from path parameters, query and body."""
 
     case: UseCase
@@ -565,7 +565,7 @@ class DirectOperation(NamedTuple):
         """JSON, or a write that was queued; None for what is not short, or has to wait."""
         case = self.case
         rows = case.short(request) if callable(case.short) else case.short
-        if rows is None or rows > SHORT_WRITE:
+        if rows is None or rows > MAX_INLINE_WRITE_ROWS:
             return None
         with suppress(NotOpen, TooLong):
             return case.run(target.at_once(), request) if case.of_store else case.run(target)
@@ -584,7 +584,7 @@ class DirectOperation(NamedTuple):
         async with service.in_turn(self.case.threads):
             made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
         response = answer(msgspec.json.encode(made), self.case.status(made))
-        if self.case.location and response.status_code == _CREATED:
+        if self.case.location and response.status_code == _STATUS_CREATED:
             named = asked_store(scope, "")
             where = f"?{STORE_PARAMETER}={quote(named.name)}" if named.named else ""
             response.headers["location"] = self.case.location(made) + where
@@ -627,11 +627,11 @@ def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
 
 def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
     """Handlers for use cases."""
-    direct = (DirectOperation(case, _reader(case)) for case in cases)
+    direct = (Endpoint(case, _reader(case)) for case in cases)
     return [_route(found, method) for found in direct for method in (found.case.method, *found.case.also)]
 
 
-def _route(found: DirectOperation, method: Method) -> HTTPRouteHandler:
+def _route(found: Endpoint, method: Method) -> HTTPRouteHandler:
     case = found.case
     path = case.path.replace("}", ":str}")
     opt = described(case.operation) | {DIRECT: found, ALIAS: method != case.method}
@@ -650,14 +650,14 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]:
     request, sent, in_path = case.request, case.sent, case.in_path
-    repeated = NONE if sent is None or case.in_body else _lists(sent)
-    passed = OF_DEFAULT if case.operation.of_default else NONE
+    repeated = NO_NAMES if sent is None or case.in_body else _lists(sent)
+    passed = OF_DEFAULT if case.operation.of_default else NO_NAMES
     is_optional = sent is not None and not any(field.required for field in msgspec.structs.fields(sent))
     # Some who probe add a query so that nothing in between answers.
     is_strict = case.path.startswith("/api/")
 
     def read(given: Mapping[str, str], query: bytes, body: Any) -> msgspec.Struct | None:
-        others = passed | NAMES if case.takes_names and NAMES_ASKED in query else passed
+        others = passed | FIELD_NAMES_PARAMETER if case.takes_names and NAMES_ASKED in query else passed
         if query and is_strict and (sent is None or case.in_body):
             query_of(query, NoQuery, passed=others)
         if request is None:
@@ -689,13 +689,13 @@ def authorized_store(scope: HTTPScope, operation: Operation, service: Service) -
     return scope["path_params"].get("store")
 
 
-class Shortcuts(NamedTuple):
+class FastRouter(NamedTuple):
     """The direct operations of an application, and what they work with."""
 
     directory: RouteTable
     service: Service
 
-    def find(self, scope: HTTPScope) -> DirectOperation | None:
+    def find(self, scope: HTTPScope) -> Endpoint | None:
         """The operation that a request is for; the scope is told where it is. None for what the router must see."""
         found = self.directory.find(scope["method"], scope["path"])
         if found is None or NAMES_ASKED in scope["query_string"]:
@@ -704,7 +704,7 @@ class Shortcuts(NamedTuple):
         scope["path_template"] = operation.case.path
         return operation
 
-    async def answered(self, found: DirectOperation, scope: HTTPScope, receive: Receive) -> bytes:
+    async def answered(self, found: Endpoint, scope: HTTPScope, receive: Receive) -> bytes:
         """The JSON of the answer, if the caller may have it."""
         context = cast("RequestContext", scope["state"]["request_context"])
         store = authorized_store(scope, found.operation, self.service)
@@ -712,7 +712,7 @@ class Shortcuts(NamedTuple):
         asker, service = context.caller, self.service
         if asker is not service.graphs.caller:
             service = service.seen_by(asker)
-        bear_with_copies(scope, found.operation)
+        parse_replica_headers(scope, found.operation)
         return await found.answered(scope, receive, service.reading(scope))
 
 
@@ -734,12 +734,12 @@ class RouteTable:
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
         methods = node.setdefault(_HERE, {})
-        found: DirectOperation | None = handler.opt.get(DIRECT)
+        found: Endpoint | None = handler.opt.get(DIRECT)
         if found is not None and found.case.status is None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
             methods.update(dict.fromkeys((found.case.method, *found.case.also), (found, names)))
 
-    def find(self, method: str, path: str) -> tuple[DirectOperation, dict[str, str]] | None:
+    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]] | None:
         """The operation at a path as it was sent, and its path parameters; None for what the router must see."""
         node, given = self._tree, list[str]()
         for segment in path.split("/"):

@@ -19,14 +19,14 @@ from anyio import CancelScope, CapacityLimiter
 
 from kgserve.errors import Limited, Unavailable
 from kgserve.server.admission import RETRY_AFTER, Quota
-from kgserve.server.http.connection import Rounds
+from kgserve.server.http.connection import FairCallbackQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MEDIA_TYPE = "text/event-stream"
+EVENT_STREAM_TYPE = "text/event-stream"
 RETRY_MILLISECONDS = 1_000
-_THREADS = 4
+_READER_THREADS = 4
 
 
 def event(kind: str, data: bytes, position: str | None) -> bytes:
@@ -57,7 +57,7 @@ def _id(position: str) -> str:
 class OpenStream:
     """What one open stream waits on: news, or the end."""
 
-    def __init__(self, rounds: Rounds, owner: str) -> None:
+    def __init__(self, rounds: FairCallbackQueue, owner: str) -> None:
         self.scope = CancelScope()
         self.sending = False
         self.stopped = False
@@ -94,12 +94,12 @@ class OpenStream:
 class Streams:
     """The open event streams of one application, and the threads that read journals for them."""
 
-    def __init__(self, most: int, most_of_one: int, rounds: Rounds) -> None:
+    def __init__(self, most: int, most_of_one: int, rounds: FairCallbackQueue) -> None:
         self._most = most
         self._rounds = rounds
         self.quota = Quota("event_streams", most_of_one, "event streams of yours are open already; close one first")
         self._open: set[OpenStream] = set()
-        self._threads = CapacityLimiter(_THREADS)
+        self._threads = CapacityLimiter(_READER_THREADS)
         self._stopped = False
 
     @property

@@ -27,6 +27,7 @@ from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.problem import ClientLeft
 from kgserve.server.http.service import (
     JSON,
+    NDJSON_TYPES,
     Service,
     answer,
     caller_of,
@@ -37,22 +38,27 @@ from kgserve.server.http.service import (
     query_of,
     service_of,
 )
-from kgserve.server.http.service import NDJSON as NDJSON_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from litestar.types import Receive, Scope, Send
 
-    from kgserve.server.http.edge import Gateway
+    from kgserve.server.http.gateway import Gateway
 
 Sent = ExportStream | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 
 _GRAPHML_TYPES = frozenset({XML, "text/xml", "application/graphml+xml"})
-_ANSWERED: dict[str, str] = {"ndjson": NDJSON, "graphml": XML, "csv": ZIP, "parquet": ZIP, "memory-server": NDJSON}
-_ENDINGS = {
+_EXPORT_MEDIA_TYPES: dict[str, str] = {
+    "ndjson": NDJSON,
+    "graphml": XML,
+    "csv": ZIP,
+    "parquet": ZIP,
+    "memory-server": NDJSON,
+}
+_FILE_SUFFIXES = {
     "ndjson": "ndjson",
     "graphml": "graphml",
     "csv": "csv.zip",
@@ -62,7 +68,7 @@ _ENDINGS = {
 _ANY = "application/octet-stream"
 _LINES = {"ndjson", "memory-server"}
 """Formats that an importer takes line by line, telling them apart."""
-_SENT: dict[str, frozenset[str]] = {
+_SENT_MEDIA_TYPES: dict[str, frozenset[str]] = {
     "ndjson": NDJSON_TYPES,
     "graphml": _GRAPHML_TYPES | {_ANY},
     "csv": frozenset({ZIP, _ANY}),
@@ -140,7 +146,7 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
-    chunks = chunks_of(request, _SENT[kind])
+    chunks = chunks_of(request, _SENT_MEDIA_TYPES[kind])
     service, others = service_of(request), _others(request)
     importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")), others=others)
     async with _abandoned_on_failure(service, importer):
@@ -187,7 +193,7 @@ def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if wanted is None:
         wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP else "ndjson"
-    elif wanted != "ndjson" and media and media not in _SENT[wanted]:
+    elif wanted != "ndjson" and media and media not in _SENT_MEDIA_TYPES[wanted]:
         raise Unsupported(f"content-type {media[:80]} is not taken for format={wanted}")
     return ARCHIVE if wanted in {"csv", "parquet"} else wanted
 
@@ -258,10 +264,10 @@ class ExportAnswer(_InBlocks):
 
     def __init__(self, service: Service, store: str, stream: Sent, kind: str = "ndjson") -> None:
         headers = {
-            "content-disposition": f'attachment; filename="{store}.{_ENDINGS[kind]}"',
+            "content-disposition": f'attachment; filename="{store}.{_FILE_SUFFIXES[kind]}"',
             "kgserve-sequence": str(stream.sequence),
         }
-        super().__init__(media_type=_ANSWERED[kind], headers=headers)
+        super().__init__(media_type=_EXPORT_MEDIA_TYPES[kind], headers=headers)
         self._service = service
         self._stream = self._export = stream
 
@@ -277,7 +283,7 @@ class ExportAnswer(_InBlocks):
 
 Done = TypeVar("Done")
 
-INTERRUPT_SECONDS = 0.05
+CYPHER_INTERRUPT_SECONDS = 0.05
 _encode = msgspec.json.Encoder().encode
 _FORMATS: dict[str, Format] = {NDJSON: "ndjson", CSV: "csv"}
 _ANY_FORM = {JSON, "application/*", "*/*"}
@@ -350,7 +356,7 @@ async def _while_present(request: Request[Any, Any, Any], control: Interruption,
 async def _stop(control: Interruption, working: asyncio.Future[Any]) -> None:
     while not working.done():
         control.interrupt()
-        await asyncio.wait({working}, timeout=INTERRUPT_SECONDS)
+        await asyncio.wait({working}, timeout=CYPHER_INTERRUPT_SECONDS)
     if not working.cancelled() and working.exception() is None and isinstance(working.result(), RowStream):
         working.result().close()
 

@@ -20,7 +20,7 @@ from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
 from kgserve.server.app import HttpServer, bind, create_app, uvicorn_config
-from kgserve.server.http.problem import KINDS
+from kgserve.server.http.problem import PROBLEM_KINDS
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
 from tests.internals import assert_no_internals
@@ -112,7 +112,7 @@ def problem(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, A
     """The problem document of an answer, checked to be a whole one that agrees with its headers."""
     assert headers["content-type"] == "application/problem+json"
     document = msgspec.json.decode(body, type=dict[str, Any])
-    assert KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
+    assert PROBLEM_KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
     assert_no_internals(body.decode())
     assert document["instance"] == f"urn:kgserve:request:{headers['x-request-id']}"
     assert document["status"] == status

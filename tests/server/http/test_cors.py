@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.server.http.edge import AllowedOrigins
+from kgserve.server.http.gateway import AllowedOrigins
 from tests.server.http.serving import PATIENCE, Reply, Served, accepted, exchange, refusal, serving
 
 APP = "https://app.example"

@@ -17,9 +17,9 @@ from litestar import Litestar
 
 from kgserve.errors import InvalidInput
 from kgserve.server.http.connection import in_task, start_eagerly
-from kgserve.server.http.edge import BrowserGuard
+from kgserve.server.http.gateway import CsrfGuard
 from kgserve.server.http.routes import HANDLERS
-from kgserve.server.http.service import DIRECT, RouteTable, Shortcuts
+from kgserve.server.http.service import DIRECT, FastRouter, RouteTable
 from tests.server.http.serving import Served, accepted, read_reply, refusal
 
 JSON = {"content-type": "application/json"}
@@ -75,7 +75,7 @@ def routed(served: Served) -> Generator[None]:
     """Inside, the router answers everything."""
     edge = edge_of(served)
     before = edge.shortcuts
-    edge.shortcuts = Shortcuts(RouteTable(()), before.service)
+    edge.shortcuts = FastRouter(RouteTable(()), before.service)
     try:
         yield
     finally:
@@ -146,7 +146,7 @@ def test_what_a_path_names() -> None:
 
 
 def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:
-    guard = BrowserGuard("0.0.0.0")  # noqa: S104
+    guard = CsrfGuard("0.0.0.0")  # noqa: S104
     guard.check([(b"host", b"anything.example:80")])
     with pytest.raises(InvalidInput):
         guard.check([(b"host", b"any\xe9thing.example")])

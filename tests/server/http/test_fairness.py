@@ -17,7 +17,7 @@ from kgserve.platform.gil import rest_seconds
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
 from kgserve.server.admission import LATELY_SECONDS, ActiveCallers
-from kgserve.server.http.service import Use
+from kgserve.server.http.service import InFlightCounter
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 from tests.server.http.sockets import eventually
@@ -170,7 +170,7 @@ def test_indexing_leaves_cores_to_several_who_ask(tmp_path: Path) -> None:
 
 def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> None:
     callers = ActiveCallers()
-    use = Use(callers)
+    use = InFlightCounter(callers)
 
     def ask(*askers: str) -> None:
         for each in askers:

@@ -4,7 +4,7 @@ import pytest
 
 from kgserve.errors import Forbidden, KgserveError
 from kgserve.platform.hosts import is_loopback
-from kgserve.server.http.edge import AllowedOrigins, BrowserGuard
+from kgserve.server.http.gateway import AllowedOrigins, CsrfGuard
 from kgserve.server.http.problem import Misdirected
 
 
@@ -13,7 +13,7 @@ def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError
     if origin is not None:
         headers.append((b"origin", origin.encode()))
     try:
-        BrowserGuard(bound).check(headers)
+        CsrfGuard(bound).check(headers)
     except KgserveError as error:
         return type(error)
     return None
@@ -71,7 +71,7 @@ def test_other_origins(origin: str) -> None:
 
 def test_listed_hosts_and_sites_are_welcome() -> None:
     names = "graph.example, [2001:db8::1]"
-    guard = BrowserGuard("127.0.0.1", AllowedOrigins.parse("https://app.example"), names)
+    guard = CsrfGuard("127.0.0.1", AllowedOrigins.parse("https://app.example"), names)
     for host in (b"graph.example", b"GRAPH.example:443", b"[2001:db8::1]:8080", b"localhost:1"):
         guard.check([(b"host", host)])
         guard.check([(b"host", host), (b"origin", b"https://app.example")])
@@ -80,4 +80,4 @@ def test_listed_hosts_and_sites_are_welcome() -> None:
     with pytest.raises(Misdirected):
         guard.check([(b"host", b"app.example")])
     with pytest.raises(Misdirected):
-        BrowserGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104
+        CsrfGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104

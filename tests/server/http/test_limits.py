@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from kgserve.platform.settings import Settings
-from kgserve.server.http.connection import LEAST_PROGRESS, MAX_HEADER_LINES, BodyProgress, HttpConnection, Limits
+from kgserve.server.http.connection import MAX_HEADER_LINES, MIN_BODY_RATE, BodyProgress, HttpConnection, Limits
 from tests.server.http.serving import PATIENCE, Reply, Served, accepted, read_reply, serving
 from tests.server.http.sockets import (
     HEALTH,
@@ -214,10 +214,10 @@ def test_abuse_14_what_progress_is() -> None:
     """ABUSE 14: each window of time brings 1 kB; what came before it counts no more."""
     progress = BodyProgress()
     progress.begin(100)
-    progress.add(LEAST_PROGRESS)
+    progress.add(MIN_BODY_RATE)
     assert not progress.has_stopped(110, 10)
     assert not progress.has_stopped(110.1, 10)
-    progress.add(LEAST_PROGRESS - 1)
+    progress.add(MIN_BODY_RATE - 1)
     assert not progress.has_stopped(120, 10)
     assert progress.has_stopped(120.2, 10)
 

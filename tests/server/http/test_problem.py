@@ -9,7 +9,7 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 
 from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
 from kgserve.server.http import problem
-from kgserve.server.http.problem import KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
+from kgserve.server.http.problem import PROBLEM_KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
 from tests.captured_log import capture_log
 from tests.server.http.serving import accepted
 
@@ -26,7 +26,7 @@ def body_of(error: Exception) -> dict[str, Any]:
 
 
 def test_every_code_has_a_status_and_none_is_left_over() -> None:
-    assert codes(KgserveError) == set(KINDS)
+    assert codes(KgserveError) == set(PROBLEM_KINDS)
 
 
 def test_statuses_are_as_designed() -> None:
@@ -36,7 +36,7 @@ def test_statuses_are_as_designed() -> None:
         "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400, "elsewhere": 307,
     }  # fmt: skip
     own = {MethodNotAllowed.code: 405, Misdirected.code: 421, UrlTooLong.code: 414, HeadTooLarge.code: 431}
-    assert {code: kind.status for code, kind in KINDS.items()} == designed | own
+    assert {code: kind.status for code, kind in PROBLEM_KINDS.items()} == designed | own
 
 
 def test_a_problem_names_request_and_places() -> None:
@@ -85,4 +85,4 @@ def test_an_error_answer_has_the_id_of_its_log_line(http: httpx.Client) -> None:
 
 
 def test_media_type() -> None:
-    assert problem.MEDIA_TYPE == "application/problem+json"
+    assert problem.PROBLEM_JSON == "application/problem+json"

@@ -14,7 +14,7 @@ from kgserve.errors import InvalidInput, Limited
 from kgserve.platform.access.authentication import LOCAL, Caller
 from kgserve.platform.hosts import network_of
 from kgserve.platform.settings import Settings
-from kgserve.server.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets
+from kgserve.server.http.gateway import FAILURE_BURST, Proxies, RateLimits, TokenBuckets
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 
@@ -100,7 +100,7 @@ def test_abuse_20_wrong_keys_are_limited() -> None:
     clock = Clock()
     rates = RateLimits(0, clock)
     for address in (FAR, "127.0.0.1"):
-        for _ in range(int(FAILURES_AT_ONCE)):
+        for _ in range(int(FAILURE_BURST)):
             rates.failed(address)
         with pytest.raises(Limited):
             rates.failed(address)
@@ -121,7 +121,7 @@ def test_abuse_20_wrong_keys_lock_nobody_out(tmp_path: Path) -> None:
             return client.get("/api/memory", headers={"x-forwarded-for": FAR, **bearer(text)}).status_code
 
         with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
-            statuses = [status(wrong) for _ in range(2 * int(FAILURES_AT_ONCE))]
+            statuses = [status(wrong) for _ in range(2 * int(FAILURE_BURST))]
             assert (statuses[0], statuses.count(429) > 0) == (401, True)
             assert status(right) == 200
 

@@ -20,25 +20,25 @@ from kgserve.server.http.connection import in_task
 if TYPE_CHECKING:
     from kgserve.server.http.connection import Header
 
-LEAST = 1_024
+MIN_GZIP_BYTES = 1_024
 """Bytes from which on an answer is made smaller."""
-LEVEL = 5
-AT_ONCE = 16 << 10
+GZIP_LEVEL = 5
+MAX_INLINE_GZIP_BYTES = 16 << 10
 """So many bytes are compressed where they are, in half a millisecond; more of them in a thread."""
 VARY: Header = (b"vary", b"Accept-Encoding")
 GZIP: Header = (b"content-encoding", b"gzip")
 
 _GZIP_WINDOW = 31
-_TEXT = re.compile(rb"text/|application/(?:[a-z0-9.-]+\+)?(?:json|xml|javascript)|image/svg")
+_COMPRESSIBLE = re.compile(rb"text/|application/(?:[a-z0-9.-]+\+)?(?:json|xml|javascript)|image/svg")
 _STREAM = b"text/event-stream"
-_LONGEST = 200
-_NAMES = frozenset({"gzip", "x-gzip"})
+_MAX_ACCEPT_ENCODING_BYTES = 200
+_GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 _OF_BODY = frozenset({b"content-length", b"content-type", b"content-encoding"})
 
 
 def takes_gzip(header: bytes | None) -> bool:
     """Whether an Accept-Encoding lets an answer be gzip."""
-    return header is not None and (_takes_gzip(header) if len(header) <= _LONGEST else False)
+    return header is not None and (_takes_gzip(header) if len(header) <= _MAX_ACCEPT_ENCODING_BYTES else False)
 
 
 @lru_cache(maxsize=256)
@@ -51,7 +51,7 @@ def _takes_gzip(header: bytes) -> bool:
             qualities[name] = float(quality)
         except ValueError:
             return False
-    named = [qualities[name] for name in _NAMES if name in qualities]
+    named = [qualities[name] for name in _GZIP_NAMES if name in qualities]
     return max(named or [qualities.get("*", 0.0)]) > 0
 
 
@@ -59,19 +59,19 @@ def may_be_smaller(headers: Sequence[Header]) -> bool:
     """Whether an answer with these headers is a text that is not gzip yet."""
     given = dict(headers)
     media = given.get(b"content-type", b"")
-    return b"content-encoding" not in given and _TEXT.match(media) is not None and not media.startswith(_STREAM)
+    return b"content-encoding" not in given and _COMPRESSIBLE.match(media) is not None and not media.startswith(_STREAM)
 
 
 async def smaller(body: bytes) -> bytes:
     """A body as gzip."""
-    if len(body) <= AT_ONCE:
+    if len(body) <= MAX_INLINE_GZIP_BYTES:
         return _compressed(body)
     await in_task()
     return await anyio.to_thread.run_sync(_compressed, body)
 
 
 def _compressed(body: bytes) -> bytes:
-    coder = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    coder = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
     return coder.compress(body) + coder.flush()
 
 

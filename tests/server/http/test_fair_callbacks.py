@@ -10,9 +10,9 @@ import pytest
 
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.admission import ActiveCallers
-from kgserve.server.http.connection import AT_ONCE, PAUSE_SECONDS, Rounds
+from kgserve.server.http.connection import MAX_CALLBACKS_PER_ROUND, NEWS_PAUSE_SECONDS, FairCallbackQueue
 
-MANY = 10 * AT_ONCE
+MANY = 10 * MAX_CALLBACKS_PER_ROUND
 alone = ActiveCallers().has_others
 
 
@@ -22,7 +22,7 @@ async def rounds_made() -> None:
         await asyncio.sleep(0)
 
 
-def left(rounds: Rounds, done: list[str], caller: str, count: int) -> None:
+def left(rounds: FairCallbackQueue, done: list[str], caller: str, count: int) -> None:
     """Leave calls, from another thread."""
     with ThreadPoolExecutor(1) as other:
         for _ in range(count):
@@ -31,7 +31,7 @@ def left(rounds: Rounds, done: list[str], caller: str, count: int) -> None:
 
 def test_callers_take_turns() -> None:
     async def told() -> list[str]:
-        rounds, done = Rounds(alone), list[str]()
+        rounds, done = FairCallbackQueue(alone), list[str]()
         rounds.begin()
         left(rounds, done, "greedy", MANY)
         left(rounds, done, "modest", 2)
@@ -45,13 +45,13 @@ def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
     async def told() -> tuple[list[str], float]:
         callers, done = ActiveCallers(), list[str]()
         callers.asks("modest")
-        rounds, loop = Rounds(callers.has_others), asyncio.get_running_loop()
+        rounds, loop = FairCallbackQueue(callers.has_others), asyncio.get_running_loop()
         rounds.begin()
         left(rounds, done, "greedy", MANY)
         began = loop.time()
         for _ in range(2):
             await asyncio.sleep(0)
-        assert 0 < len(done) <= 2 * AT_ONCE
+        assert 0 < len(done) <= 2 * MAX_CALLBACKS_PER_ROUND
         asker.set("greedy")
         future = Future[int]()
         result = asyncio.ensure_future(rounds.result(future))
@@ -60,17 +60,17 @@ def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
         await result
         done.append("a result")
         while len(done) <= MANY:  # noqa: ASYNC110  # for all of them, however long it takes
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(NEWS_PAUSE_SECONDS)
         return done, loop.time() - began
 
     done, seconds = asyncio.run(told())
     assert done.index("a result") < MANY
-    assert seconds > (MANY / AT_ONCE - 2) * PAUSE_SECONDS
+    assert seconds > (MANY / MAX_CALLBACKS_PER_ROUND - 2) * NEWS_PAUSE_SECONDS
 
 
 def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
     async def found() -> tuple[int, int]:
-        rounds, done, seen = Rounds(alone), list[str](), list[int]()
+        rounds, done, seen = FairCallbackQueue(alone), list[str](), list[int]()
         rounds.begin()
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -83,12 +83,12 @@ def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
         return seen[0], len(done)
 
     first, every = asyncio.run(found())
-    assert (first <= AT_ONCE, every) == (True, MANY)
+    assert (first <= MAX_CALLBACKS_PER_ROUND, every) == (True, MANY)
 
 
 def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
     async def told() -> None:
-        rounds, good, bad = Rounds(alone), Future[int](), Future[int]()
+        rounds, good, bad = FairCallbackQueue(alone), Future[int](), Future[int]()
         asker.set("someone")
         left_early = asyncio.ensure_future(rounds.result(good))
         stays, fails = asyncio.ensure_future(rounds.result(good)), asyncio.ensure_future(rounds.result(bad))
@@ -107,7 +107,7 @@ def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
 
 
 def test_what_is_left_for_a_loop_that_has_ended_is_let_be_and_another_goes_on() -> None:
-    rounds, done = Rounds(alone), list[str]()
+    rounds, done = FairCallbackQueue(alone), list[str]()
 
     async def begun() -> None:
         rounds.begin()

@@ -33,9 +33,9 @@ from kgserve.platform.log import Who, masked
 from kgserve.platform.log import request as request_line
 from kgserve.platform.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.server.http.coding import (
+from kgserve.server.http.compression import (
     GZIP,
-    LEAST,
+    MIN_GZIP_BYTES,
     VARY,
     as_gzip,
     is_known,
@@ -56,7 +56,7 @@ from kgserve.server.http.connection import (
 )
 from kgserve.server.http.problem import (
     CLIENT_LEFT,
-    MEDIA_TYPE,
+    PROBLEM_JSON,
     REFUSED,
     ClientLeft,
     Misdirected,
@@ -65,7 +65,7 @@ from kgserve.server.http.problem import (
     render,
     target_of,
 )
-from kgserve.server.http.service import Use, authorized_store, bear_with_copies, read_from
+from kgserve.server.http.service import InFlightCounter, authorized_store, parse_replica_headers, read_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -82,21 +82,21 @@ if TYPE_CHECKING:
     from kgserve.platform.metrics.observation import Observation
     from kgserve.platform.settings import Settings
     from kgserve.server.http.connection import Header
-    from kgserve.server.http.service import Shortcuts
+    from kgserve.server.http.service import FastRouter
 
 log = structlog.get_logger()
 
-UNKNOWN = "unknown"
+UNKNOWN_ADDRESS = "unknown"
 """The address of a client that has none."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-MAX_BUCKETS = 10_000
+MAX_RATE_BUCKETS = 10_000
 """Callers that are remembered; the one that was silent for longest is forgotten first, which refills its bucket."""
 BURST_SECONDS = 2
 """A bucket holds what comes in so many seconds."""
 FAILURES_PER_SECOND = 0.2
-FAILURES_AT_ONCE = 20.0
+FAILURE_BURST = 20.0
 
 REVOKED = "the key is not valid any more: it was revoked or has expired while the request was under way"
 
@@ -110,7 +110,7 @@ _CLOSE = (b"connection", b"close")
 _HOST_LENGTH = 255
 _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
 
-_SCHEMES = ("http", "https")
+_ORIGIN_SCHEMES = ("http", "https")
 _VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
 _PRIVATE = b"access-control-request-private-network"
 
@@ -132,7 +132,7 @@ class Gateway:
         observation: Observation,
         authenticator: Authenticator,
         audit: Audit,
-        shortcuts: Shortcuts,
+        shortcuts: FastRouter,
     ) -> None:
         """Raises InvalidInput for settings that say nothing sensible."""
         self._app = app
@@ -145,10 +145,10 @@ class Gateway:
         self._rates = RateLimits(settings.rate_limit)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
-        self._guard = BrowserGuard(settings.host, self._origins, settings.allowed_hosts)
+        self._guard = CsrfGuard(settings.host, self._origins, settings.allowed_hosts)
         self.running = 0
         """Requests that are being worked on, open streams among them."""
-        self.use = Use(shortcuts.service.callers)
+        self.use = InFlightCounter(shortcuts.service.callers)
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -233,7 +233,7 @@ class Gateway:
     def _address(self, scope: HTTPScope) -> str:
         """The client's address, behind proxies as they say."""
         client = scope["client"]
-        return self._proxies.client(client[0], scope["headers"]) if client else UNKNOWN
+        return self._proxies.client(client[0], scope["headers"]) if client else UNKNOWN_ADDRESS
 
     def _let_in(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
         """Find out who comes, and count the request. Raises Unauthenticated, Limited."""
@@ -284,7 +284,7 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     else:
         store = authorized_store(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
         context.authorize(store, operation.id, operation.role)
-        bear_with_copies(cast("HTTPScope", connection.scope), operation)
+        parse_replica_headers(cast("HTTPScope", connection.scope), operation)
 
 
 class RequestCycle:
@@ -365,7 +365,7 @@ class RequestCycle:
             if self._known is not None and is_known(self._known, headers):
                 self.status = message["status"] = _NOT_MODIFIED
                 message["headers"] = without_body(headers)
-            elif length >= LEAST and may_be_smaller(headers):
+            elif length >= MIN_GZIP_BYTES and may_be_smaller(headers):
                 if takes_gzip(self._coding):
                     self._held = message
                     return
@@ -402,7 +402,7 @@ class RequestCycle:
     async def reply(self, body: bytes) -> None:
         """Answer with JSON: at once where the server can, or piece by piece."""
         coded: tuple[Header, ...] = ()
-        if len(body) >= LEAST:
+        if len(body) >= MIN_GZIP_BYTES:
             coded = (VARY,)
             if takes_gzip(self._coding):
                 body, coded = await smaller(body), (VARY, GZIP)
@@ -427,7 +427,7 @@ class RequestCycle:
         """Answer with ``error`` as a problem document."""
         self._scope["state"][REFUSED] = code_of(error)
         status, extra, body = render(error, self.request_id, target_of(self._scope))
-        headers = {**extra, "content-type": MEDIA_TYPE, "content-length": str(len(body))}
+        headers = {**extra, "content-type": PROBLEM_JSON, "content-length": str(len(body))}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
@@ -508,7 +508,7 @@ def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-type" and value.startswith(_STREAM) for name, value in headers)
 
 
-class BrowserGuard:
+class CsrfGuard:
     """Refuses what a browser could be tricked into: requests for another host's name, or made by other sites' pages.
 
     A server on a loopback address has no keys to ask for, but any page in a browser on that machine can reach it. The
@@ -649,7 +649,7 @@ def _is_origin(text: str) -> bool:
         bare = f"{parts.scheme}://{parts.netloc}" == text == text.lower() and parts.port != 0
     except ValueError:
         return False
-    return bare and parts.scheme in _SCHEMES and bool(parts.hostname) and not {"*", "@"} & set(text)
+    return bare and parts.scheme in _ORIGIN_SCHEMES and bool(parts.hostname) and not {"*", "@"} & set(text)
 
 
 class Proxies:
@@ -713,7 +713,7 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
 class TokenBuckets:
     """One token bucket per name: ``rate`` tokens come in each second, up to ``size``."""
 
-    def __init__(self, rate: float, size: float, clock: Callable[[], float], most: int = MAX_BUCKETS) -> None:
+    def __init__(self, rate: float, size: float, clock: Callable[[], float], most: int = MAX_RATE_BUCKETS) -> None:
         self._rate = rate
         self._size = size
         self._clock = clock
@@ -745,7 +745,7 @@ class RateLimits:
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
         self._requests = TokenBuckets(rate, max(1.0, rate * BURST_SECONDS), clock) if rate else None
-        self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURES_AT_ONCE, clock)
+        self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURE_BURST, clock)
 
     def admit(self, caller: Caller, address: str) -> None:
         """Count a request. Raises Limited. Who asks from this machine without a key is not counted."""
