@@ -13,7 +13,6 @@ from kgserve.api.operation import ALWAYS, READ, STORE, WRITE, UseCase
 from kgserve.graph import cross_store_links, history, merge, mutations, reading, versions, visualization
 from kgserve.graph.answers import ListedPage
 from kgserve.graph.cypher import read
-from kgserve.graph.requests import InjectRequest
 from kgserve.graph.search import search
 from kgserve.graph.transfer import transfer
 
@@ -24,10 +23,6 @@ _SEARCH = (*READ, "too_large", "unsupported", "conflict")
 
 def _one(_request: object) -> int:
     return 1
-
-
-def _rows(request: InjectRequest) -> int:
-    return len(request.nodes or ()) + len(request.edges or ())
 
 
 # fmt: off
@@ -77,7 +72,7 @@ USE_CASES = (
     UseCase(
         *("inject", "POST", f"{STORE}/inject", mutations.inject),
         id="inject", tag="graph", role="write", summary="Upsert nodes and edges in one atomic batch",
-        sent=examples.INJECT, example=examples.INJECTED, errors=WRITE, threads="writes", short=_rows,
+        sent=examples.INJECT, example=examples.INJECTED, errors=WRITE, threads="writes", short=mutations.count_rows,
         positional=("nodes", "edges"),
     ),
     UseCase(

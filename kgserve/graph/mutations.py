@@ -35,6 +35,11 @@ _Request = TypeVar("_Request")
 _Put = TypeVar("_Put")
 
 
+def count_rows(request: InjectRequest) -> int:
+    """Return the number of nodes and edges that a request writes."""
+    return len(request.nodes or ()) + len(request.edges or ())
+
+
 def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     """Creates the store if it does not exist.
 

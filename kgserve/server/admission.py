@@ -12,9 +12,16 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -27,6 +34,7 @@ from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.projections.read_your_writes import NotYet, patience
 
+P = ParamSpec("P")
 T = TypeVar("T")
 WORKER_THREADS = 16
 TRANSFER_THREADS = 4
@@ -110,6 +118,40 @@ class ActiveCallers:
             newest = (at for each, at in reversed(self._asked.items()) if each != but)
             at = next(islice(newest, many - 1, None), None)
         return at is not None and time.monotonic() - at <= LATELY_SECONDS
+
+
+class InFlightCounter:
+    """Counts the requests that are use."""
+
+    def __init__(self, callers: ActiveCallers) -> None:
+        self._running = 0
+        self._callers = callers
+        self.begun = self._ended = time.monotonic()
+
+    def begin(self) -> None:
+        """A request is being worked on; ``begun`` is when the last one was, on the monotonic clock."""
+        self._running += 1
+        self.begun = time.monotonic()
+
+    def others(self, own: str, since: float) -> int:
+        """How many other callers have asked lately, while a long request of one goes on that began at ``since``.
+
+        At least 1 when any request has begun after it: it may be the same caller's.
+        """
+        now = time.monotonic()
+        if self.begun <= since or now - self.begun > LATELY_SECONDS:
+            return 0
+        return max(1, self._callers.others(own))
+
+    def end(self) -> None:
+        """It is no longer."""
+        self._running -= 1
+        self._ended = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last one ended; 0 while there is one."""
+        return 0.0 if self._running else time.monotonic() - self._ended
 
 
 MAX_CONCURRENT_WRITES = 2
@@ -284,9 +326,25 @@ class Admission:
             "writing_statements": FairThreadPool(WORKER_THREADS, MAX_STATEMENT_THREADS, stated),
         }
 
+    async def run(self, kind: ExecutorName, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of ``work``, run in a thread of a kind for the current caller. Raises Limited.
+
+        Work that reads is repeated while it waits for an index. A caller that leaves does not cancel a write.
+        """
+        working = self.kinds[kind].run(partial(work, *args, **kwargs))
+        return await (asyncio.shield(working) if kind == "writes" else working)
+
     async def read(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, which may be done over again while it waits for an index."""
-        return await self.kinds["reads"].run(work)
+        """Return the result of ``work``, run in a thread for reads."""
+        return await self.run("reads", work)
+
+    def transfer_slot(self) -> AbstractContextManager[None]:
+        """Count one more import or export of the current caller, until the end of the block. Raises Limited."""
+        return self.transfers.one(asker.get())
+
+    def write_slot(self) -> AbstractAsyncContextManager[None]:
+        """Return the block in which a write of the current caller runs: see `WriteThrottle`. Raises Limited."""
+        return self.turns.one(asker.get())
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:

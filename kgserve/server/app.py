@@ -44,11 +44,14 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import nursery
 from kgserve.server.admission import Admission
 from kgserve.server.http.connection import Connections, HttpConnection, Limits
-from kgserve.server.http.gateway import Gateway, Proxies, check_role
-from kgserve.server.http.problem import handle
-from kgserve.server.http.routes import HANDLERS, ROUTES
-from kgserve.server.http.service import FastRouter, RouteTable, Service
+from kgserve.server.http.fair_callbacks import FairCallbackQueue
+from kgserve.server.http.gateway import Gateway, check_role
+from kgserve.server.http.problem import reraise
+from kgserve.server.http.request_parts import Service
+from kgserve.server.http.routes import ROUTES
+from kgserve.server.http.sse import Streams
 from kgserve.server.http.tls import Certificate
+from kgserve.server.http.trusted_proxies import Proxies
 from kgserve.server.mcp.endpoint import McpEndpoint
 from kgserve.server.proxy import NodeProxy
 
@@ -91,6 +94,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
     threads, forwarder = Admission(pool.settings), NodeProxy(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)
+    service = _build_service(graphs, threads, forwarder)
     for views in (graphs.indexer, graphs.historian):
         if views is not None:
             views.give_way(threads.callers.are_several)
@@ -114,25 +118,30 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
             audit.close()
 
     app = _Application(
-        route_handlers=[*ROUTES, mcp],
+        route_handlers=[*ROUTES.routes, mcp],
         lifespan=[lifespan],
-        state=State({"service": Service(graphs, threads, forwarder), "mcp": endpoint}),
-        exception_handlers={Exception: handle},
+        state=State({"service": service, "mcp": endpoint}),
+        exception_handlers={Exception: reraise},
         guards=[check_role],
         openapi_config=None,
         logging_config=None,
         request_max_body_size=None,
     )
-    shortcuts = FastRouter(RouteTable(HANDLERS), app.state["service"])
     handler = app.asgi_handler
     if pool.settings.cluster:
         from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
 
         handler = PassingOn(handler, forwarder)
-    edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
+    edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
+
+
+def _build_service(graphs: Graphs, admission: Admission, proxy: NodeProxy) -> Service:
+    callbacks = FairCallbackQueue(admission.callers.has_others)
+    streams = Streams(graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key, callbacks)
+    return Service(graphs, admission, callbacks, streams, proxy)
 
 
 def serve(settings: Settings) -> int:

@@ -184,7 +184,7 @@ def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
 
 
 def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "LONGEST_TURN_SECONDS", 0.02)
+    monkeypatch.setattr(admission, "MAX_WRITE_WAIT_SECONDS", 0.02)
 
     async def run() -> None:
         writers = Writers()

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import xxhash
 
-from kgserve.server.http.connection import in_task
-
 if TYPE_CHECKING:
-    from kgserve.server.http.connection import Header
+    from kgserve.server.http.problem import Header
 
 MIN_GZIP_BYTES = 1_024
 """Bytes from which on an answer is made smaller."""
@@ -66,7 +64,6 @@ async def smaller(body: bytes) -> bytes:
     """A body as gzip."""
     if len(body) <= MAX_INLINE_GZIP_BYTES:
         return _compressed(body)
-    await in_task()
     return await anyio.to_thread.run_sync(_compressed, body)
 
 

@@ -8,26 +8,18 @@ lost: closing a socket with unread input resets it. `LingeringTransport` therefo
 One timer looks at all connections now and then, instead of one for every request: what a plain request pays for these
 limits is a few comparisons.
 
-A request begins where its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `in_task`): a
-task costs a turn of the event loop and two calls of the system, more than a short answer takes. Such an answer is sent
-in one piece (`send_at_once`), where ASGI's two messages would be two calls of the system.
+An answer of one piece is sent by one call (`send_whole`), without uvicorn's checks of each header.
 
-`FairCallbackQueue` runs what other threads leave for the event loop, such as the ends of writes, a few at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
-from http import HTTPStatus
-from types import coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import msgspec
@@ -35,22 +27,18 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
-from kgserve.platform.gil import rest
 from kgserve.platform.metrics.observation import Tally
-from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.server.http.problem import PROBLEM_JSON, HeadTooLarge, UrlTooLong, render
+from kgserve.server.http.problem import Header, HeadTooLarge, UrlTooLong, code_of, render
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from kgserve.platform.settings import Settings
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
 
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
@@ -75,31 +63,12 @@ _RETRY_AFTER = 5
 LATE = "body_late"
 """The key of the scope's state for the error that a request ends with whose body does not come any more."""
 
-SendAtOnce = Callable[[bytes, bytes, bool], bool]
-SEND_AT_ONCE = "kgserve.send_at_once"
-"""The key of the scope's extensions for a function that sends a whole answer, 200, in one piece.
+SendWhole = Callable[[int, bytes, bytes, bool], bool]
+SEND_WHOLE = "kgserve.send_whole"
+"""The key of the scope's extensions for a function that sends a whole answer by one write.
 
-It takes the head from behind the date, the body, and whether to close the connection then. It answers whether it could:
-not while a client is too slow to read."""
-
-Header = tuple[bytes, bytes]
-_ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-_ALLOWED_HEADERS = (
-    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
-    b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
-)
-_MAX_AGE_SECONDS = 600
-PREFLIGHT: tuple[Header, ...] = (
-    (b"access-control-allow-methods", _ALLOWED_METHODS),
-    (b"access-control-allow-headers", _ALLOWED_HEADERS),
-    (b"access-control-max-age", str(_MAX_AGE_SECONDS).encode()),
-)
-"""What pages of other origins may send."""
-EXPOSED_HEADERS = (
-    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
-    b"Mcp-Session-Id, Mcp-Protocol-Version"
-)
-"""What they may read of an answer."""
+It takes the status, the head from behind the date, the body, and whether to close the connection then. It returns
+whether it has sent them: it does not while a client is too slow to read."""
 
 STANDARD_HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
@@ -111,6 +80,7 @@ DEFAULT_HEADERS: tuple[Header, ...] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
+_CLOSE: Header = (b"connection", b"close")
 _SECURE: Header = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -249,8 +219,6 @@ class HttpConnection(HttpToolsProtocol):
         self._newest: RequestResponseCycle | None = None
         self._parse_error: KgserveError | None = None
         self._pending_refusal: KgserveError | None = None
-        self._parsing = False
-        self._parsed: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """As uvicorn's, if there is room for one more."""
@@ -288,11 +256,9 @@ class HttpConnection(HttpToolsProtocol):
                 self._refuse(HeadTooLarge.over(self._limits.head))
         elif self._on_wire > FRAMING_ALLOWANCE + FRAMING_FACTOR * self._in_body:
             self._refuse(InvalidInput("the body is sent in pieces that are nearly all framing; send larger chunks"))
-        self._start()
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        self._parsing = True
         try:
             cast("httptools.HttpRequestParser", self.parser).feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -301,27 +267,6 @@ class HttpConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
             self._refuse(self._parse_error or InvalidInput("this is not a well-formed HTTP request"))
-        finally:
-            self._parsing = False
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """As uvicorn's. A request that is being parsed begins when that is over, and so much of its body known as came.
-
-        Those that waited in a pipeline begin as tasks: each would otherwise begin within the one before.
-        """
-        if self._parsing:
-            self._parsed = cycle, app
-        else:
-            super()._start_asgi_task(cycle, app)
-
-    def _start(self) -> None:
-        if self._parsed is None:
-            return
-        (cycle, app), self._parsed = self._parsed, None
-        task = start_eagerly(cycle.run_asgi(app), self.loop)
-        if task is not None:
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
 
     def on_message_begin(self) -> None:
         """As uvicorn's."""
@@ -358,7 +303,7 @@ class HttpConnection(HttpToolsProtocol):
             )
         super().on_headers_complete()
         self._newest = self.cycle
-        self.scope["extensions"] = cast("Any", {SEND_AT_ONCE: partial(send_at_once, self.cycle)})
+        self.scope["extensions"] = cast("Any", {SEND_WHOLE: partial(send_whole, self.cycle)})
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
@@ -459,18 +404,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def _send_refusal(self, error: KgserveError) -> None:
         request_id = secrets.token_hex(8)
-        answer = render(error, request_id)
-        self._open_connections.refused.add(error.code)
-        headers = {
-            **answer.headers,
-            "content-type": PROBLEM_JSON,
-            "content-length": str(len(answer.body)),
-            "x-request-id": request_id,
-            "connection": "close",
-        }
+        status, headers, body = render(error, request_id)
+        self._open_connections.refused.add(code_of(error))
         client = self.client[0] if self.client else None
-        log.info("connection_refused", request_id=request_id, client=client, status=answer.status, reason=str(error))
-        self.transport.write(response_head(answer.status, headers, secure=self.scheme == "https") + answer.body)
+        log.info("connection_refused", request_id=request_id, client=client, status=status, reason=str(error))
+        head = head_lines([*headers, (b"x-request-id", request_id.encode()), _CLOSE], secure=self.scheme == "https")
+        self.transport.write(b"".join([STATUS_LINE[status], head, b"\r\n", body]))
         self.transport.close()
 
 
@@ -543,46 +482,8 @@ class LingeringTransport:
             self._transport.resume_reading()
 
 
-def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
-    """Begin ``work``, in a context of its own; the task that it goes on in, if it is not over already."""
-    context = copy_context()
-    try:
-        awaited = context.run(work.send, None)
-    except StopIteration:
-        return None
-    return loop.create_task(_rest(work, awaited), context=context)
-
-
-async def in_task() -> None:
-    """From here on there is a task, without which what takes threads or may be cancelled cannot be awaited."""
-    if asyncio.current_task() is None:
-        await asyncio.sleep(0)
-
-
-async def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
-    await _resumed(work, awaited)  # a task takes no bare generator from Python 3.12 on
-
-
-@coroutine
-def _resumed(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
-    """``work`` from where it waits for ``awaited``; for nothing when it only wanted to be in a task."""
-    try:
-        if awaited is None:
-            awaited = work.send(None)
-        while True:
-            try:
-                # None is a turn of the loop, which others may need before the work can go on.
-                yield awaited
-            except BaseException as error:  # noqa: BLE001 - the work's business
-                awaited = work.throw(error)
-            else:
-                awaited = work.send(None)
-    except StopIteration:
-        return
-
-
-def send_at_once(cycle: RequestResponseCycle, head: bytes, body: bytes, close: bool) -> bool:
-    """As uvicorn's `send` twice, without looking at each header for what is never in ours."""
+def send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes, close: bool) -> bool:
+    """As uvicorn's `send` twice, by one write and without its checks of each header."""
     if cycle.flow.write_paused or cycle.response_started:
         return False
     if cycle.disconnected:
@@ -590,7 +491,7 @@ def send_at_once(cycle: RequestResponseCycle, head: bytes, body: bytes, close: b
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
     cycle.keep_alive = cycle.keep_alive and not close
-    lines = [STATUS_LINE[200], *(b"%b: %b\r\n" % line for line in cycle.default_headers), head]
+    lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % line for line in cycle.default_headers), head]
     cycle.transport.write(b"".join([*lines, b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body]))
     cycle.message_event.set()
     if not cycle.keep_alive:
@@ -600,134 +501,29 @@ def send_at_once(cycle: RequestResponseCycle, head: bytes, body: bytes, close: b
 
 
 def with_standard_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
-    """``headers`` with those that keep browsers from doing more with an answer than is meant; ``secure``: over TLS."""
+    """Return ``headers`` with those that limit what browsers do with an answer; ``secure``: over TLS."""
     names = {name for name, _ in headers}
     missing = [header for header in DEFAULT_HEADERS if header[0] not in names]
     return [*headers, *STANDARD_HEADERS, *missing, _SECURE] if secure else [*headers, *STANDARD_HEADERS, *missing]
 
 
-def json_head(length: int, extra: Iterable[Header], request_id: str, *, secure: bool) -> bytes:
-    """The head of an answer 200 of so many bytes of JSON, standard headers included, from behind its date."""
-    named = b"".join([b"%b: %b\r\n" % header for header in extra])
-    return b"content-type: application/json\r\ncontent-length: %d\r\n%bx-request-id: %b\r\n%b" % (
-        length,
-        named,
-        request_id.encode(),
-        _STANDARD_LINES[secure],
-    )
+def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
+    """Return the lines of a head behind its status, standard headers included.
+
+    Raises ValueError for a line end within a header: it would begin another header, or another answer.
+    """
+    if _DEFAULT_NAMES.isdisjoint(name for name, _ in headers):
+        lines, standard = headers, _STANDARD_LINES[secure]
+    else:
+        lines, standard = with_standard_headers(headers, secure=secure), b""
+    found = b"".join([b"%b: %b\r\n" % header for header in lines])
+    if not found.count(b"\n") == found.count(b"\r") == len(lines):
+        raise ValueError("a header of the answer holds a line end")
+    return found + standard
 
 
+_DEFAULT_NAMES = frozenset(name for name, _ in DEFAULT_HEADERS)
 _STANDARD_LINES = {
     secure: b"".join(b"%b: %b\r\n" % header for header in with_standard_headers((), secure=secure))
     for secure in (False, True)
 }
-
-
-def response_head(status: int, headers: Mapping[str, str], *, secure: bool) -> bytes:
-    """The head of an answer as it is sent."""
-    given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    lines = [b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode())]
-    lines += [name + b": " + value for name, value in with_standard_headers(given, secure=secure)]
-    return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-Call = Callable[[], object]
-MAX_CALLBACKS_PER_ROUND = 4
-"""Calls in a round; between rounds the loop looks at what has arrived."""
-NEWS_PAUSE_SECONDS = 0.002
-"""Between rounds in which one caller's streams are told of news, while others ask."""
-
-
-class _Turn(NamedTuple):
-    """Whose turn it is; whether its requests wait for the calls, or they are news for its streams."""
-
-    caller: str
-    awaited: bool
-
-
-class FairCallbackQueue:
-    """Calls that other threads leave for the event loop, made a few in each of its rounds, callers in turn.
-
-    A commit may be waited for by 64 writes, and be news to 200 streams; who asks meanwhile is not to wait for all of
-    them, nor are other threads kept from the interpreter by what is sent to all. Without a lock, which a thread could
-    hold while it has lost its turn. While others ask, one caller's streams are told with pauses, of more at once then.
-    """
-
-    def __init__(self, has_others: Callable[[str], bool]) -> None:
-        """``has_others`` says whether others than a caller have asked lately."""
-        self._has_others = has_others
-        self._later: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._left: deque[tuple[_Turn, Call]] = deque()
-        self._waiting: OrderedDict[_Turn, deque[Call]] = OrderedDict()
-        self._is_coming = False
-
-    def begin(self) -> None:
-        """Be of the running loop; before anything is left for it. What was left for another that has ended goes."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._is_coming, self._later = loop, False, None
-            self._left.clear()
-            self._waiting.clear()
-
-    def soon(self, caller: str, call: Call, *, awaited: bool = False) -> None:
-        """Have a call made on the loop, in the caller's turn; from any thread. Once the loop has ended, never.
-
-        What no request has ``awaited`` may be put off for moments while other callers ask.
-        """
-        self._left.append((_Turn(caller, awaited), call))
-        if not self._is_coming and self._loop is not None:
-            self._is_coming = True
-            with suppress(RuntimeError):  # it has ended, and with it who waits
-                self._loop.call_soon_threadsafe(self._round)
-
-    async def result(self, future: Future[T]) -> T:
-        """What a future comes to, told in the turn of who asks. To be cut off while waiting does not cancel it."""
-        if not future.done():
-            self.begin()
-            waiting = asyncio.get_running_loop().create_future()
-            caller, told = asker.get(), partial(_end, waiting)
-            future.add_done_callback(lambda _: self.soon(caller, told, awaited=True))
-            await waiting
-        return future.result()
-
-    def _round(self) -> None:
-        self._is_coming = False  # before a look at what is left: what comes after it has another round
-        while self._left:
-            turn, call = self._left.popleft()
-            self._waiting.setdefault(turn, deque()).append(call)
-        for _ in range(MAX_CALLBACKS_PER_ROUND):
-            if not self._waiting:
-                return
-            self._next()()
-        if not self._waiting or self._loop is None:
-            return
-        if self._may_pause():
-            # What comes from other threads has a round at once.
-            self._later = self._later or self._loop.call_later(NEWS_PAUSE_SECONDS, self._go_on)
-            return
-        self._is_coming = True
-        self._loop.call_soon(self._round)
-        rest()
-
-    def _may_pause(self) -> bool:
-        """Whether nothing is left but news for one caller, while others ask."""
-        [turn, *others] = self._waiting
-        return not others and not turn.awaited and self._has_others(turn.caller)
-
-    def _go_on(self) -> None:
-        self._later = None
-        self._round()
-
-    def _next(self) -> Call:
-        """The call of whose turn it is, who then waits for the others' turns."""
-        turn, calls = self._waiting.popitem(last=False)
-        call = calls.popleft()
-        if calls:
-            self._waiting[turn] = calls
-        return call
-
-
-def _end(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)

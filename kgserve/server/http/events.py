@@ -24,7 +24,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.server.http import sse
 from kgserve.server.http.forward import in_the_name_of
 from kgserve.server.http.problem import target_of
-from kgserve.server.http.service import Service, client_left, path_text, query_of, service_of
+from kgserve.server.http.request_parts import Service, client_left, path_text, query_of, service_of
 from kgserve.server.proxy import HOPS_HEADER, NodeProxy
 from kgserve.storage.model.events import (
     REST,
@@ -177,7 +177,7 @@ class EventAnswer(ASGIResponse):
         if self._elsewhere is None:
             return None
         asked = NodeEventsRequest(self._elsewhere.target, {**self._elsewhere.headers, **in_the_name_of(context)})
-        return Merged(self._service.graphs.pool.placement, self._service.forwarder, asked, stream.wake)
+        return Merged(self._service.graphs.pool.placement, self._service.proxy, asked, stream.wake)
 
 
 async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
@@ -198,7 +198,7 @@ class _Pump:
     ) -> None:
         self._streams = service.streams
         self._dropped = service.graphs.pool.observation.streams_dropped
-        self._settings = service.settings
+        self._settings = service.graphs.settings
         self._stream = stream
         self._reader = reader
         self._send = send

@@ -11,17 +11,16 @@ import msgspec
 from litestar.enums import HttpMethod, ScopeType
 
 from kgserve.api.operation import STORE
-from kgserve.errors import Unavailable
+from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
-from kgserve.server.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
-from kgserve.server.http.service import READ, client_left
+from kgserve.server.http.problem import ClientLeft, is_passed_on, target_of
+from kgserve.server.http.request_parts import READ, client_left
 from kgserve.server.proxy import HOPS_HEADER
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
     from litestar.types.asgi_types import ReceiveMessage
 
-    from kgserve.errors import ServedElsewhere
     from kgserve.platform.access.authentication import RequestContext
     from kgserve.server.proxy import NodeProxy
 
@@ -66,8 +65,7 @@ class PassingOn:
             if await self._is_answered(known, scope, receive, send):
                 return
             receive = _empty_first(receive)
-        state, began, more = scope["state"], bytearray(), True
-        state[FORWARDS] = None
+        began, more = bytearray(), True
 
         async def recorded() -> ReceiveMessage:
             nonlocal more
@@ -77,13 +75,9 @@ class PassingOn:
                 more = message.get("more_body", False)
             return message
 
-        async def held(message: Message) -> None:
-            if state[FORWARDS] is None:
-                await send(message)
-
-        await self._app(scope, recorded, held)
-        served: ServedElsewhere | None = state.pop(FORWARDS)
-        if served is not None:
+        try:
+            await self._app(scope, recorded, send)
+        except ServedElsewhere as served:
             await pass_on(self._forwarder, served, Passed(scope, bytes(began), more), receive, send)
 
     def _known(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> ServedElsewhere | None:

@@ -11,30 +11,31 @@ they tidied up, a client that forgot an id would reach the resource above it.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import re
 import time
-from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import structlog
+from litestar import Request, Response
 from litestar.enums import ScopeType
+from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import KEY, Operation
-from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
+from kgserve.api.operation import ALIAS, JSON, KEY, Operation, UseCase, described
+from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
+from kgserve.graph.compat.versioned_names import renamed
 from kgserve.platform.access.authentication import NOBODY, Hidden, RequestContext, WrongKey
-from kgserve.platform.hosts import is_loopback, network_of
 from kgserve.platform.log import Who, masked
 from kgserve.platform.log import request as request_line
 from kgserve.platform.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server.admission import InFlightCounter
+from kgserve.server.http.browser_guard import BROWSER_HEADERS, AllowedOrigins, CsrfGuard
 from kgserve.server.http.compression import (
-    GZIP,
     MIN_GZIP_BYTES,
     VARY,
     as_gzip,
@@ -44,82 +45,70 @@ from kgserve.server.http.compression import (
     takes_gzip,
     without_body,
 )
-from kgserve.server.http.connection import (
-    EXPOSED_HEADERS,
-    LATE,
-    PREFLIGHT,
-    SEND_AT_ONCE,
-    SendAtOnce,
-    in_task,
-    json_head,
-    with_standard_headers,
-)
+from kgserve.server.http.connection import LATE, SEND_WHOLE, SendWhole, head_lines, with_standard_headers
+from kgserve.server.http.endpoints import ENDPOINT, Endpoint
 from kgserve.server.http.problem import (
     CLIENT_LEFT,
     PROBLEM_JSON,
     REFUSED,
+    RENAMED,
     ClientLeft,
-    Misdirected,
+    HttpAnswer,
     code_of,
     is_passed_on,
     render,
     target_of,
 )
-from kgserve.server.http.service import InFlightCounter, authorized_store, parse_replica_headers, read_from
+from kgserve.server.http.rate_limits import RateLimits, is_local
+from kgserve.server.http.request_parts import (
+    NAMES_ASKED,
+    READ,
+    REPLICA_READ,
+    SERVICE,
+    Service,
+    asked_store,
+    parse_replica_headers,
+    read_from,
+)
+from kgserve.server.http.trusted_proxies import Proxies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
-    from litestar.types.asgi_types import HTTPResponseBodyEvent, HTTPResponseStartEvent, ReceiveMessage
+    from litestar.types.asgi_types import ReceiveMessage
 
+    from kgserve.api.operation import Method
     from kgserve.platform.access.audit import Audit
-    from kgserve.platform.access.authentication import Authenticator, Caller
+    from kgserve.platform.access.authentication import Authenticator
     from kgserve.platform.metrics.observation import Observation
     from kgserve.platform.settings import Settings
-    from kgserve.server.http.connection import Header
-    from kgserve.server.http.service import FastRouter
+    from kgserve.server.http.problem import Header
+
 
 log = structlog.get_logger()
 
 UNKNOWN_ADDRESS = "unknown"
 """The address of a client that has none."""
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
-MAX_RATE_BUCKETS = 10_000
-"""Callers that are remembered; the one that was silent for longest is forgotten first, which refills its bucket."""
-BURST_SECONDS = 2
-"""A bucket holds what comes in so many seconds."""
-FAILURES_PER_SECOND = 0.2
-FAILURE_BURST = 20.0
 
 REVOKED = "the key is not valid any more: it was revoked or has expired while the request was under way"
 
 _new_id = random.Random().getrandbits  # noqa: S311 - ids tell requests apart and keep nothing secret
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _LOGGED_PATH = 300
-_OK, _NOT_MODIFIED, _LEAST_ERROR = 200, 304, 400
+_OK, _NO_CONTENT, _NOT_MODIFIED, _MIN_ERROR = 200, 204, 304, 400
 _STREAM = b"text/event-stream"
 _CLOSE = (b"connection", b"close")
+_JSON = (b"content-type", JSON.encode())
 
-_HOST_LENGTH = 255
-_HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
-
-_ORIGIN_SCHEMES = ("http", "https")
-_VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
-_PRIVATE = b"access-control-request-private-network"
 
 _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
 _LISTENING = b"subscriptions/listen"
-
-_FORWARDED_FOR = b"x-forwarded-for"
-_MAX_HOPS = 20
-_is_local = lru_cache(maxsize=1024)(is_loopback)
 
 
 class Gateway:
@@ -132,11 +121,13 @@ class Gateway:
         observation: Observation,
         authenticator: Authenticator,
         audit: Audit,
-        shortcuts: FastRouter,
+        service: Service,
+        routes: RouteTable,
     ) -> None:
         """Raises InvalidInput for settings that say nothing sensible."""
         self._app = app
-        self.shortcuts = shortcuts
+        self.routes = routes
+        self._service = service
         self._observation = observation
         self._authenticator = authenticator
         self._audit = audit
@@ -145,10 +136,11 @@ class Gateway:
         self._rates = RateLimits(settings.rate_limit)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
-        self._guard = CsrfGuard(settings.host, self._origins, settings.allowed_hosts)
+        guard = CsrfGuard(settings.host, self._origins, settings.allowed_hosts)
+        self._check_browser = lru_cache(maxsize=64)(guard.check)
         self.running = 0
         """Requests that are being worked on, open streams among them."""
-        self.use = InFlightCounter(shortcuts.service.callers)
+        self.use = InFlightCounter(service.admission.callers)
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,18 +160,19 @@ class Gateway:
         if scope["method"] == "HEAD" and scope["path"] != "/mcp":
             # As if it were a GET, for everybody but who sends the answer: that one leaves out the body.
             asked = cast("HTTPScope", {**scope, "method": "GET"})
-        exchange = RequestCycle(scope, receive, send, context, headers)
-        exchange.extra = self._origins.headers(scope["headers"])
+        cycle = RequestCycle(scope, receive, send, context, headers)
+        if self._origins.listed:
+            cycle.extra = self._origins.headers(scope["headers"])
         counts = _is_use(scope["method"], scope["path"], headers)
         self.running += 1
         if counts:
             self.use.begin()
         bound = structlog.contextvars.bind_contextvars(request_id=context.request_id)
         try:
-            with _Observed(self._observation, scope, exchange):
-                await self._answer(asked, exchange, context)
+            with _Observed(self._observation, scope, cycle):
+                await self._answer(asked, cycle, context)
                 scope["path_template"] = asked.get("path_template", "")
-                context.ended(exchange.status)
+                context.ended(cycle.status)
         finally:
             structlog.contextvars.reset_contextvars(**bound)
             self.running -= 1
@@ -195,34 +188,38 @@ class Gateway:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), patience)
 
-    async def _answer(self, scope: HTTPScope, exchange: RequestCycle, context: RequestContext) -> None:
+    async def _answer(self, scope: HTTPScope, cycle: RequestCycle, context: RequestContext) -> None:
         try:
-            self._guard.check(scope["headers"])
-            if preflight := self._origins.preflight(scope["method"], scope["headers"]):
-                await exchange.no_content(preflight)
+            self._check_browser(tuple(header for header in scope["headers"] if header[0] in BROWSER_HEADERS))
+            if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
+                await cycle.reply(HttpAnswer(_NO_CONTENT, list(preflight), b""))
                 return
-            self._let_in(scope, context, exchange.headers)
+            self._let_in(scope, context, cycle.headers)
             self._check_path(scope["path"])
-            is_passed = self._in_cluster and is_passed_on(exchange.headers)
-            if not is_passed and (found := self.shortcuts.find(scope)):
-                await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
+            is_passed = self._in_cluster and is_passed_on(cycle.headers)
+            is_short = not is_passed and NAMES_ASKED not in scope["query_string"]
+            if is_short and (found := self.routes.find(scope["method"], scope["path"])):
+                endpoint, scope["path_params"] = found
+                scope["path_template"] = endpoint.case.path
+                service = authorize(scope, endpoint.operation, self._service)
+                body = await endpoint.answer(scope, cycle.receive, service)
+                await cycle.reply(HttpAnswer(_OK, [_JSON, (b"content-length", b"%d" % len(body))], body))
             else:
-                await in_task()
-                await self._app(scope, exchange.receive, exchange.send)
+                await self._app(scope, cycle.receive, cycle.send)
         except asyncio.CancelledError:  # the grace time of a stop is over
-            if exchange.status is None:
-                await exchange.refuse(Unavailable("the server is stopping"))
+            if not cycle.begun:
+                await cycle.refuse(Unavailable("the server is stopping"))
         except ClientLeft:
-            exchange.status = exchange.status or CLIENT_LEFT
+            cycle.status = cycle.status or CLIENT_LEFT
         except Exception as error:
             if isinstance(error, Hidden):
                 context.hidden = error.store
-            if exchange.status is None:
-                await exchange.refuse(error)
-            elif not exchange.refused:
+            if not cycle.begun:
+                await cycle.refuse(error)
+            elif not cycle.refused:
                 log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
         finally:
-            exchange.log()
+            cycle.log()
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):
@@ -232,8 +229,8 @@ class Gateway:
 
     def _address(self, scope: HTTPScope) -> str:
         """The client's address, behind proxies as they say."""
-        client = scope["client"]
-        return self._proxies.client(client[0], scope["headers"]) if client else UNKNOWN_ADDRESS
+        address = scope["client"][0] if scope["client"] else UNKNOWN_ADDRESS
+        return self._proxies.client(address, scope["headers"]) if self._proxies.networks else address
 
     def _let_in(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
         """Find out who comes, and count the request. Raises Unauthenticated, Limited."""
@@ -243,13 +240,15 @@ class Gateway:
             self._rates.failed(context.address)
             raise
         except Unauthenticated:
-            self._rates.admit(NOBODY, context.address)
+            if not is_local(context.address):
+                self._rates.admit(NOBODY, context.address)
             raise
         context.caller = caller
         asker.set(context.asker)
-        self._rates.admit(caller, context.address)
+        if caller.key_id is not None or not is_local(context.address):
+            self._rates.admit(caller, context.address)
         if _is_use(scope["method"], scope["path"], headers):
-            self.shortcuts.service.callers.asks(context.asker)
+            self._service.admission.callers.asks(context.asker)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
@@ -282,9 +281,27 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     if operation is None:
         context.authorize(connection.path_params.get("store"))
     else:
-        store = authorized_store(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
-        context.authorize(store, operation.id, operation.role)
-        parse_replica_headers(cast("HTTPScope", connection.scope), operation)
+        authorize(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
+
+
+def authorize(scope: HTTPScope, operation: Operation, service: Service) -> Service:
+    """Return the service as the caller may use it for an operation; it is put into the request's state as well.
+
+    Raises Forbidden, NotFound for a store that is not the caller's, and InvalidInput for headers that make no sense.
+    """
+    state, graphs = scope["state"], service.graphs
+    context = cast("RequestContext", state["request_context"])
+    store: str | None = scope["path_params"].get("store")
+    if operation.of_default:
+        store = quote(asked_store(scope, graphs.settings.default_store).name, safe="")
+    context.authorize(store, operation.id, operation.role)
+    if context.caller is not graphs.caller:
+        graphs = graphs.seen_by(context.caller)
+    if READ in dict(scope["headers"]) and (replica_read := parse_replica_headers(scope, operation)):
+        state[REPLICA_READ] = replica_read
+        graphs = graphs.reading(replica_read)
+    state[SERVICE] = service._replace(graphs=graphs)
+    return state[SERVICE]
 
 
 class RequestCycle:
@@ -302,10 +319,13 @@ class RequestCycle:
         self._coding = headers.get(b"accept-encoding")
         self._known = headers.get(b"if-none-match")
         self.headers = headers
-        self._held: HTTPResponseStartEvent | None = None
+        self._is_secure = scope["scheme"] == "https"
+        self._held: list[Header] | None = None
         self._started = time.perf_counter()
         self.received = self.sent = 0
         self.streamed = False
+        self.begun = False
+        """Whether something of the answer was sent."""
         self._left = False
         self._complete = False
         self.refused = False
@@ -317,11 +337,11 @@ class RequestCycle:
         """As ASGI's, watching for the end of the body and for the client leaving."""
         message = await self._receive()
         if late := self._scope["state"].get(LATE):
-            if self.status is None:
+            if not self.begun:
                 await self.refuse(late)
             return {"type": "http.disconnect"}
         if self.received and message["type"] == "http.request" and self._revoked():
-            if self.status is None:
+            if not self.begun:
                 await self.refuse(Unauthenticated(REVOKED))
             return {"type": "http.disconnect"}
         if message["type"] == "http.request":
@@ -332,106 +352,88 @@ class RequestCycle:
         return message
 
     async def send(self, message: Message) -> None:
-        """As ASGI's. An answer given before the body was read closes the connection, so that the rest never comes."""
+        """Send an ASGI message of an answer; a head with a length waits for its body, as whole answers are sent."""
         if self.refused:
             return
         if message["type"] == "http.response.start":
-            await self._start(message)
-            return
-        if message["type"] == "http.response.body":
-            if self.sent and not self.streamed and self._revoked():
-                self.refused = True  # nothing more goes out, and the server cuts the connection
-                raise Unauthenticated(REVOKED)
-            if self._held is not None:
-                message["body"] = await self._coded(self._held, message)
-            if self.status == _NOT_MODIFIED:
-                message["body"] = b""
-            self.sent += len(message["body"])
-            more = message.get("more_body", False)
-            self._complete = not more or self._is_head
-            if more and self._is_head:
-                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-                self.refused = True
-                raise ClientLeft
-        await self._send(message)
+            self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
+            headers: list[Header] = [*message["headers"]]
+            self.streamed = self._scope["method"] == "GET" and _is_stream(headers)
+            if any(name == b"content-length" for name, _ in headers):
+                self._held = headers
+            else:
+                await self._send_head(self.status, headers)
+        elif message["type"] == "http.response.body":
+            await self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
-    async def _start(self, message: HTTPResponseStartEvent) -> None:
-        """Send the head; that of what may become gzip waits for the body."""
-        self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
-        self.streamed = self._scope["method"] == "GET" and _is_stream(message["headers"])
-        headers: list[Header] = [*message["headers"]]
-        if self.status == _OK and self._scope["path"] != "/mcp":
-            length = next((int(value) for name, value in headers if name == b"content-length"), 0)
-            if self._known is not None and is_known(self._known, headers):
-                self.status = message["status"] = _NOT_MODIFIED
-                message["headers"] = without_body(headers)
-            elif length >= MIN_GZIP_BYTES and may_be_smaller(headers):
-                if takes_gzip(self._coding):
-                    self._held = message
-                    return
-                message["headers"] = [*headers, VARY]
-        await self._send_start(message)
+    async def reply(self, answer: HttpAnswer) -> None:
+        """Send a whole answer: as gzip to clients that take it, without its body to those that have it already."""
+        status, headers, body = answer
+        if status == _OK and self._scope["path"] != "/mcp":
+            status, headers, body = await self._coded(answer)
+        self.status, self.sent, self._complete, self.begun = status, len(body), True, True
+        send_whole = cast("SendWhole | None", (self._scope.get("extensions") or {}).get(SEND_WHOLE))
+        if send_whole is not None and not self._is_head:
+            head = head_lines(self._with_own_headers(headers), secure=self._is_secure)
+            if send_whole(status, head, body, self._unread):
+                return
+        await self._send_head(status, headers)
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _send_start(self, message: HTTPResponseStartEvent) -> None:
-        given = [
-            *message["headers"],
-            *self.extra,
-            *read_from(self._scope, message["headers"]),
-            (b"x-request-id", self.request_id.encode()),
-        ]
-        headers = with_standard_headers(given, secure=self._scope["scheme"] == "https")
-        message["headers"] = [*headers, _CLOSE] if self._unread else headers
-        await self._send(message)
+    async def refuse(self, error: Exception) -> None:
+        """Answer with ``error`` as a problem document."""
+        self._scope["state"][REFUSED] = code_of(error)
+        answer = render(error, self.request_id, target_of(self._scope))
+        if isinstance(error, ConflictManual) and RENAMED in self._scope["state"]:
+            answer = HttpAnswer.of(answer.status, renamed(answer.body), PROBLEM_JSON)
+        await self.reply(answer)
+        self.refused = True
 
-    async def _coded(self, start: HTTPResponseStartEvent, message: HTTPResponseBodyEvent) -> bytes:
-        """The body behind a head that waits, which is sent."""
-        self._held = None
-        body = message["body"]
-        if not message.get("more_body", False):
-            body = await smaller(body)
-            start["headers"] = as_gzip(start["headers"], len(body))
-        await self._send_start(start)
-        return body
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        if self._held is not None:
+            headers, self._held = self._held, None
+            status = self.status or _OK
+            if not more:
+                await self.reply(HttpAnswer(status, headers, body))
+                return
+            await self._send_head(status, [*headers, VARY] if may_be_smaller(headers) else headers)
+        if self.sent and not self.streamed and self._revoked():
+            self.refused = True  # nothing more goes out, and the server cuts the connection
+            raise Unauthenticated(REVOKED)
+        self.sent += len(body)
+        self._complete = not more or self._is_head
+        if more and self._is_head:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            self.refused = True
+            raise ClientLeft
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _coded(self, answer: HttpAnswer) -> HttpAnswer:
+        if self._known is not None and is_known(self._known, answer.headers):
+            return HttpAnswer(_NOT_MODIFIED, without_body(answer.headers), b"")
+        if len(answer.body) < MIN_GZIP_BYTES or not may_be_smaller(answer.headers):
+            return answer
+        if not takes_gzip(self._coding):
+            return HttpAnswer(answer.status, [*answer.headers, VARY], answer.body)
+        body = await smaller(answer.body)
+        return HttpAnswer(answer.status, as_gzip(answer.headers, len(body)), body)
+
+    async def _send_head(self, status: int, headers: list[Header]) -> None:
+        self.begun = True
+        full = with_standard_headers(self._with_own_headers(headers), secure=self._is_secure)
+        full += [_CLOSE] if self._unread else []
+        await self._send({"type": "http.response.start", "status": status, "headers": full})
+
+    def _with_own_headers(self, headers: list[Header]) -> list[Header]:
+        """Return the headers of an answer with CORS, the commit that a replica answered from, and the request id."""
+        replica = read_from(self._scope, headers) if REPLICA_READ in self._scope["state"] else ()
+        return [*headers, *self.extra, *replica, (b"x-request-id", self.request_id.encode())]
 
     def _revoked(self) -> bool:
         """Whether the key has ended since it was let in. Streams of events and MCP ask for themselves."""
         if self._context.caller.key_id is None or self._scope["path"] == "/mcp":
             return False
         return not self._context.still_valid
-
-    async def reply(self, body: bytes) -> None:
-        """Answer with JSON: at once where the server can, or piece by piece."""
-        coded: tuple[Header, ...] = ()
-        if len(body) >= MIN_GZIP_BYTES:
-            coded = (VARY,)
-            if takes_gzip(self._coding):
-                body, coded = await smaller(body), (VARY, GZIP)
-        send_at_once = cast("SendAtOnce | None", (self._scope.get("extensions") or {}).get(SEND_AT_ONCE))
-        if send_at_once is not None and not self._is_head:
-            secure = self._scope["scheme"] == "https"
-            head = json_head(len(body), (*coded, *self.extra, *read_from(self._scope)), self.request_id, secure=secure)
-            if send_at_once(head, body, self._unread):
-                self.status, self.sent, self._complete = 200, len(body), True
-                return
-        self.status = _OK
-        fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *coded]
-        await self._send_start({"type": "http.response.start", "status": _OK, "headers": fields})
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def no_content(self, headers: Iterable[Header]) -> None:
-        """Answer 204, without a body."""
-        await self.send({"type": "http.response.start", "status": 204, "headers": list(headers)})
-        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def refuse(self, error: Exception) -> None:
-        """Answer with ``error`` as a problem document."""
-        self._scope["state"][REFUSED] = code_of(error)
-        status, extra, body = render(error, self.request_id, target_of(self._scope))
-        headers = {**extra, "content-type": PROBLEM_JSON, "content-length": str(len(body))}
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
-        self.refused = True
 
     @property
     def outcome(self) -> int | None:
@@ -455,11 +457,11 @@ class RequestCycle:
 class _Observed:
     """While inside, a request is worked for; at the end it is counted."""
 
-    def __init__(self, observation: Observation, scope: HTTPScope, exchange: RequestCycle) -> None:
+    def __init__(self, observation: Observation, scope: HTTPScope, cycle: RequestCycle) -> None:
         self._observation = observation
         self._scope = scope
-        self._exchange = exchange
-        self._origin = Origin(exchange.request_id)
+        self._cycle = cycle
+        self._origin = Origin(cycle.request_id)
         self._traced: AbstractContextManager[Any] | None = None
         self._span: Any = None
 
@@ -484,12 +486,12 @@ class _Observed:
             end_request(self._token)
 
     def _count(self) -> None:
-        exchange, method = self._exchange, self._scope["method"]
+        cycle, method = self._cycle, self._scope["method"]
         route = self._scope.get("path_template") or UNMATCHED
-        status = exchange.outcome or 0
-        seconds = None if exchange.streamed else exchange.seconds
-        self._observation.requests.done(method, route, status, (exchange.received, exchange.sent), seconds)
-        if status >= _LEAST_ERROR:
+        status = cycle.outcome or 0
+        seconds = None if cycle.streamed else cycle.seconds
+        self._observation.requests.done(method, route, status, (cycle.received, cycle.sent), seconds)
+        if status >= _MIN_ERROR:
             self._observation.requests.refused.add(self._scope["state"].get(REFUSED) or f"http_{status}")
         if seconds is not None and seconds >= self._observation.slow.seconds:
             self._note(method, route, status, seconds)
@@ -508,263 +510,72 @@ def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-type" and value.startswith(_STREAM) for name, value in headers)
 
 
-class CsrfGuard:
-    """Refuses what a browser could be tricked into: requests for another host's name, or made by other sites' pages.
-
-    A server on a loopback address has no keys to ask for, but any page in a browser on that machine can reach it. The
-    Host check stops names that were pointed at 127.0.0.1 (DNS rebinding), the Origin check stops pages of other sites.
-    """
-
-    def __init__(self, host: str, origins: AllowedOrigins | None = None, allowed_hosts: str = "") -> None:
-        """``host`` is where the server is bound; ``allowed_hosts`` are further names, separated by commas.
-
-        Where others may come, only those names are taken, if there are any.
-        """
-        further = {name.strip().lower().strip("[]") for name in allowed_hosts.split(",") if name.strip()}
-        bounded = is_loopback(host) or further
-        self._names = LOOPBACK_NAMES | {host.lower().strip("[]")} | further if bounded else None
-        self._origins = origins or AllowedOrigins()
-
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises InvalidInput, Misdirected or Forbidden."""
-        hosts: list[bytes] = []
-        origins: list[bytes] = []
-        for name, value in headers:
-            if name == b"host":
-                hosts.append(value)
-            elif name == b"origin":
-                origins.append(value)
-        if len(hosts) != 1 or not hosts[0]:
-            raise InvalidInput("exactly one Host header is needed")
-        host = _asked(hosts[0])
-        if self._names is not None and host.name not in self._names:
-            raise Misdirected(
-                "this server answers for localhost, and for what --allowed-hosts names; the Host header names neither"
-            )
-        if not host.plain:
-            raise InvalidInput("Invalid host header")
-        for origin in origins:
-            page = origin.decode("latin-1")
-            if page not in self._origins and (host.parts is None or not _same(page, host.parts)):
-                raise Forbidden("pages of other sites may not use this server")
+_PARAMETER = None
+_HERE = "/"
 
 
-class _AskedHost(NamedTuple):
-    """A Host header: what it names, if it is well formed, and whether it is made of signs that may be in one."""
+class RouteTable:
+    """All routes: endpoints of the table of operations, and handlers for what streams or has several forms."""
 
-    parts: SplitResult | None
-    name: str | None
-    plain: bool
+    def __init__(self, cases: Iterable[UseCase] = (), handlers: Iterable[HTTPRouteHandler] = ()) -> None:
+        endpoints = [Endpoint(case) for case in cases]
+        own = [_handler(each, method) for each in endpoints for method in (each.case.method, *each.case.also)]
+        self.handlers: tuple[HTTPRouteHandler, ...] = (*own, *handlers)
+        self._tree: dict[str | None, Any] = {}
+        for handler in self.handlers:
+            for path in handler.paths:
+                self._add(path.replace(":str", ""), handler)
 
-    @classmethod
-    def parse(cls, header: bytes) -> _AskedHost:
-        parts = _authority(f"//{header.decode('latin-1')}")
-        return cls(parts, parts.hostname if parts else None, _HOST.fullmatch(header) is not None)
+    @property
+    def routes(self) -> tuple[HTTPRouteHandler, ...]:
+        """Litestar's routes. Those for OPTIONS come first: Litestar adds its own to a path that has none yet."""
+        paths = sorted({path for handler in self.handlers for path in handler.paths})
+        return (*(self._options(path) for path in paths), *self.handlers)
 
+    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]] | None:
+        """Return the endpoint at a path as it was sent, and its path parameters; None for what Litestar answers."""
+        node, given = self._tree, list[str]()
+        for segment in path.split("/"):
+            deeper = node.get(segment)
+            if deeper is None:
+                deeper = node.get(_PARAMETER)
+                if deeper is None:
+                    return None
+                given.append(segment)
+            node = deeper
+        found = node.get(_HERE, {}).get(method)
+        return found and (found[0], dict(zip(found[1], given, strict=True)))
 
-_parsed_host = lru_cache(maxsize=256)(_AskedHost.parse)
+    def _add(self, template: str, handler: HTTPRouteHandler) -> None:
+        node = self._tree
+        for segment in template.split("/"):
+            node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
+        methods = node.setdefault(_HERE, {})
+        endpoint: Endpoint | None = handler.opt.get(ENDPOINT)
+        if endpoint is not None and endpoint.case.status is None:
+            names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
+            methods.update(dict.fromkeys(handler.http_methods, (endpoint, names)))
 
+    def _options(self, path: str) -> HTTPRouteHandler:
+        """Return OPTIONS of a path. Litestar's own names the methods of the path's first handler only."""
+        methods = {str(method) for handler in self.handlers if path in handler.paths for method in handler.http_methods}
+        heads = {"HEAD"} if "GET" in methods else set[str]()
+        allow = ", ".join(sorted(methods | heads | {"OPTIONS"}))
 
-def _asked(header: bytes) -> _AskedHost:
-    return _parsed_host(header) if len(header) <= _HOST_LENGTH else _AskedHost.parse(header)
+        async def options() -> Response[None]:
+            return Response(None, headers={"allow": allow})
 
-
-def _authority(text: str) -> SplitResult | None:
-    """``text`` split when it is no more than scheme, host and port, all well formed."""
-    try:
-        parts = urlsplit(text)
-        odd = parts.path or parts.query or parts.fragment or parts.username is not None or parts.port == 0
-    except ValueError:
-        return None
-    return None if odd or not parts.hostname else parts
-
-
-def _same(origin: str, host: SplitResult) -> bool:
-    page = _authority(origin)
-    if page is None or page.scheme not in DEFAULT_PORTS:
-        return False
-    default = DEFAULT_PORTS[page.scheme]
-    return page.hostname == host.hostname and (page.port or default) == (host.port or default)
-
-
-class AllowedOrigins:
-    """The web sites whose pages may use this server, and what their browsers are told.
-
-    https://fetch.spec.whatwg.org/#http-cors-protocol is the protocol. Keys are sent as a header that a page sets
-    itself, so no credentials of the browser are ever allowed.
-    """
-
-    def __init__(self, listed: frozenset[str] = frozenset()) -> None:
-        self._listed = listed
-
-    @classmethod
-    def parse(cls, text: str) -> AllowedOrigins:
-        """From origins that are separated by commas. Raises InvalidInput for what is none."""
-        return cls(frozenset(_origin(part.strip()) for part in text.split(",") if part.strip()))
-
-    def __bool__(self) -> bool:
-        return bool(self._listed)
-
-    def __contains__(self, origin: str) -> bool:
-        return origin in self._listed
-
-    def headers(self, given: Iterable[tuple[bytes, bytes]]) -> tuple[Header, ...]:
-        """What an answer says to the page that asked; nothing to others."""
-        if not self._listed:
-            return ()
-        origin = next((value for name, value in given if name == b"origin"), None)
-        if origin is None or origin.decode("latin-1") not in self._listed:
-            return (_VARY_BY_ORIGIN,)
-        return (
-            _VARY_BY_ORIGIN,
-            (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", EXPOSED_HEADERS),
-        )
-
-    def preflight(self, method: str, given: Iterable[tuple[bytes, bytes]]) -> tuple[Header, ...]:
-        """The answer to a browser that asks before a page's request; nothing when it is no such question."""
-        if method != "OPTIONS" or not self._listed:
-            return ()
-        headers = dict(given)
-        asks = b"access-control-request-method" in headers
-        if not asks or headers.get(b"origin", b"").decode("latin-1") not in self._listed:
-            return ()
-        private = ((b"access-control-allow-private-network", b"true"),) if _PRIVATE in headers else ()
-        return (*PREFLIGHT, *private)
+        return HTTPRouteHandler(path, http_method="OPTIONS", status_code=204)(options)
 
 
-def _origin(text: str) -> str:
-    if text == "*":
-        raise InvalidInput("--cors-origins: '*' would let every web site use this server; list the origins that may")
-    if not _is_origin(text):
-        raise InvalidInput(
-            f"--cors-origins: {text!r} is no origin; one looks like https://app.example:8443, lower case and no path"
-        )
-    return text
+def _handler(endpoint: Endpoint, method: Method) -> HTTPRouteHandler:
+    case = endpoint.case
+    opt = described(case.operation) | {ENDPOINT: endpoint, ALIAS: method != case.method}
+    path, status = case.path.replace("}", ":str}"), case.operation.statuses[0]
+    route = HTTPRouteHandler(path, http_method=method, status_code=status, opt=opt)
 
+    async def respond(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await endpoint.respond(request)
 
-def _is_origin(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        bare = f"{parts.scheme}://{parts.netloc}" == text == text.lower() and parts.port != 0
-    except ValueError:
-        return False
-    return bare and parts.scheme in _ORIGIN_SCHEMES and bool(parts.hostname) and not {"*", "@"} & set(text)
-
-
-class Proxies:
-    """The reverse proxies in front of this server. Only those that were named are believed about who a client is."""
-
-    def __init__(self, networks: tuple[IPv4Network | IPv6Network, ...] = ()) -> None:
-        self._networks = networks
-
-    @classmethod
-    def parse(cls, text: str) -> Proxies:
-        """From addresses and networks that are separated by commas. Raises InvalidInput."""
-        return cls(tuple(_network(part.strip()) for part in text.split(",") if part.strip()))
-
-    def __bool__(self) -> bool:
-        return bool(self._networks)
-
-    def include(self, address: str) -> bool:
-        """Whether a proxy has this address."""
-        if not self._networks:
-            return False
-        parsed = _parsed(address)
-        return parsed is not None and any(parsed in network for network in self._networks)
-
-    def client(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """The address of the client: the peer's, or what the nearest proxy that is not ours wrote down.
-
-        Each proxy adds whom it talks to at the end; what stands before the last one that we do not know is hearsay.
-        """
-        if not self.include(peer):
-            return peer
-        named = ",".join(value.decode("latin-1") for name, value in headers if name == _FORWARDED_FOR)
-        for hop in reversed(named.split(",")[-_MAX_HOPS:]):
-            parsed = _parsed(hop.strip())
-            if parsed is None:
-                return peer
-            peer = str(parsed)
-            if not self.include(peer):
-                return peer
-        return peer
-
-
-def _network(text: str) -> IPv4Network | IPv6Network:
-    try:
-        return ip_network(text)
-    except ValueError as error:
-        raise InvalidInput(f"--trusted-proxies: {text!r} is no address and no network: {error}") from None
-
-
-def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """An address with or without a port; an IPv4 address in IPv6's clothes is the IPv4 address."""
-    host, _, rest = text.removeprefix("[").partition("]")
-    if not rest and host.count(":") == 1:
-        host = host.partition(":")[0]
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return None
-    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
-
-
-class TokenBuckets:
-    """One token bucket per name: ``rate`` tokens come in each second, up to ``size``."""
-
-    def __init__(self, rate: float, size: float, clock: Callable[[], float], most: int = MAX_RATE_BUCKETS) -> None:
-        self._rate = rate
-        self._size = size
-        self._clock = clock
-        self._most = most
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-    def take(self, name: str) -> float:
-        """Take a token; 0, or the seconds after which there will be one."""
-        now = self._clock()
-        tokens = self._content(name, now)
-        taken = tokens >= 1
-        self._buckets[name] = (tokens - 1 if taken else tokens, now)
-        self._buckets.move_to_end(name)
-        if len(self._buckets) > self._most:
-            self._buckets.popitem(last=False)
-        return 0.0 if taken else (1 - tokens) / self._rate
-
-    def _content(self, name: str, now: float) -> float:
-        tokens, then = self._buckets.get(name, (self._size, now))
-        return min(self._size, tokens + (now - then) * self._rate)
-
-
-class RateLimits:
-    """The limits of one server, in requests per second; 0 turns off the one for requests."""
-
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.rate = rate
-        self._requests = TokenBuckets(rate, max(1.0, rate * BURST_SECONDS), clock) if rate else None
-        self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURE_BURST, clock)
-
-    def admit(self, caller: Caller, address: str) -> None:
-        """Count a request. Raises Limited. Who asks from this machine without a key is not counted."""
-        if self._requests is None:
-            return
-        if caller.key_id is not None:
-            wait, who = self._requests.take(f"key {caller.key_id}"), f"the key {caller.name!r}"
-        elif not _is_local(address):
-            wait, who = self._requests.take(network_of(address)), address
-        else:
-            return
-        if wait:
-            raise Limited(f"more than {self.rate:g} requests per second of {who}; slow down", math.ceil(wait))
-
-    def failed(self, address: str) -> None:
-        """A key was wrong. Raises Limited when that happened too often.
-
-        It keeps no right key out: one program with an old key, or one stranger behind the same router or proxy, would
-        lock out all others. Looking at a key costs less than refusing one, and 256 random bits are not guessed.
-        """
-        if wait := self._failures.take(network_of(address)):
-            raise Limited(f"too many wrong keys from {address}; wait", math.ceil(wait))
+    respond.__name__, respond.__doc__ = case.name, case.description
+    return route(respond)

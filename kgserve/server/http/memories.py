@@ -30,10 +30,10 @@ from kgserve.memory.hierarchy_api import (
 )
 from kgserve.memory.retain_api import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
-from kgserve.server.http.service import (
+from kgserve.server.http.endpoints import json_answer
+from kgserve.server.http.request_parts import (
     OF_DEFAULT,
     Service,
-    answer,
     graph_of,
     is_yet_to_be_made,
     json_of,
@@ -110,7 +110,7 @@ async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]
 
 async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Response[bytes]:
     found = await _recalled(request, service_of(request), asked)
-    response = answer(msgspec.json.encode(found.hits))
+    response = json_answer(msgspec.json.encode(found.hits))
     response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
     response.headers["kgserve-degraded"] = str(found.degraded).lower()
     response.headers["kgserve-index-sequence"] = str(found.index_sequence)
@@ -123,7 +123,7 @@ async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Respo
 async def _recalled(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
     graph = graph_of(request.scope, service)
     try:
-        return await service.call(recall_stores.recall, graph, asked)
+        return await service.admission.run("reads", recall_stores.recall, graph, asked)
     except NoStore as error:
         if not is_yet_to_be_made(error, graph):
             raise
@@ -183,8 +183,8 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     wanted = query_of(request.scope["query_string"], EntityHistoryQuery, passed=OF_DEFAULT)
     asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     store = store_of(request.scope, service)
-    found = await service.call(history.entity_history, service.graphs.graph(store), asked)
-    response = answer(await service.call(msgspec.json.encode, found.versions))
+    found = await service.admission.run("reads", history.entity_history, service.graphs.graph(store), asked)
+    response = json_answer(await service.admission.run("reads", msgspec.json.encode, found.versions))
     if found.next_after is not None:
         there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
         response.headers["link"] = f"<{there}&after_sequence={found.next_after}>; rel=next"
@@ -236,7 +236,7 @@ async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
     wanted, service = query_of(request.scope["query_string"], HierarchyQuery, passed=OF_DEFAULT), service_of(request)
     asked = AncestorsRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     graph = service.graphs.graph(store_of(request.scope, service))
-    return answer(msgspec.json.encode(await service.call(hierarchy.ancestors, graph, asked)))
+    return json_answer(msgspec.json.encode(await service.admission.run("reads", hierarchy.ancestors, graph, asked)))
 
 
 async def _page(
@@ -245,8 +245,8 @@ async def _page(
     wanted, service = query_of(request.scope["query_string"], BelowQuery, passed=OF_DEFAULT), service_of(request)
     asked = BelowRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     store = store_of(request.scope, service)
-    found = await service.call(ask, service.graphs.graph(store), asked)
-    response = answer(msgspec.json.encode(found.memories))
+    found = await service.admission.run("reads", ask, service.graphs.graph(store), asked)
+    response = json_answer(msgspec.json.encode(found.memories))
     if found.next is not None:
         again = {"store": store} | msgspec.structs.asdict(wanted) | {"cursor": found.next}
         parameters = urlencode({key: value for key, value in again.items() if value is not None})

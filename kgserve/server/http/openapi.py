@@ -25,8 +25,8 @@ from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSION
 from kgserve.platform.access.authentication import PUBLIC
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.compression import etag_of
+from kgserve.server.http.endpoints import json_answer
 from kgserve.server.http.problem import PROBLEM_JSON, PROBLEM_KINDS
-from kgserve.server.http.service import answer
 from kgserve.storage.model.store_names import MAX_STORE_NAME
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ async def _described(app: Litestar) -> bytes:
 
 
 def _document(text: bytes) -> Response[bytes]:
-    response = answer(text)
+    response = json_answer(text)
     response.headers |= {"cache-control": "no-cache", "etag": etag_of(text)}
     return response
 

@@ -26,13 +26,13 @@ from kgserve.errors import (
     Unavailable,
 )
 from kgserve.graph.answers import Problem
-from kgserve.graph.compat.versioned_names import renamed
-from kgserve.platform.access.authentication import Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from litestar.types import HTTPScope
+
+Header = tuple[bytes, bytes]
 
 log = structlog.get_logger()
 
@@ -40,9 +40,6 @@ PROBLEM_JSON = "application/problem+json"
 CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
 REFUSED = "refused"
 """The key of the scope's state under which an error's code is left for the count of refusals."""
-
-FORWARDS = "forwards"
-"""The key of the scope's state for that a request is passed on rather than sent elsewhere; then: to whom."""
 
 RENAMED = "renamed"
 """The key of the scope's state for that fields of answers are to have the names of versioned writes."""
@@ -121,15 +118,22 @@ class ClientLeft(Exception):
     """The connection is gone; there is nobody to answer."""
 
 
-class Rendered(NamedTuple):
-    """A finished answer."""
+class HttpAnswer(NamedTuple):
+    """A whole answer."""
 
     status: int
-    headers: dict[str, str]
+    headers: list[Header]
     body: bytes
 
+    @classmethod
+    def of(cls, status: int, body: bytes, media: str, **headers: str) -> Self:
+        """Return an answer of a media type, with its length; in names of further headers ``_`` stands for ``-``."""
+        given = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+        own = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
+        return cls(status, [*given, *own], body)
 
-def render(error: Exception, request_id: str, target: str = "") -> Rendered:
+
+def render(error: Exception, request_id: str, target: str = "") -> HttpAnswer:
     """The answer for ``error`` to a request for a ``target``, path and query; logs it when it is a defect of ours."""
     known = _translated(error)
     kind = PROBLEM_KINDS[known.code]
@@ -147,25 +151,12 @@ def render(error: Exception, request_id: str, target: str = "") -> Rendered:
         oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
         node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
     )
-    return Rendered(kind.status, _headers(known, target), msgspec.json.encode(problem))
+    return HttpAnswer.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
 
 
-def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Litestar's exception handler for everything."""
-    if isinstance(error, ClientLeft):
-        return Response(b"", status_code=CLIENT_LEFT)
-    state = request.scope["state"]
-    state[REFUSED] = code_of(error)
-    if isinstance(error, Hidden):
-        state["request_context"].hidden = error.store
-    if isinstance(error, ServedElsewhere) and FORWARDS in state:
-        # Nothing of it is sent.
-        state[FORWARDS] = error
-        return Response(b"", status_code=PROBLEM_KINDS[error.code].status)
-    status, headers, body = render(error, state["request_context"].request_id, target_of(request.scope))
-    if isinstance(error, ConflictManual) and RENAMED in state:
-        body = renamed(body)
-    return Response(body, status_code=status, headers=headers, media_type=PROBLEM_JSON)
+def reraise(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Leave an error to the gateway, as Litestar's exception handler: there all errors become answers."""
+    raise error
 
 
 def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:
@@ -209,11 +200,11 @@ def _places(error: KgserveError) -> list[dict[str, str]] | msgspec.UnsetType:
 def _headers(error: KgserveError, target: str) -> dict[str, str]:
     match error:
         case ServedElsewhere():
-            return {"location": error.url.rstrip("/") + target, "kgserve-owner": error.node}
+            return {"location": error.url.rstrip("/") + target, "kgserve_owner": error.node}
         case Limited() | Unavailable():
-            return {"retry-after": str(error.retry_after)}
+            return {"retry_after": str(error.retry_after)}
         case Unauthenticated():
-            return {"www-authenticate": "Bearer"}
+            return {"www_authenticate": "Bearer"}
         case MethodNotAllowed():
             return {"allow": error.allow}
         case _:

@@ -1,4 +1,4 @@
-"""Every handler of the REST interface."""
+"""The routes of the REST interface, and the handlers of metrics, the explorer and browser keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from litestar import Request, Response, get, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from kgserve.admin import metrics as ops
@@ -21,7 +20,9 @@ from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
 from kgserve.platform.times import format_time
 from kgserve.server.http import events, memories, openapi, transfer
 from kgserve.server.http.compression import etag_of
-from kgserve.server.http.service import Service, answer, caller_of, json_of, routes, service_of
+from kgserve.server.http.endpoints import json_answer
+from kgserve.server.http.gateway import RouteTable
+from kgserve.server.http.request_parts import Service, caller_of, json_of, service_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,11 @@ def _moment(request: Request[Any, Any, Any], service: Service) -> ops.TransportS
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
     streams = service.streams
     moment = ops.TransportState(
-        state["edge"].running, streams.count, streams.most, certificate_ends=ends, quotas=service.quotas
+        state["edge"].running,
+        streams.count,
+        streams.most,
+        certificate_ends=ends,
+        quotas=(*service.admission.quotas, streams.quota),
     )
     if connections is None:  # the application without its server
         return moment
@@ -167,46 +172,32 @@ async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
     asked = await json_of(scope["headers"], request.receive, service_of(request), BrowserKeyRequest, optional=True)
     caller, text = cast("RequestContext", scope["state"]["request_context"]).browser_key(asked.role)
     made = BrowserKey(key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0))
-    return answer(msgspec.json.encode(made))
+    return json_answer(msgspec.json.encode(made))
 
 
-HANDLERS: tuple[HTTPRouteHandler, ...] = (
-    *routes(USE_CASES),
-    memories.entity_history,
-    memories.search_memories,
-    memories.recall_memories,
-    memories.recall_memories_by,
-    memories.children,
-    memories.descendants,
-    memories.ancestors,
-    transfer.cypher,
-    transfer.import_store,
-    transfer.export_store,
-    events.store_events,
-    events.events,
-    metrics,
-    browser_key,
-    openapi.openapi,
-    openapi.openapi_30,
-    openapi.docs,
-    openapi.docs_style,
-    openapi.docs_script,
-    page,
-    part,
+ROUTES = RouteTable(
+    USE_CASES,
+    (
+        memories.entity_history,
+        memories.search_memories,
+        memories.recall_memories,
+        memories.recall_memories_by,
+        memories.children,
+        memories.descendants,
+        memories.ancestors,
+        transfer.cypher,
+        transfer.import_store,
+        transfer.export_store,
+        events.store_events,
+        events.events,
+        metrics,
+        browser_key,
+        openapi.openapi,
+        openapi.openapi_30,
+        openapi.docs,
+        openapi.docs_style,
+        openapi.docs_script,
+        page,
+        part,
+    ),
 )
-
-
-def _options(path: str) -> HTTPRouteHandler:
-    """OPTIONS of one path. Litestar's own names the methods of the first handler of a path only."""
-    methods = {method for handler in HANDLERS if path in handler.paths for method in handler.http_methods}
-    heads = {"HEAD"} if "GET" in methods else set[str]()
-    allow = ", ".join(sorted(methods | heads | {"OPTIONS"}))
-
-    async def options() -> Response[None]:
-        return Response(None, headers={"allow": allow})
-
-    return HTTPRouteHandler(path, http_method="OPTIONS", status_code=204)(options)
-
-
-# Those for OPTIONS come first: Litestar adds its own to a path that has none when another handler arrives.
-ROUTES = (*(_options(path) for path in sorted({path for handler in HANDLERS for path in handler.paths})), *HANDLERS)

@@ -19,7 +19,7 @@ from anyio import CancelScope, CapacityLimiter
 
 from kgserve.errors import Limited, Unavailable
 from kgserve.server.admission import RETRY_AFTER, Quota
-from kgserve.server.http.connection import FairCallbackQueue
+from kgserve.server.http.fair_callbacks import FairCallbackQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
-from kgserve.api.operation import CSV, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
+from kgserve.api.operation import CSV, JSON, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
 from kgserve.graph.cypher.read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
@@ -24,12 +24,11 @@ from kgserve.graph.requests import KEPT_AT, AsOfText, CypherRequest
 from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, ExportStream, Importer, export
 from kgserve.platform.gil import rest_seconds
 from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.server.http.endpoints import json_answer
 from kgserve.server.http.problem import ClientLeft
-from kgserve.server.http.service import (
-    JSON,
+from kgserve.server.http.request_parts import (
     NDJSON_TYPES,
     Service,
-    answer,
     caller_of,
     chunks_of,
     client_left,
@@ -141,34 +140,36 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     """
     wanted = query_of(request.scope["query_string"], ImportQuery)
     kind = _sent_format(request, wanted.format)
-    with service_of(request).transferring():
+    with service_of(request).admission.transfer_slot():
         return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
 
 
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT_MEDIA_TYPES[kind])
     service, others = service_of(request), _others(request)
-    importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")), others=others)
+    importer = await service.admission.run(
+        "transfers", Importer, service.graphs.graph(path_text(request, "store")), others=others
+    )
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
                 begun = time.perf_counter()
-                await service.transfer(importer.flush)
+                await service.admission.run("transfers", importer.flush)
                 await asyncio.sleep(rest_seconds(time.perf_counter() - begun, others()))
-        done = await service.transfer(importer.finish)
-    return answer(msgspec.json.encode(done))
+        done = await service.admission.run("transfers", importer.finish)
+    return json_answer(msgspec.json.encode(done))
 
 
 async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT_TYPES | {_ANY})
     service, others = service_of(request), _others(request)
     graph = service.graphs.graph(path_text(request, "store"))
-    importer = await service.transfer(ConvertedImport, graph, kind, others)
+    importer = await service.admission.run("transfers", ConvertedImport, graph, kind, others)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
-            await service.transfer(importer.write, chunk)
-        done = await service.transfer(importer.finish)
-    return answer(msgspec.json.encode(done))
+            await service.admission.run("transfers", importer.write, chunk)
+        done = await service.admission.run("transfers", importer.finish)
+    return json_answer(msgspec.json.encode(done))
 
 
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
@@ -184,7 +185,7 @@ async def _abandoned_on_failure(service: Service, importer: Importer | Converted
         yield
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await service.transfer(importer.abort)
+            await service.admission.run("transfers", importer.abort)
         raise
 
 
@@ -210,11 +211,11 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     graph = service.graphs.graph(path_text(request, "store"))
     wanted = query_of(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
-    with service.transferring():
-        stream = await service.transfer(export, graph, wanted.valid_at, graph.past(wanted.as_of))
+    with service.admission.transfer_slot():
+        stream = await service.admission.run("transfers", export, graph, wanted.valid_at, graph.past(wanted.as_of))
         if kind == "ndjson":
             return ExportAnswer(service, graph.name, stream)
-        converted = await service.transfer(ConvertedExport, graph, stream, kind)
+        converted = await service.admission.run("transfers", ConvertedExport, graph, stream, kind)
         return ExportAnswer(service, graph.name, converted, kind)
 
 
@@ -254,7 +255,7 @@ class _InBlocks(ASGIResponse):
 
     async def _send_blocks(self, send: Send) -> None:
         blocks = iter(self._stream)
-        while block := await self._service.transfer(next, blocks, b""):
+        while block := await self._service.admission.run("transfers", next, blocks, b""):
             await send({"type": "http.response.body", "body": block, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -274,11 +275,11 @@ class ExportAnswer(_InBlocks):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         try:
-            with self._service.transferring():
+            with self._service.admission.transfer_slot():
                 await super().__call__(scope, receive, send)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._service.transfer(self._export.__exit__, None, None, None)
+                await self._service.admission.run("transfers", self._export.__exit__, None, None, None)
 
 
 Done = TypeVar("Done")
@@ -313,10 +314,10 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
         caller_of(request).require("write")
     graph, media = service.graphs.graph(path_text(request, "store")), _media(request.headers.get("accept", ""))
     if asked.mode == "write" and media is None:
-        written = service.statement("writing_statements", run, graph, asked, control)
+        written = service.admission.run("writing_statements", run, graph, asked, control)
         return _json(_encode(await _while_present(request, control, written)))
     form = "json" if media is None else _FORMATS[media]
-    reading = service.statement("statements", stream, graph, asked, form, control)
+    reading = service.admission.run("statements", stream, graph, asked, form, control)
     rows = await _while_present(request, control, reading)
     if media is None and rows.size <= IN_MEMORY_BYTES:
         with closing(rows):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.server.http.gateway import AllowedOrigins
+from kgserve.server.http.browser_guard import AllowedOrigins
 from tests.server.http.serving import PATIENCE, Reply, Served, accepted, exchange, refusal, serving
 
 APP = "https://app.example"
@@ -128,7 +128,7 @@ def test_origins() -> None:
     origins = AllowedOrigins.parse(" https://a.example ,http://[::1]:3000,, ")
     assert "https://a.example" in origins
     assert "http://[::1]:3000" in origins
-    assert not AllowedOrigins.parse("")
+    assert not AllowedOrigins.parse("").listed
 
 
 def check_headers(reply: Reply | httpx.Response) -> None:

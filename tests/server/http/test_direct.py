@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import re
 import socket
 from collections.abc import Generator
@@ -16,10 +14,9 @@ import pytest
 from litestar import Litestar
 
 from kgserve.errors import InvalidInput
-from kgserve.server.http.connection import in_task, start_eagerly
-from kgserve.server.http.gateway import CsrfGuard
-from kgserve.server.http.routes import HANDLERS
-from kgserve.server.http.service import DIRECT, FastRouter, RouteTable
+from kgserve.server.http.browser_guard import CsrfGuard
+from kgserve.server.http.gateway import RouteTable
+from kgserve.server.http.routes import ROUTES
 from tests.server.http.serving import Served, accepted, read_reply, refusal
 
 JSON = {"content-type": "application/json"}
@@ -74,12 +71,12 @@ def edge_of(served: Served) -> Any:
 def routed(served: Served) -> Generator[None]:
     """Inside, the router answers everything."""
     edge = edge_of(served)
-    before = edge.shortcuts
-    edge.shortcuts = FastRouter(RouteTable(()), before.service)
+    before = edge.routes
+    edge.routes = RouteTable()
     try:
         yield
     finally:
-        edge.shortcuts = before
+        edge.routes = before
 
 
 def shown(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
@@ -136,13 +133,11 @@ def test_a_stop_waits_for_no_one_in_the_end(served: Served, http: httpx.Client) 
 
 
 def test_what_a_path_names() -> None:
-    directory = RouteTable(HANDLERS)
-    found = directory.find("GET", "/api/memory/s/nodes/a%2Fb")
+    found = ROUTES.find("GET", "/api/memory/s/nodes/a%2Fb")
     assert found is not None
     assert (found[0].case.path, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
     for method, path in (("GET", "/"), ("GET", "*"), ("POST", "/health"), ("DELETE", "/api/memory/s/edges/retire")):
-        assert directory.find(method, path) is None
-    assert sum(DIRECT in handler.opt for handler in HANDLERS) >= 8
+        assert ROUTES.find(method, path) is None
 
 
 def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:
@@ -150,40 +145,3 @@ def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:
     guard.check([(b"host", b"anything.example:80")])
     with pytest.raises(InvalidInput):
         guard.check([(b"host", b"any\xe9thing.example")])
-
-
-def test_what_waits_goes_on_in_a_task_and_in_its_context() -> None:
-    asyncio.run(_begun_and_cancelled())
-
-
-async def _begun_and_cancelled() -> None:
-    name = contextvars.ContextVar("name", default="none")
-    waiting = asyncio.Event()
-    done: list[Any] = []
-
-    async def work(*, wait: bool) -> None:
-        token = name.set("inside")
-        try:
-            if wait:
-                await in_task()
-                done.append(asyncio.current_task())
-                await asyncio.sleep(0.001)
-                waiting.set()
-                await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            done.append("cancelled")
-        name.reset(token)
-        done.append(name.get())
-
-    begun: list[asyncio.Task[None] | None] = []
-    loop = asyncio.get_running_loop()
-    for wait in (False, True):
-        loop.call_soon(lambda wait=wait: begun.append(start_eagerly(work(wait=wait), loop)))
-    await waiting.wait()
-    [none, task] = begun
-    assert none is None
-    assert task is not None
-    task.cancel()
-    await task
-    assert done == ["none", task, "cancelled", "none"]
-    assert name.get() == "none"

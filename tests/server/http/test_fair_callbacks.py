@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.admission import ActiveCallers
-from kgserve.server.http.connection import MAX_CALLBACKS_PER_ROUND, NEWS_PAUSE_SECONDS, FairCallbackQueue
+from kgserve.server.http.fair_callbacks import MAX_CALLBACKS_PER_ROUND, NEWS_PAUSE_SECONDS, FairCallbackQueue
 
 MANY = 10 * MAX_CALLBACKS_PER_ROUND
 alone = ActiveCallers().has_others

@@ -16,8 +16,7 @@ import pytest
 from kgserve.platform.gil import rest_seconds
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
-from kgserve.server.admission import LATELY_SECONDS, ActiveCallers
-from kgserve.server.http.service import InFlightCounter
+from kgserve.server.admission import LATELY_SECONDS, ActiveCallers, InFlightCounter
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 from tests.server.http.sockets import eventually

@@ -4,7 +4,7 @@ import pytest
 
 from kgserve.errors import Forbidden, KgserveError
 from kgserve.platform.hosts import is_loopback
-from kgserve.server.http.gateway import AllowedOrigins, CsrfGuard
+from kgserve.server.http.browser_guard import AllowedOrigins, CsrfGuard
 from kgserve.server.http.problem import Misdirected
 
 

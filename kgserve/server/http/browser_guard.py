@@ -1,0 +1,179 @@
+"""What protects a server from pages in browsers: the Host and Origin checks, and CORS."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from kgserve.errors import Forbidden, InvalidInput
+from kgserve.platform.hosts import is_loopback
+from kgserve.server.http.problem import Misdirected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgserve.server.http.problem import Header
+
+
+BROWSER_HEADERS = frozenset({b"host", b"origin"})
+"""The headers that `CsrfGuard` checks."""
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
+_ORIGIN_SCHEMES = ("http", "https")
+_VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
+_PRIVATE = b"access-control-request-private-network"
+
+
+class CsrfGuard:
+    """Refuses what a browser could be tricked into: requests for another host's name, or made by other sites' pages.
+
+    A server on a loopback address has no keys to ask for, but any page in a browser on that machine can reach it. The
+    Host check stops names that were pointed at 127.0.0.1 (DNS rebinding), the Origin check stops pages of other sites.
+    """
+
+    def __init__(self, host: str, origins: AllowedOrigins | None = None, allowed_hosts: str = "") -> None:
+        """``host`` is where the server is bound; ``allowed_hosts`` are further names, separated by commas.
+
+        Where others may come, only those names are taken, if there are any.
+        """
+        further = {name.strip().lower().strip("[]") for name in allowed_hosts.split(",") if name.strip()}
+        bounded = is_loopback(host) or further
+        self._names = LOOPBACK_NAMES | {host.lower().strip("[]")} | further if bounded else None
+        self._origins = origins or AllowedOrigins()
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raises InvalidInput, Misdirected or Forbidden."""
+        hosts: list[bytes] = []
+        origins: list[bytes] = []
+        for name, value in headers:
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"origin":
+                origins.append(value)
+        if len(hosts) != 1 or not hosts[0]:
+            raise InvalidInput("exactly one Host header is needed")
+        host = _AskedHost.parse(hosts[0])
+        if self._names is not None and host.name not in self._names:
+            raise Misdirected(
+                "this server answers for localhost, and for what --allowed-hosts names; the Host header names neither"
+            )
+        if not host.plain:
+            raise InvalidInput("Invalid host header")
+        for origin in origins:
+            page = origin.decode("latin-1")
+            if page not in self._origins and (host.parts is None or not _same(page, host.parts)):
+                raise Forbidden("pages of other sites may not use this server")
+
+
+class _AskedHost(NamedTuple):
+    """A Host header: what it names, if it is well formed, and whether it is made of signs that may be in one."""
+
+    parts: SplitResult | None
+    name: str | None
+    plain: bool
+
+    @classmethod
+    def parse(cls, header: bytes) -> _AskedHost:
+        parts = _authority(f"//{header.decode('latin-1')}")
+        return cls(parts, parts.hostname if parts else None, _HOST.fullmatch(header) is not None)
+
+
+def _authority(text: str) -> SplitResult | None:
+    """``text`` split when it is no more than scheme, host and port, all well formed."""
+    try:
+        parts = urlsplit(text)
+        odd = parts.path or parts.query or parts.fragment or parts.username is not None or parts.port == 0
+    except ValueError:
+        return None
+    return None if odd or not parts.hostname else parts
+
+
+def _same(origin: str, host: SplitResult) -> bool:
+    page = _authority(origin)
+    if page is None or page.scheme not in DEFAULT_PORTS:
+        return False
+    default = DEFAULT_PORTS[page.scheme]
+    return page.hostname == host.hostname and (page.port or default) == (host.port or default)
+
+
+class AllowedOrigins:
+    """The web sites whose pages may use this server, and what their browsers are told.
+
+    https://fetch.spec.whatwg.org/#http-cors-protocol is the protocol. Keys are sent as a header that a page sets
+    itself, so no credentials of the browser are ever allowed.
+    """
+
+    def __init__(self, listed: frozenset[str] = frozenset()) -> None:
+        self.listed = listed
+
+    @classmethod
+    def parse(cls, text: str) -> AllowedOrigins:
+        """From origins that are separated by commas. Raises InvalidInput for what is none."""
+        return cls(frozenset(_origin(part.strip()) for part in text.split(",") if part.strip()))
+
+    def __contains__(self, origin: str) -> bool:
+        return origin in self.listed
+
+    def headers(self, given: Iterable[tuple[bytes, bytes]]) -> tuple[Header, ...]:
+        """What an answer says to the page that asked; nothing to others."""
+        if not self.listed:
+            return ()
+        origin = next((value for name, value in given if name == b"origin"), None)
+        if origin is None or origin.decode("latin-1") not in self.listed:
+            return (_VARY_BY_ORIGIN,)
+        return (
+            _VARY_BY_ORIGIN,
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", EXPOSED_HEADERS),
+        )
+
+    def preflight(self, method: str, given: Iterable[tuple[bytes, bytes]]) -> tuple[Header, ...]:
+        """The answer to a browser that asks before a page's request; nothing when it is no such question."""
+        if method != "OPTIONS" or not self.listed:
+            return ()
+        headers = dict(given)
+        asks = b"access-control-request-method" in headers
+        if not asks or headers.get(b"origin", b"").decode("latin-1") not in self.listed:
+            return ()
+        private = ((b"access-control-allow-private-network", b"true"),) if _PRIVATE in headers else ()
+        return (*PREFLIGHT, *private)
+
+
+def _origin(text: str) -> str:
+    if text == "*":
+        raise InvalidInput("--cors-origins: '*' would let every web site use this server; list the origins that may")
+    if not _is_origin(text):
+        raise InvalidInput(
+            f"--cors-origins: {text!r} is no origin; one looks like https://app.example:8443, lower case and no path"
+        )
+    return text
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        bare = f"{parts.scheme}://{parts.netloc}" == text == text.lower() and parts.port != 0
+    except ValueError:
+        return False
+    return bare and parts.scheme in _ORIGIN_SCHEMES and bool(parts.hostname) and not {"*", "@"} & set(text)
+
+
+_ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_ALLOWED_HEADERS = (
+    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
+    b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+)
+_MAX_AGE_SECONDS = 600
+PREFLIGHT: tuple[Header, ...] = (
+    (b"access-control-allow-methods", _ALLOWED_METHODS),
+    (b"access-control-allow-headers", _ALLOWED_HEADERS),
+    (b"access-control-max-age", str(_MAX_AGE_SECONDS).encode()),
+)
+"""What pages of other origins may send."""
+EXPOSED_HEADERS = (
+    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
+    b"Mcp-Session-Id, Mcp-Protocol-Version"
+)
+"""What they may read of an answer."""

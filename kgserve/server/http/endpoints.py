@@ -1,0 +1,175 @@
+"""The operations of the table over HTTP, and the one table of routes.
+
+`RouteTable` finds an endpoint by method and path, and makes the routes of Litestar: an operation is answered the same
+both ways. The table skips Litestar's router, request and response, which take longer than a short operation itself
+(docs/adr/0017-http-fast-path.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+import msgspec
+import msgspec.inspect
+from litestar import Request, Response
+
+from kgserve.api.operation import JSON, STORE_PARAMETER, UseCase
+from kgserve.errors import NoStore
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON, renamed
+from kgserve.platform.codecs import kind_of
+from kgserve.server.http.problem import RENAMED
+from kgserve.server.http.request_parts import (
+    FIELD_NAMES_PARAMETER,
+    NAMES_ASKED,
+    NO_NAMES,
+    OF_DEFAULT,
+    Service,
+    asked_store,
+    asks_versioned_names,
+    decoded,
+    graph_of,
+    is_yet_to_be_made,
+    json_of,
+    query_of,
+    service_of,
+)
+from kgserve.storage.rows.walk import TooLong
+from kgserve.stores.pool import NotOpen
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope, Receive
+
+    from kgserve.platform.access.authentication import RequestContext
+
+MAX_INLINE_WRITE_ROWS = 50
+"""Rows of a write that is checked on the event loop."""
+ENDPOINT = "endpoint"
+"""The key of a handler's ``opt`` for its endpoint."""
+_STATUS_CREATED = 201
+
+
+def json_answer(body: bytes, status: int = 200) -> Response[bytes]:
+    """Return a JSON answer whose body is encoded already."""
+    return Response(body, status_code=status, media_type=JSON)
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A query without anything but what is read elsewhere: the store, and names of fields."""
+
+
+class Endpoint:
+    """An operation of the table: reads its request, runs its function and encodes the answer."""
+
+    def __init__(self, case: UseCase) -> None:
+        self.case = case
+        self.operation = case.operation
+        self._request, self._sent, self._in_path = case.request, case.sent, case.in_path
+        query = None if case.in_body else self._sent
+        self._query = query
+        self._repeated = NO_NAMES if query is None else _list_parameters(query)
+        self._passed = OF_DEFAULT if case.operation.of_default else NO_NAMES
+        # Probes of health checkers may carry a query so that no cache answers.
+        self._refuses_query = query is None and case.path.startswith("/api/")
+        self._needs_query = query is not None and any(field.required for field in msgspec.structs.fields(query))
+
+    async def answer(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
+        """Return the answer as JSON. Raises what the operation and `json_of` raise."""
+        target, request = await self._read(scope, receive, service)
+        try:
+            async with self._write_slot(service):
+                return await self._run(target, request, service)
+        except NoStore as error:
+            if self.case.nothing is None or not is_yet_to_be_made(error, target):
+                raise
+            return msgspec.json.encode(self.case.nothing)
+
+    async def respond(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Answer a request that came through Litestar's router."""
+        scope, service = request.scope, service_of(request)
+        if self.case.status is not None:
+            return await self._respond_with_status(scope, request.receive, service)
+        versioned = self.case.takes_names and asks_versioned_names(scope["query_string"])
+        if versioned:
+            scope["state"][RENAMED] = True
+        found = await self.answer(scope, request.receive, service)
+        return Response(renamed(found), media_type=VERSIONED_JSON) if versioned else json_answer(found)
+
+    async def _respond_with_status(self, scope: HTTPScope, receive: Receive, service: Service) -> Response[bytes]:
+        case = self.case
+        target, asked = await self._read(scope, receive, service)
+        async with self._write_slot(service):
+            made = await service.admission.run(case.threads, self._ask, target, asked)
+            if isinstance(made, Future):
+                made = await service.callbacks.result(cast("Future[Any]", made))
+        response = json_answer(msgspec.json.encode(made), case.status(made) if case.status else 200)
+        if case.location and response.status_code == _STATUS_CREATED:
+            named = asked_store(scope, "")
+            where = f"?{STORE_PARAMETER}={quote(named.name)}" if named.named else ""
+            response.headers["location"] = case.location(made) + where
+        return response
+
+    def _write_slot(self, service: Service) -> Any:
+        """Return the block in which a write runs: one of a caller with many under way waits to enter it."""
+        return service.admission.write_slot() if self.case.threads == "writes" else nullcontext()
+
+    async def _run(self, target: Any, request: Any, service: Service) -> bytes:
+        found = self._run_inline(target, request)
+        if found is None:
+            found = await service.admission.run(self.case.threads, self._ask_encoded, target, request)
+        if isinstance(found, Future):
+            found = await service.callbacks.result(found)
+        return found if isinstance(found, bytes) else msgspec.json.encode(found)
+
+    def _run_inline(self, target: Any, request: Any) -> bytes | Future[Any] | None:
+        """Return JSON, or the future of a queued write; None when it is not short or would have to wait."""
+        case = self.case
+        rows = case.short(request) if callable(case.short) else case.short
+        if rows is None or rows > MAX_INLINE_WRITE_ROWS:
+            return None
+        with suppress(NotOpen, TooLong):
+            return case.run(target.at_once(), request) if case.of_store else case.run(target)
+        return None
+
+    def _ask(self, target: Any, request: Any) -> Any:
+        return self.case.run(target) if request is None else self.case.run(target, request)
+
+    def _ask_encoded(self, target: Any, request: Any) -> bytes | Future[Any]:
+        found = self._ask(target, request)
+        return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)
+
+    async def _read(self, scope: HTTPScope, receive: Receive, service: Service) -> tuple[Any, msgspec.Struct | None]:
+        """Return the graph that a request is about, or all of them, and the request."""
+        case = self.case
+        body = None
+        if case.in_body:
+            sent = cast("type[msgspec.Struct]", self._sent)
+            body = await json_of(scope["headers"], receive, service, sent, optional=case.optional)
+        target = graph_of(scope, service) if case.of_store else service.graphs
+        request = self._decode(scope["path_params"], scope["query_string"], body)
+        if case.administers is not None and case.administers(request):
+            cast("RequestContext", scope["state"]["request_context"]).administer()
+        return target, request
+
+    def _decode(self, given: Mapping[str, str], query: bytes, body: msgspec.Struct | None) -> msgspec.Struct | None:
+        """Return the request that path parameters, query and body make; None where an operation takes none."""
+        has_names = self.case.takes_names and NAMES_ASKED in query
+        passed = self._passed | FIELD_NAMES_PARAMETER if has_names else self._passed
+        if query and self._refuses_query:
+            query_of(query, NoQuery, passed=passed)
+        elif self._query is not None:
+            is_given = query or self._needs_query
+            body = query_of(query, self._query, repeated=self._repeated, passed=passed) if is_given else self._query()
+        if self._request is None or not self._in_path:
+            return body
+        named = {field: decoded(given[wire], wire) for wire, field in self._in_path.items()}
+        return self._request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
+
+
+def _list_parameters(query: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the parameters that may be given more than once."""
+    fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
+    return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))
