@@ -33,6 +33,7 @@ from kgserve.platform.gil import rest_seconds
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.projections.read_your_writes import NotYet, patience
+from kgserve.server.http.connection import in_task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Quota:
                 del self._taken[caller]
 
 
-LATELY_SECONDS = 1.0
+ACTIVE_CALLER_SECONDS = 1.0
 """So long after a request has begun more of its kind are expected."""
 
 
@@ -95,12 +96,12 @@ class ActiveCallers:
         with self._lock:
             self._asked[caller] = now
             self._asked.move_to_end(caller)
-            while now - next(iter(self._asked.values())) > LATELY_SECONDS:
+            while now - next(iter(self._asked.values())) > ACTIVE_CALLER_SECONDS:
                 self._asked.popitem(last=False)
 
     def others(self, own: str) -> int:
         """How many have asked lately beside a caller."""
-        oldest = time.monotonic() - LATELY_SECONDS
+        oldest = time.monotonic() - ACTIVE_CALLER_SECONDS
         with self._lock:
             return sum(each != own and at >= oldest for each, at in self._asked.items())
 
@@ -117,7 +118,7 @@ class ActiveCallers:
         with self._lock:
             newest = (at for each, at in reversed(self._asked.items()) if each != but)
             at = next(islice(newest, many - 1, None), None)
-        return at is not None and time.monotonic() - at <= LATELY_SECONDS
+        return at is not None and time.monotonic() - at <= ACTIVE_CALLER_SECONDS
 
 
 class InFlightCounter:
@@ -139,7 +140,7 @@ class InFlightCounter:
         At least 1 when any request has begun after it: it may be the same caller's.
         """
         now = time.monotonic()
-        if self.begun <= since or now - self.begun > LATELY_SECONDS:
+        if self.begun <= since or now - self.begun > ACTIVE_CALLER_SECONDS:
             return 0
         return max(1, self._callers.others(own))
 
@@ -331,6 +332,7 @@ class Admission:
 
         Work that reads is repeated while it waits for an index. A caller that leaves does not cancel a write.
         """
+        await in_task()
         working = self.kinds[kind].run(partial(work, *args, **kwargs))
         return await (asyncio.shield(working) if kind == "writes" else working)
 

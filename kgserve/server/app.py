@@ -66,12 +66,12 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-MANY_FILES = 65_536
-SWITCH_SECONDS = 0.0005
+MAX_OPEN_FILES = 65_536
+THREAD_SWITCH_SECONDS = 0.0005
 BACKLOG = 2048
-TENDING_SECONDS = 1.0
+MAINTENANCE_INTERVAL_SECONDS = 1.0
 """So often the server looks whether it can still be found, and whether anybody uses it."""
-ENGINE_SECONDS = 5.0
+ENGINE_PRELOAD_SECONDS = 5.0
 """So long after its start it imports the engine unasked: one that has been stopped by then never pays for that."""
 _TICK_SECONDS = 0.1
 _LEAVING_POLL_SECONDS = 0.01
@@ -207,7 +207,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         print("\n".join(_start_lines(settings, url)), flush=True)  # noqa: T201
 
     # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
     gc.set_threshold(100_000, 50, 100)
     # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
@@ -238,12 +238,12 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
 
 async def _tend(server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: Nursery, idle_exit: float) -> None:
     """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
-    settled = asyncio.get_running_loop().time() + ENGINE_SECONDS
+    settled = asyncio.get_running_loop().time() + ENGINE_PRELOAD_SECONDS
     while not server.should_exit:
-        await asyncio.sleep(TENDING_SECONDS)
+        await asyncio.sleep(MAINTENANCE_INTERVAL_SECONDS)
         idle = edge.use.idle_seconds
         with suppress(OSError):  # a full disk, or a folder that is gone: what matters says so itself
-            await asyncio.to_thread(lock.tend, in_use=idle < TENDING_SECONDS)
+            await asyncio.to_thread(lock.tend, in_use=idle < MAINTENANCE_INTERVAL_SECONDS)
             if asyncio.get_running_loop().time() >= settled:
                 await asyncio.to_thread(engines.prepare)
         if 0 < idle_exit <= idle:
@@ -267,7 +267,7 @@ def _renew(certificate: Certificate, publish: Callable[[], None]) -> None:
 def _let_files_be_many() -> None:
     """Connections and stores are files to the system, whose usual limit of 1,024 is a courtesy to old programs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -13,7 +13,7 @@ from kgserve.errors import Limited
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server import admission
 from kgserve.server.admission import (
-    LATELY_SECONDS,
+    ACTIVE_CALLER_SECONDS,
     MAX_CONCURRENT_WRITES,
     ActiveCallers,
     FairThreadPool,
@@ -102,7 +102,7 @@ def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) 
     callers.asks("two")
     assert callers.are_several()
     assert callers.has_others("one")
-    monkeypatch.setattr(admission, "LATELY_SECONDS", -1.0)
+    monkeypatch.setattr(admission, "ACTIVE_CALLER_SECONDS", -1.0)
     assert not callers.are_several()
     assert not callers.has_others("one")
     assert callers.others("one") == 0
@@ -218,7 +218,7 @@ def test_all_go_on_once_nobody_else_asks() -> None:
         writers = Writers()
         writers.callers.asks("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
-        writers.callers._asked["other"] -= 2 * LATELY_SECONDS
+        writers.callers._asked["other"] -= 2 * ACTIVE_CALLER_SECONDS
         await writers.end(0)
         await asyncio.sleep(0)
         assert writers.begun == [*range(len(tasks))]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import xxhash
 
+from kgserve.server.http.connection import in_task
+
 if TYPE_CHECKING:
     from kgserve.server.http.problem import Header
 
@@ -27,8 +29,7 @@ VARY: Header = (b"vary", b"Accept-Encoding")
 GZIP: Header = (b"content-encoding", b"gzip")
 
 _GZIP_WINDOW = 31
-_COMPRESSIBLE = re.compile(rb"text/|application/(?:[a-z0-9.-]+\+)?(?:json|xml|javascript)|image/svg")
-_STREAM = b"text/event-stream"
+_COMPRESSIBLE = re.compile(rb"text/(?!event-stream)|application/(?:[a-z0-9.-]+\+)?(?:json|xml|javascript)|image/svg")
 _MAX_ACCEPT_ENCODING_BYTES = 200
 _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 _OF_BODY = frozenset({b"content-length", b"content-type", b"content-encoding"})
@@ -57,13 +58,14 @@ def may_be_smaller(headers: Sequence[Header]) -> bool:
     """Whether an answer with these headers is a text that is not gzip yet."""
     given = dict(headers)
     media = given.get(b"content-type", b"")
-    return b"content-encoding" not in given and _COMPRESSIBLE.match(media) is not None and not media.startswith(_STREAM)
+    return b"content-encoding" not in given and _COMPRESSIBLE.match(media) is not None
 
 
 async def smaller(body: bytes) -> bytes:
     """A body as gzip."""
     if len(body) <= MAX_INLINE_GZIP_BYTES:
         return _compressed(body)
+    await in_task()
     return await anyio.to_thread.run_sync(_compressed, body)
 
 

@@ -1,24 +1,24 @@
-"""Connections: uvicorn's HTTP parser, bounded, and how answers get onto the wire.
+"""Connections: uvicorn's HTTP parser, bounded, and how whole answers are written.
 
-What is bounded is how many connections there may be, how large a head may be, how long a client may keep the server
-waiting, and how a connection ends. What is refused here never becomes a request of the application, so it is answered
-here, with the same problem documents as everywhere else. An answer that comes before all of a request was read would be
-lost: closing a socket with unread input resets it. `LingeringTransport` therefore goes on reading for a moment.
+Bounded are the number of connections, the size of a head, the time that a client may keep the server waiting, and the
+end of a connection. What is refused here never becomes a request of the application, so it is answered here, with the
+same problem documents and headers as everywhere else. Each override of uvicorn's class names the row of the abuse list
+or the weakness that needs it; tests/server/http/test_uvicorn_alone.py shows them.
 
-One timer looks at all connections now and then, instead of one for every request: what a plain request pays for these
-limits is a few comparisons.
+A request begins where its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `in_task`).
 
-An answer of one piece is sent by one call (`send_whole`), without uvicorn's checks of each header.
-
+One timer looks at all connections about once a second, instead of one for every request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
+from types import coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
@@ -31,14 +31,14 @@ from kgserve.platform.metrics.observation import Tally
 from kgserve.server.http.problem import Header, HeadTooLarge, UrlTooLong, code_of, render
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Generator, Sequence
 
+    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from kgserve.platform.settings import Settings
 
 log = structlog.get_logger()
-
 
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
@@ -46,19 +46,21 @@ MAX_PIPELINED = 32
 """Requests that may wait on one connection behind the one that is being answered."""
 MIN_BODY_RATE = 1000
 """Bytes that a body must bring in ``body_timeout``."""
-STOP_BODY_TIMEOUT = 1.0
+STOP_BODY_TIMEOUT_SECONDS = 1.0
 """Seconds that take the place of ``body_timeout`` once the server is stopping."""
-FRAMING_ALLOWANCE = 64 * KILOBYTE
+FRAMING_ALLOWANCE_BYTES = 64 * KILOBYTE
 FRAMING_FACTOR = 16
 """A chunked body may take this many times its own size on the wire, beyond the allowance: chunks of a byte take six."""
-LINGER = 1.0
+CLOSE_LINGER_SECONDS = 1.0
 """Seconds for which a connection that is closed early goes on reading, so that the client gets to see the answer."""
 MAX_LINGERING = 64
 """Connections beyond the limit that are told so; when more come than that they are only closed."""
 
-_SLICES = 8
-_LONGEST_TICK = 1.0
-_RETRY_AFTER = 5
+_TICKS_PER_TIMEOUT = 8
+_DROPPED: Any = deque(maxlen=0)
+"""Where trailers go."""
+_MAX_TICK_SECONDS = 1.0
+_RETRY_AFTER_SECONDS = 5
 
 LATE = "body_late"
 """The key of the scope's state for the error that a request ends with whose body does not come any more."""
@@ -80,7 +82,7 @@ DEFAULT_HEADERS: tuple[Header, ...] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
-_CLOSE: Header = (b"connection", b"close")
+CONNECTION_CLOSE: Header = (b"connection", b"close")
 _SECURE: Header = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -111,7 +113,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tick(self) -> float:
         """Seconds between two looks at all connections."""
-        return min(_LONGEST_TICK, min(self.head_timeout, self.body_timeout, self.answer_timeout) / _SLICES)
+        return min(
+            _MAX_TICK_SECONDS, min(self.head_timeout, self.body_timeout, self.answer_timeout) / _TICKS_PER_TIMEOUT
+        )
 
 
 class BodyProgress:
@@ -181,10 +185,12 @@ class Connections:
 
     def _refusal(self, address: str) -> Unavailable | None:
         if len(self._open) >= self.limits.connections:
-            return Unavailable(f"{len(self._open)} connections are open already; try again later", _RETRY_AFTER)
+            return Unavailable(f"{len(self._open)} connections are open already; try again later", _RETRY_AFTER_SECONDS)
         most = self.limits.connections_per_address
         if self._per_address[address] >= most and not self._is_proxy(address):
-            return Unavailable(f"{most} connections from {address} are open already; close one first", _RETRY_AFTER)
+            return Unavailable(
+                f"{most} connections from {address} are open already; close one first", _RETRY_AFTER_SECONDS
+            )
         return None
 
     def _arm(self) -> None:
@@ -200,17 +206,16 @@ class Connections:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. Answers what is not HTTP, or too much of it, with a problem document and closes."""
+    """One connection. Refuses what is not HTTP, or too much of it, with a problem document, and closes."""
 
     def __init__(self, *args: Any, open_connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._open_connections = open_connections
         self._limits = open_connections.limits
+        self.url = b""
         self._in_head = True
         self._since = 0.0
-        self._fed = 0  # bytes of the head that is arriving, counted by what was received
-        self._size = 0  # the same, counted by what was understood
-        self._lines = 0
+        self._fed = 0  # bytes of the head that is arriving
         self._on_wire = 0  # bytes of the body with its framing
         self._in_body = 0
         self._progress = BodyProgress()
@@ -219,9 +224,14 @@ class HttpConnection(HttpToolsProtocol):
         self._newest: RequestResponseCycle | None = None
         self._parse_error: KgserveError | None = None
         self._pending_refusal: KgserveError | None = None
+        self._parsing = False
+        self._parsed: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """As uvicorn's, if there is room for one more."""
+        """As uvicorn's, if there is room for one more.
+
+        ABUSE 15: uvicorn's limit_concurrency lets silent connections be any number, and refuses in plain text.
+        """
         self.wire = LingeringTransport(transport, self)
         super().connection_made(cast("asyncio.Transport", self.wire))
         self._since = self.loop.time()
@@ -234,14 +244,17 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn's."""
+        """As uvicorn's; gives the place of the connection away."""
         self._open_connections.remove(self)
-        self._unset_keepalive_if_required()
         super().connection_lost(exc)
         self.wire.release()
 
     def data_received(self, data: bytes) -> None:
-        """Hand what has come to the parser, if it is not too much."""
+        """Hand what has come to the parser, up to the largest head and to the most framing of a body.
+
+        ABUSE 11 and 13. What does not parse is answered with a problem document, and nothing is read behind an offer
+        to change the protocol, which uvicorn would read as the next request.
+        """
         if self._ignores_input:
             return
         if self._in_head:
@@ -253,80 +266,89 @@ class HttpConnection(HttpToolsProtocol):
         self._parse(data)
         if self._in_head:
             if self._fed > self._limits.head:
-                self._refuse(HeadTooLarge.over(self._limits.head))
-        elif self._on_wire > FRAMING_ALLOWANCE + FRAMING_FACTOR * self._in_body:
+                self._refuse(self._head_over_limit())
+        elif self._on_wire > FRAMING_ALLOWANCE_BYTES + FRAMING_FACTOR * self._in_body:
             self._refuse(InvalidInput("the body is sent in pieces that are nearly all framing; send larger chunks"))
+        if self._parsed is not None:
+            (cycle, app), self._parsed = self._parsed, None
+            task = start_eagerly(cycle.run_asgi(app), self.loop)
+            if task is not None:
+                task.add_done_callback(self.tasks.discard)
+                self.tasks.add(task)
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        self._parsing = True
         try:
             cast("httptools.HttpRequestParser", self.parser).feed_data(data)
         except httptools.HttpParserUpgrade:
-            # What follows an offer to change the protocol may be HTTP or not; nobody can tell: answer, then close.
             self._ignores_input = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
             self._refuse(self._parse_error or InvalidInput("this is not a well-formed HTTP request"))
+        finally:
+            self._parsing = False
 
-    def on_message_begin(self) -> None:
-        """As uvicorn's."""
-        if not self._fed:
-            self._since = self.loop.time()
-            self._fed = 1
-        self._size = self._lines = 0
-        super().on_message_begin()
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """As uvicorn's; a request that is being parsed begins after that, without a task: see `start_eagerly`.
 
-    def on_url(self, url: bytes) -> None:
-        """As uvicorn's, up to the longest address."""
-        if len(self.url) + len(url) > self._limits.url:
-            self._abort_parsing(UrlTooLong.over(self._limits.url))
-        super().on_url(url)
+        Those that waited in a pipeline begin as tasks: each would otherwise begin within the one before.
+        """
+        if self._parsing:
+            self._parsed = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """As uvicorn's, up to the largest head. Trailers come after what headers were checked for: they are dropped."""
-        if not self._in_head:
-            return
-        self._size += len(name) + len(value) + 4
-        self._lines += 1
-        if self._size > self._limits.head or self._lines > MAX_HEADER_LINES:
-            self._abort_parsing(HeadTooLarge.over(self._limits.head))
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+    def _head_over_limit(self) -> KgserveError:
+        limits = self._limits
+        return UrlTooLong.over(limits.url) if len(self.url) > limits.url else HeadTooLarge.over(limits.head)
 
     def on_headers_complete(self) -> None:
-        """As uvicorn's, up to the longest queue."""
+        """As uvicorn's, up to the largest head and address, and to the longest queue.
+
+        ABUSE 11 and 12; uvicorn queues all the requests of one read. Trailers of the body come as headers after those
+        were checked: they are dropped.
+        """
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self._limits.head or len(self.headers) > MAX_HEADER_LINES or len(self.url) > self._limits.url:
+            self._abort_parsing(self._head_over_limit())
         if len(self.pipeline) >= MAX_PIPELINED:
             self._abort_parsing(
                 Limited(f"more than {MAX_PIPELINED} requests wait on this connection for their answers")
             )
         super().on_headers_complete()
         self._newest = self.cycle
+        self.headers = _DROPPED
         self.scope["extensions"] = cast("Any", {SEND_WHOLE: partial(send_whole, self.cycle)})
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
 
     def on_body(self, body: bytes) -> None:
-        """As uvicorn's."""
+        """As uvicorn's; ABUSE 14: counts how a body gets on."""
         self._in_body += len(body)
         self._progress.add(len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """As uvicorn's."""
+        """As uvicorn's; from here on a head is arriving."""
         self._in_head = True
         super().on_message_complete()
 
     def shutdown(self) -> None:
-        """As uvicorn's; from now on a body that is arriving has less time, and so has a goodbye over TLS."""
+        """As uvicorn's; from now on a body that is arriving has less time, and so has a goodbye over TLS.
+
+        ABUSE 71: uvicorn waits for both until the grace time is over.
+        """
         self.wire.force_close = True
-        self._body_patience = min(self._body_patience, STOP_BODY_TIMEOUT)
+        self._body_patience = min(self._body_patience, STOP_BODY_TIMEOUT_SECONDS)
         super().shutdown()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's; says what is left to say once all requests that came before it are answered."""
+        """As uvicorn's; then refuses what came behind the requests that are answered now.
+
+        uvicorn answers what does not parse at once, in the middle of the answer before.
+        """
         last = not self.pipeline
         super().on_response_complete()
         if last and self._pending_refusal is not None and not self.transport.is_closing():
@@ -408,13 +430,19 @@ class HttpConnection(HttpToolsProtocol):
         self._open_connections.refused.add(code_of(error))
         client = self.client[0] if self.client else None
         log.info("connection_refused", request_id=request_id, client=client, status=status, reason=str(error))
-        head = head_lines([*headers, (b"x-request-id", request_id.encode()), _CLOSE], secure=self.scheme == "https")
+        head = head_lines(
+            [*headers, (b"x-request-id", request_id.encode()), CONNECTION_CLOSE], secure=self.scheme == "https"
+        )
         self.transport.write(b"".join([STATUS_LINE[status], head, b"\r\n", body]))
         self.transport.close()
 
 
 class LingeringTransport:
-    """A transport that closes for writing first when there is unread input, and for good a moment later."""
+    """A transport that closes for writing first when there is unread input, and for good a moment later.
+
+    ABUSE 7, 8 and 11: a socket that is closed with unread input is reset, and the client loses the answer. It also cuts
+    off clients that do not read their answers, for which uvicorn waits forever.
+    """
 
     def __init__(self, transport: asyncio.Transport, protocol: HttpConnection) -> None:
         self.abort = transport.abort
@@ -443,7 +471,7 @@ class LingeringTransport:
         if begun or protocol is None or not protocol.has_unread_input:
             self._transport.close()
             return
-        self._until = self._loop.time() + LINGER
+        self._until = self._loop.time() + CLOSE_LINGER_SECONDS
         if self._transport.can_write_eof():
             self._transport.write_eof()
         protocol.ignore_input()
@@ -469,7 +497,7 @@ class LingeringTransport:
         """Over TLS a close waits for the client's own, which one that reads nothing, being idle, never sends."""
         if self._closing_since is None:
             self._closing_since = now
-        elif now - self._closing_since >= LINGER:
+        elif now - self._closing_since >= CLOSE_LINGER_SECONDS:
             self._transport.abort()
 
     def is_closing(self) -> bool:
@@ -482,8 +510,52 @@ class LingeringTransport:
             self._transport.resume_reading()
 
 
+def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+    """Begin ``work`` in a context of its own; return the task that it goes on in, unless it has ended already.
+
+    Without it the median of a node's request is 1.04 times as long (docs/adr/0030-http-fast-path.md).
+    """
+    context = copy_context()
+    try:
+        awaited = context.run(work.send, None)
+    except StopIteration:
+        return None
+    return loop.create_task(_rest(work, awaited), context=context)
+
+
+async def in_task() -> None:
+    """Make sure that a task runs the caller: work in threads and cancellation need one."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)
+
+
+async def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _resumed(work, awaited)  # a task takes no bare generator from Python 3.12 on
+
+
+@coroutine
+def _resumed(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
+    """``work`` from where it waits for ``awaited``; for nothing when it only wanted to be in a task."""
+    try:
+        if awaited is None:
+            awaited = work.send(None)
+        while True:
+            try:
+                # None is a turn of the loop, which others may need before the work can go on.
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - the work's business
+                awaited = work.throw(error)
+            else:
+                awaited = work.send(None)
+    except StopIteration:
+        return
+
+
 def send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes, close: bool) -> bool:
-    """As uvicorn's `send` twice, by one write and without its checks of each header."""
+    """As uvicorn's `send` twice, by one write and without its checks of each header.
+
+    Without it the median of a node's request is 1.11 times as long (docs/adr/0030-http-fast-path.md).
+    """
     if cycle.flow.write_paused or cycle.response_started:
         return False
     if cycle.disconnected:
@@ -512,7 +584,7 @@ def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
 
     Raises ValueError for a line end within a header: it would begin another header, or another answer.
     """
-    if _DEFAULT_NAMES.isdisjoint(name for name, _ in headers):
+    if _DEFAULT_NAMES.isdisjoint([name for name, _ in headers]):
         lines, standard = headers, _STANDARD_LINES[secure]
     else:
         lines, standard = with_standard_headers(headers, secure=secure), b""

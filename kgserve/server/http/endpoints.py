@@ -2,7 +2,7 @@
 
 `RouteTable` finds an endpoint by method and path, and makes the routes of Litestar: an operation is answered the same
 both ways. The table skips Litestar's router, request and response, which take longer than a short operation itself
-(docs/adr/0017-http-fast-path.md).
+(docs/adr/0030-http-fast-path.md).
 """
 
 from __future__ import annotations

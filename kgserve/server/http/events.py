@@ -289,8 +289,8 @@ GOES_ON = "kgserve-goes-on"
 """The header by which a node asks for a stream that it had already: see `EventSubscription.goes_on`."""
 POSITION_HEADER = "last-event-id"
 _NODE_POLL_SECONDS = 1.0
-_GREETED_SECONDS = 5.0
-_AGAIN_SECONDS = 0.1
+_GREETING_TIMEOUT_SECONDS = 5.0
+_RECONNECT_SECONDS = 0.1
 _MAX_NODE_BLOCKS = 64
 _OK, _GONE, _TOO_LARGE = 200, 410, 413
 _NOWHERE = Position(0)
@@ -361,7 +361,7 @@ class Merged:
         self._follow(others)
         self._watching = asyncio.create_task(self._watch())
         if others:
-            with anyio.move_on_after(_GREETED_SECONDS):
+            with anyio.move_on_after(_GREETING_TIMEOUT_SECONDS):
                 await self._begun.wait()
         self._begun.set()
         if self._failure is not None:
@@ -468,7 +468,7 @@ class Merged:
         while self._failure is None:
             try:
                 await self._hear(node)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RECONNECT_SECONDS)
             except KgserveError as error:
                 log.warning("node_not_heard", node=node.node, reason=str(error))
                 await asyncio.sleep(_NODE_POLL_SECONDS)

@@ -30,7 +30,7 @@ _OF_THE_CONNECTION = frozenset(
 _MAX_WHOLE_ANSWER_BYTES = 1 << 16
 """Bytes of an answer that is passed on whole."""
 _STORES_PATH = STORE.partition("{")[0]
-_IN_THE_WAY = frozenset({READ, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"})
+_UNFORWARDED_HEADERS = frozenset({READ, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"})
 """Who may read a copy may do so here, and what was passed on once is not passed on again."""
 _OF_THE_CALLER = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
 _FORWARDED_ANSWER_HEADERS = frozenset(
@@ -86,7 +86,7 @@ class PassingOn:
         if (
             scope["method"] != HttpMethod.GET
             or not path.startswith(_STORES_PATH)
-            or not _IN_THE_WAY.isdisjoint(headers)
+            or not _UNFORWARDED_HEADERS.isdisjoint(headers)
         ):
             return None
         return self._forwarder.known(path[len(_STORES_PATH) :].partition("/")[0])

@@ -45,7 +45,15 @@ from kgserve.server.http.compression import (
     takes_gzip,
     without_body,
 )
-from kgserve.server.http.connection import LATE, SEND_WHOLE, SendWhole, head_lines, with_standard_headers
+from kgserve.server.http.connection import (
+    CONNECTION_CLOSE,
+    LATE,
+    SEND_WHOLE,
+    SendWhole,
+    head_lines,
+    in_task,
+    with_standard_headers,
+)
 from kgserve.server.http.endpoints import ENDPOINT, Endpoint
 from kgserve.server.http.problem import (
     CLIENT_LEFT,
@@ -70,6 +78,7 @@ from kgserve.server.http.request_parts import (
     parse_replica_headers,
     read_from,
 )
+from kgserve.server.http.sse import EVENT_STREAM_TYPE
 from kgserve.server.http.trusted_proxies import Proxies
 
 if TYPE_CHECKING:
@@ -96,15 +105,14 @@ UNKNOWN_ADDRESS = "unknown"
 """The address of a client that has none."""
 
 
-REVOKED = "the key is not valid any more: it was revoked or has expired while the request was under way"
+KEY_ENDED_MESSAGE = "the key is not valid any more: it was revoked or has expired while the request was under way"
 
 _new_id = random.Random().getrandbits  # noqa: S311 - ids tell requests apart and keep nothing secret
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
-_LOGGED_PATH = 300
+_MAX_LOGGED_PATH_BYTES = 300
 _OK, _NO_CONTENT, _NOT_MODIFIED, _MIN_ERROR = 200, 204, 304, 400
-_STREAM = b"text/event-stream"
-_CLOSE = (b"connection", b"close")
-_JSON = (b"content-type", JSON.encode())
+_STREAM_TYPE = EVENT_STREAM_TYPE.encode()
+_JSON_TYPE = (b"content-type", JSON.encode())
 
 
 _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
@@ -190,7 +198,7 @@ class Gateway:
 
     async def _answer(self, scope: HTTPScope, cycle: RequestCycle, context: RequestContext) -> None:
         try:
-            self._check_browser(tuple(header for header in scope["headers"] if header[0] in BROWSER_HEADERS))
+            self._check_browser(tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
                 await cycle.reply(HttpAnswer(_NO_CONTENT, list(preflight), b""))
                 return
@@ -203,8 +211,9 @@ class Gateway:
                 scope["path_template"] = endpoint.case.path
                 service = authorize(scope, endpoint.operation, self._service)
                 body = await endpoint.answer(scope, cycle.receive, service)
-                await cycle.reply(HttpAnswer(_OK, [_JSON, (b"content-length", b"%d" % len(body))], body))
+                await cycle.reply(HttpAnswer(_OK, [_JSON_TYPE, (b"content-length", b"%d" % len(body))], body))
             else:
+                await in_task()
                 await self._app(scope, cycle.receive, cycle.send)
         except asyncio.CancelledError:  # the grace time of a stop is over
             if not cycle.begun:
@@ -300,8 +309,10 @@ def authorize(scope: HTTPScope, operation: Operation, service: Service) -> Servi
     if READ in dict(scope["headers"]) and (replica_read := parse_replica_headers(scope, operation)):
         state[REPLICA_READ] = replica_read
         graphs = graphs.reading(replica_read)
-    state[SERVICE] = service._replace(graphs=graphs)
-    return state[SERVICE]
+    if graphs is not service.graphs:
+        service = service._replace(graphs=graphs)
+    state[SERVICE] = service
+    return service
 
 
 class RequestCycle:
@@ -342,7 +353,7 @@ class RequestCycle:
             return {"type": "http.disconnect"}
         if self.received and message["type"] == "http.request" and self._revoked():
             if not self.begun:
-                await self.refuse(Unauthenticated(REVOKED))
+                await self.refuse(Unauthenticated(KEY_ENDED_MESSAGE))
             return {"type": "http.disconnect"}
         if message["type"] == "http.request":
             self._unread = message.get("more_body", False)
@@ -399,7 +410,7 @@ class RequestCycle:
             await self._send_head(status, [*headers, VARY] if may_be_smaller(headers) else headers)
         if self.sent and not self.streamed and self._revoked():
             self.refused = True  # nothing more goes out, and the server cuts the connection
-            raise Unauthenticated(REVOKED)
+            raise Unauthenticated(KEY_ENDED_MESSAGE)
         self.sent += len(body)
         self._complete = not more or self._is_head
         if more and self._is_head:
@@ -421,7 +432,7 @@ class RequestCycle:
     async def _send_head(self, status: int, headers: list[Header]) -> None:
         self.begun = True
         full = with_standard_headers(self._with_own_headers(headers), secure=self._is_secure)
-        full += [_CLOSE] if self._unread else []
+        full += [CONNECTION_CLOSE] if self._unread else []
         await self._send({"type": "http.response.start", "status": status, "headers": full})
 
     def _with_own_headers(self, headers: list[Header]) -> list[Header]:
@@ -449,7 +460,7 @@ class RequestCycle:
         """The access line."""
         if self._scope["path"] in _HEALTH and self.outcome == _OK:
             return
-        path = masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii"))
+        path = masked(self._scope["raw_path"][:_MAX_LOGGED_PATH_BYTES].decode("ascii"))
         who, ms = Who(self._context.caller.name, self._context.address), round(self.seconds * 1000, 2)
         request_line(self.request_id, who, self._scope["method"], path, self.outcome, ms, self.sent)
 
@@ -507,7 +518,7 @@ class _Observed:
 
 def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether an answer is an event stream, which lasts for as long as somebody listens."""
-    return any(name == b"content-type" and value.startswith(_STREAM) for name, value in headers)
+    return any(name == b"content-type" and value.startswith(_STREAM_TYPE) for name, value in headers)
 
 
 _PARAMETER = None

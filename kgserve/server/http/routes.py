@@ -100,8 +100,8 @@ _EXPLORER_POLICY = {
     "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
 }
-_FOR_EVER = "public, max-age=31536000, immutable"
-_ASK_AGAIN = "no-cache"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
+_REVALIDATE = "no-cache"
 
 
 class File(NamedTuple):
@@ -115,7 +115,7 @@ class File(NamedTuple):
     def read(cls, source: Traversable) -> File:
         """A browser keeps a file whose name has its hash, and asks whether another one has changed."""
         body = source.read_bytes()
-        cache = _FOR_EVER if _HASHED.search(source.name) else _ASK_AGAIN
+        cache = _CACHE_FOREVER if _HASHED.search(source.name) else _REVALIDATE
         headers = {**_EXPLORER_POLICY, "etag": etag_of(body), "cache-control": cache}
         return cls(body, _MEDIA[source.name.rpartition(".")[2]], headers)
 

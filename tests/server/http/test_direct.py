@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import re
 import socket
 from collections.abc import Generator
@@ -15,6 +17,7 @@ from litestar import Litestar
 
 from kgserve.errors import InvalidInput
 from kgserve.server.http.browser_guard import CsrfGuard
+from kgserve.server.http.connection import in_task, start_eagerly
 from kgserve.server.http.gateway import RouteTable
 from kgserve.server.http.routes import ROUTES
 from tests.server.http.serving import Served, accepted, read_reply, refusal
@@ -145,3 +148,40 @@ def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:
     guard.check([(b"host", b"anything.example:80")])
     with pytest.raises(InvalidInput):
         guard.check([(b"host", b"any\xe9thing.example")])
+
+
+def test_what_waits_goes_on_in_a_task_and_in_its_context() -> None:
+    asyncio.run(_begun_and_cancelled())
+
+
+async def _begun_and_cancelled() -> None:
+    name = contextvars.ContextVar("name", default="none")
+    waiting = asyncio.Event()
+    done: list[Any] = []
+
+    async def work(*, wait: bool) -> None:
+        token = name.set("inside")
+        try:
+            if wait:
+                await in_task()
+                done.append(asyncio.current_task())
+                await asyncio.sleep(0.001)
+                waiting.set()
+                await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            done.append("cancelled")
+        name.reset(token)
+        done.append(name.get())
+
+    begun: list[asyncio.Task[None] | None] = []
+    loop = asyncio.get_running_loop()
+    for wait in (False, True):
+        loop.call_soon(lambda wait=wait: begun.append(start_eagerly(work(wait=wait), loop)))
+    await waiting.wait()
+    [none, task] = begun
+    assert none is None
+    assert task is not None
+    task.cancel()
+    await task
+    assert done == ["none", task, "cancelled", "none"]
+    assert name.get() == "none"

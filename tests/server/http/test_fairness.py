@@ -16,7 +16,7 @@ import pytest
 from kgserve.platform.gil import rest_seconds
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
-from kgserve.server.admission import LATELY_SECONDS, ActiveCallers, InFlightCounter
+from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, InFlightCounter
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 from tests.server.http.sockets import eventually
@@ -184,6 +184,6 @@ def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> Non
     assert use.others("mine", since) == 1
     ask("other", "one", "other")
     assert use.others("mine", since) == 2
-    use.begun -= 2 * LATELY_SECONDS
-    assert use.others("mine", since - 3 * LATELY_SECONDS) == 0
+    use.begun -= 2 * ACTIVE_CALLER_SECONDS
+    assert use.others("mine", since - 3 * ACTIVE_CALLER_SECONDS) == 0
     assert [rest_seconds(0.1, others) for others in (0, 1, 3, 100)] == pytest.approx([0, 0.1, 0.3, 1])

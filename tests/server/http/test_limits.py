@@ -134,9 +134,9 @@ def test_abuse_13_silence(hasty: Served, strict: Served) -> None:
 
 
 @pytest.mark.abuse(13)
-def test_abuse_13_second_head_drips(hasty: Served) -> None:
+def test_abuse_13_second_head_drips(strict: Served) -> None:
     """ABUSE 13: on a connection that has behaved so far, too."""
-    with connected(hasty.port) as connection:
+    with connected(strict.port) as connection:
         connection.sendall(HEALTH + b"GET /hea")
         first, *second = replies(until_closed(connection))
         assert first.status == 200
