@@ -40,8 +40,8 @@ from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
 from kgserve.platform.times import parse_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history_follower import Historian, HistoryFollower
-from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
-from kgserve.projections.links.links import EVERY
+from kgserve.projections.indexes import HISTORY_CATCH_UP_TIMEOUT_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.links.links import NO_LINK_LIMIT
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.entries import LiveMemory, state_of
@@ -245,13 +245,13 @@ class AsOfGraph(GraphReader):
         incoming = history.incoming(node_id, self.sequence, limit) if direction != "outgoing" else []
         return [state.row for state in (*outgoing, *incoming)]
 
-    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
         for node_id in ids:
             states = self._look(lambda history, each=node_id: history.links_from(each, self.sequence, limit))
             yield from (state.row for state in states)
 
-    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
-        found = self.links_from((node_id,), limit if self.valid_at is None else EVERY)
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
+        found = self.links_from((node_id,), limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
     def encode_node(self, node_id: str) -> bytes | None:
@@ -525,7 +525,7 @@ class AsOfGraph(GraphReader):
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state that has just ended is known to have ended only once the history has seen the commit.
-            if not follower.wait(seen, HISTORY_SECONDS):
+            if not follower.wait(seen, HISTORY_CATCH_UP_TIMEOUT_SECONDS):
                 raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 

@@ -34,9 +34,9 @@ from kgserve.graph.render import VersionState, standing_of, standings
 from kgserve.graph.temporal import MAX_DIGITS, whole_history
 from kgserve.graph.validate import checked_label
 from kgserve.memory.supersede import in_order, sequence_in
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time, parse_time
 from kgserve.projections.history.history import FOREVER, RowState, SaidBy
-from kgserve.projections.history_follower import DAY, HistoryFollower
+from kgserve.projections.history_follower import HistoryFollower
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.batch import WriteBatch, put_again
@@ -160,7 +160,7 @@ def _is_by_age(before: str | None) -> bool:
 def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     """The sequence that is meant by a sequence, a time, or a number of days before ``now``."""
     if found := _DAYS.fullmatch(before):
-        time_meant = now - int(found[1]) * DAY
+        time_meant = now - int(found[1]) * DAY_MICROSECONDS
         return follower.look(lambda history: history.sequence_at(time_meant))
     if before.isascii() and before.isdecimal() and len(before) <= MAX_DIGITS:
         return int(before)

@@ -23,7 +23,7 @@ from kgserve.graph.weighted_nodes import NodeWeights, NumberedWeights, WeightedN
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.catalog.projection import CatalogDamaged
 from kgserve.projections.indexes import Indexes
-from kgserve.projections.links.links import EVERY, LinkReader
+from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.entries import LiveMemory
@@ -155,7 +155,7 @@ class GraphReader(ABC):
         """Yield all edges of some nodes, valid or not."""
 
     @abstractmethod
-    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
         """Yield the edges that lead from some nodes into other stores; at least `limit` of a node that has more."""
 
     def valid_edges(self, node_id: str) -> list[EdgeRow]:
@@ -163,7 +163,7 @@ class GraphReader(ABC):
         return [edge for edge in self.edges_of((node_id,), "both") if self._is_valid(edge)]
 
     @abstractmethod
-    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
         """Return at most `limit` valid edges that lead from a node into other stores."""
 
     @abstractmethod
@@ -385,13 +385,13 @@ class CurrentGraph(GraphReader):
             if direction != "outgoing":
                 yield from self.rows.incoming(node_id)
 
-    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:  # noqa: ARG002
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:  # noqa: ARG002
         return iter(()) if self._links is None else self._links.from_any(ids)
 
-    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
         if self._links is None:
             return []
-        found = self._links.outgoing(node_id, limit if self.valid_at is None else EVERY)
+        found = self._links.outgoing(node_id, limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
     def encode_node(self, node_id: str) -> bytes | None:

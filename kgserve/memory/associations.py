@@ -16,7 +16,7 @@ from kgserve.memory.presentation import entities_among
 from kgserve.platform.times import time_of
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.memory_index.decay import Worth, effective
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.model.redirects import MERGED_INTO
@@ -123,7 +123,7 @@ class EntityAssociations:
     def turns(self, memories: Sequence[str]) -> Neighbours:
         """What is said right before and behind some turns of conversations, of each at most about 33; else nothing."""
         found: dict[str, list[tuple[str, float]]] = {}
-        for turn, edge in self._reader.incident_of(memories, NEXT):
+        for turn, edge in self._reader.incident_of(memories, RELATION_NEXT):
             found.setdefault(turn, []).append((edge.target if edge.source == turn else edge.source, edge.weight))
         return found
 

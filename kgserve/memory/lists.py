@@ -29,7 +29,7 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.lookups import RelationFilter
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.projection import MemoriesDamaged
-from kgserve.projections.memory_index.selecting import FEW, MemoryPlace, Sort
+from kgserve.projections.memory_index.selecting import MAX_SORTED_MEMORIES, MemoryPlace, Sort
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.filters import MemoryFilter, NodeFilter
 from kgserve.storage.model.rows import EdgeKey
@@ -148,8 +148,8 @@ def _page(
 def _holders(store: OpenStore, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
     """The nodes that have some attributes, if those are few."""
     wanted = NodeFilter(attributes=conditions)
-    ids = store.listing(lambda catalog, _: catalog.having(wanted, FEW + 1), by_attributes=True)
-    return frozenset(ids) if len(ids) <= FEW else None
+    ids = store.listing(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
+    return frozenset(ids) if len(ids) <= MAX_SORTED_MEMORIES else None
 
 
 def _having(rows: Rows, conditions: tuple[Condition, ...]) -> Callable[[str], bool]:

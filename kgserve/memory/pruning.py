@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from kgserve.memory.consolidation.candidates import WAIT_SECONDS, Pause, worths
 from kgserve.memory.consolidation.plan import is_pinned
-from kgserve.projections.memory_index.decay import DAY, stated_at
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import stated_at
 from kgserve.projections.memory_index.memories import Fading
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import Access
@@ -114,4 +115,4 @@ def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> st
 def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
     """Whether it was written or accessed within a day; what was never changed was written when it says."""
     written = stated_at(row) if row.version == 1 else row.updated_at
-    return max(written, access.last if access else written) > now - DAY
+    return max(written, access.last if access else written) > now - DAY_MICROSECONDS

@@ -66,7 +66,7 @@ from kgserve.projections.keyword import Reading
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Worth, half_lives_of
 from kgserve.projections.memory_index.entries import LiveMemory
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.text import Facets, Filter, Marks
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.change import Access
@@ -313,7 +313,7 @@ class MemoryRecall:
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
         beside = NeighbourBoosts(self.searched.reader, self._about, near)
         # What turns of a conversation have of each other they have already.
-        apart = (NEXT,) if self._request.mode == "hybrid" else ()
+        apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
         gifts = [*beside.gifts([each.id for each in ranked[:GIVERS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}

@@ -17,7 +17,7 @@ import msgspec
 
 from kgserve.graph.search.fusion import DECAY, Match, Neighbours, both_ways, spread
 from kgserve.platform.text.words import FUNCTION_WORDS
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.names import folded
 
 MOST_ENTITIES = 300
@@ -270,7 +270,7 @@ def in_conversation(
                     score=share * (each.score + gain * standing[each.id].confidence),
                     match=share * (each.match + gain),
                     via=near[0].via if near else None,
-                    relation=NEXT if near else None,
+                    relation=RELATION_NEXT if near else None,
                     hops=near[0].hops if near else None,
                     why=", ".join((each.why, *told, *(("asks",) if share < 1.0 else ()))),
                 )

@@ -55,7 +55,7 @@ from kgserve.platform.text.wordlists import listed
 from kgserve.platform.times import format_time
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.memory_index.memories import Fading, Memories
-from kgserve.projections.memory_index.relation_types import REFLECTED
+from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
 from kgserve.projections.memory_index.selecting import MemoryPlace
 from kgserve.projections.recent_vectors import Recent
 from kgserve.projections.text import Filter
@@ -483,7 +483,7 @@ def _note(storing: Storing, run: str, record: ReflectionRecord) -> None:
 
 
 def _mark(storing: Storing, run: str, memory: str, mark: ReflectionMark) -> None:
-    storing.put_edge(EdgePut(0, (run, memory, REFLECTED), own=mark.text))
+    storing.put_edge(EdgePut(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
 def _link_all(storing: Storing, run: str, links: Sequence[Link]) -> None:
@@ -621,7 +621,7 @@ def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
         undone = apply.undo(store, record.merging, author, Pace(store), force=True)
         found.undone, found.skipped = len(undone.restored), [*undone.skipped]
     with store.reading() as rows:
-        marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == REFLECTED]
+        marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_REFLECTED]
     for first in range(0, len(marks), _AT_ONCE):
         done = _Undoing(store)
         some = marks[first : first + _AT_ONCE]

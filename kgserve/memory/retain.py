@@ -40,7 +40,7 @@ from kgserve.memory.retain_api import (
 from kgserve.memory.store_memory import TEASER, Checked, StoredTogether, checked_memory, store_checked
 from kgserve.memory.supersede import Fact, check_bounds, place
 from kgserve.platform.text.similarity import text_hash
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.recent_vectors import Recent
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
@@ -530,7 +530,7 @@ class Retaining(Storing):
 
     def _follow(self, turn: str) -> None:
         """Join a turn to the one before it."""
-        key = (self._before, turn, NEXT)
+        key = (self._before, turn, RELATION_NEXT)
         self._before = turn
         if key[0] and self.edge(key) is None:
             self.put_edge(EdgePut(0, key))

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+ONE_MICROSECOND = timedelta(microseconds=1)
+DAY_MICROSECONDS = 86_400_000_000
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // ONE_MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // ONE_MICROSECOND
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 _GIVEN = re.compile(
@@ -78,7 +79,7 @@ def has_form(text: str) -> bool:
 
 def microseconds_of(moment: datetime) -> int:
     """Microseconds since 1970 of a moment that knows its time zone."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (moment - _EPOCH) // ONE_MICROSECOND
 
 
 def is_within(microseconds: int) -> bool:

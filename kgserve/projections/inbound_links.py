@@ -18,8 +18,8 @@ from kgserve.storage.layout import Layout
 from kgserve.storage.model.rows import LinkRow
 from kgserve.storage.rows.snapshot import Rows
 
-FILE = "links.sqlite"
-_NONE = LinksPosition(0, 0)
+INBOUND_LINKS_FILE = "links.sqlite"
+_NO_POSITION = LinksPosition(0, 0)
 
 
 class _Pool(Protocol):
@@ -46,7 +46,7 @@ class InboundLinks(DerivedFile):
     rebuilding_message = "the links between stores are being collected anew"
 
     def __init__(self, pool: _Pool) -> None:
-        super().__init__(pool.data_dir / FILE)
+        super().__init__(pool.data_dir / INBOUND_LINKS_FILE)
         self._pool = pool
         self._file: Inbound | None = None
         self._seen: dict[str, LinksPosition] = {}
@@ -67,7 +67,7 @@ class InboundLinks(DerivedFile):
 
     def position(self, stores: Collection[str]) -> dict[str, int]:
         """The last commits of some stores that changed links and that the last answer had seen."""
-        return {name: self._seen.get(name, _NONE).changed for name in stores}
+        return {name: self._seen.get(name, _NO_POSITION).changed for name in stores}
 
     def changed(self, store: str) -> None:
         """Links of a store have changed. Any thread may say so."""

@@ -33,7 +33,7 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Session, build, kept_versions
 from kgserve.projections.cypher_engine.engine.files import remove
 from kgserve.projections.cypher_engine.engine.protocol import (
-    NOTHING,
+    NO_DIFFERENCE,
     Changed,
     Compare,
     Compared,
@@ -42,7 +42,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     Tried,
     Try,
 )
-from kgserve.projections.cypher_engine.projection import ASKED_SECONDS, EngineProjection
+from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineProjection
 from kgserve.projections.cypher_engine.rebuild import Few, few_rows
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import Tail, next_change
@@ -85,7 +85,7 @@ class Copy:
         self.folder = folder
         self.engine = engine
         self.state = state
-        self.left: Difference | None = NOTHING
+        self.left: Difference | None = NO_DIFFERENCE
         self.is_new = True
         self.has_its_edges = True
 
@@ -204,7 +204,7 @@ class WarmCopy:
         engine: EngineProjection,
         rows: RowsView,
         copies: WarmCopies,
-        seconds: float = ASKED_SECONDS,
+        seconds: float = FOLLOW_AFTER_STATEMENT_SECONDS,
     ) -> None:
         """Make none yet. It is given back once no statement has come for so many ``seconds``."""
         self.seconds = seconds
@@ -228,7 +228,7 @@ class WarmCopy:
     def is_behind(self) -> bool:
         """Whether a statement has left something in it that is to be put right."""
         copy = self._copy
-        return copy is not None and copy.left is not NOTHING
+        return copy is not None and copy.left is not NO_DIFFERENCE
 
     @contextmanager
     def turn(self, check: Callable[[], None]) -> Generator[None]:
@@ -324,7 +324,7 @@ class WarmCopy:
     def _follow(self, copy: Copy, rows: Rows) -> bool:
         """Make a copy one of these rows, unless that is too much for one transaction."""
         behind = copy.state.sequence < rows.at
-        if not behind and copy.left is NOTHING:
+        if not behind and copy.left is NO_DIFFERENCE:
             return True
         net = next_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
         if copy.left is None or (behind and net.state != rows.state):
@@ -339,7 +339,7 @@ class WarmCopy:
             copy.engine.kept_bytes += kept_versions(net, rows.state)
             copy.is_new = False
             copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
-        copy.state, copy.left = rows.state, NOTHING
+        copy.state, copy.left = rows.state, NO_DIFFERENCE
         return True
 
     def _give_back(self) -> None:

@@ -12,7 +12,7 @@ from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsol
 from kgserve.memory.consolidation import candidates
 from kgserve.memory.consolidation.plan import RunRecord
 from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
-from kgserve.projections.memory_index.decay import DAY
+from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
 from kgserve.storage.model.batch import RUN, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
@@ -138,8 +138,8 @@ def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
 def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
-        put(store, [memory("old", "Long ago", created_at=now - 200 * DAY), memory("new", "Just now")])
-        put(store, [memory("deleted", "Also long ago", "error", created_at=now - 200 * DAY)])
+        put(store, [memory("old", "Long ago", created_at=now - 200 * DAY_MICROSECONDS), memory("new", "Just now")])
+        put(store, [memory("deleted", "Also long ago", "error", created_at=now - 200 * DAY_MICROSECONDS)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: ended(store, "old") == "pruned")
         assert ended(store, "new") == ""
@@ -153,7 +153,14 @@ def test_nothing_is_done_where_it_is_turned_off(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation="off", consolidation_interval=1, prune="off")
-        put(store, [memory("a", "Tea is hot"), memory("b", "Tea is hot"), memory("c", "x", created_at=now - 200 * DAY)])
+        put(
+            store,
+            [
+                memory("a", "Tea is hot"),
+                memory("b", "Tea is hot"),
+                memory("c", "x", created_at=now - 200 * DAY_MICROSECONDS),
+            ],
+        )
         sequence = store.state.sequence
         time.sleep(6 * TICK)
         assert store.state.sequence == sequence

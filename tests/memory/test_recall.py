@@ -25,7 +25,7 @@ from kgserve.platform.access.authentication import Caller
 from kgserve.platform.times import format_time
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
-from kgserve.projections.memory_index.decay import DAY
+from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
@@ -92,7 +92,7 @@ class Known(NamedTuple):
         return self.confidence * 0.5 ** (self.age / 30)
 
     def put(self, now: int) -> NodePut:
-        created = now - round(self.age * DAY)
+        created = now - round(self.age * DAY_MICROSECONDS)
         bounds: dict[str, Any] = {"valid_from": created, "valid_to": created} if self.ended else {}
         extras = NodeExtrasPut(
             tags=self.tags,
@@ -158,8 +158,8 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
         "types": [chance.choice(TYPES)],
         "tags": chance.sample(TAGS, chance.randint(1, 2)),
         "min_confidence": chance.choice([0.0, 0.3, 0.6, 0.9, 0.99]),
-        "after_date": format_time(now - round(days * DAY)),
-        "before_date": format_time(now - round(days * chance.random() * DAY)),
+        "after_date": format_time(now - round(days * DAY_MICROSECONDS)),
+        "before_date": format_time(now - round(days * chance.random() * DAY_MICROSECONDS)),
         "entity": chance.choice([*ENTITIES, "person 2"]),
         "source": chance.choice(SOURCES[1:]),
         "layer": chance.choice([1, 2]),
@@ -170,7 +170,7 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
 
 
 def passes(known: Known, filters: dict[str, Any], now: int, *, graph: bool) -> bool:
-    created = format_time(now - round(known.age * DAY))
+    created = format_time(now - round(known.age * DAY_MICROSECONDS))
     entity = str(filters.get("entity", "")).replace("person ", "e")
     return (
         not known.ended
@@ -275,7 +275,7 @@ def memory(key: str, content: str, **fields: Any) -> NodePut:
 
 
 def ago(days: float) -> int:
-    return now_in_microseconds() - round(days * DAY)
+    return now_in_microseconds() - round(days * DAY_MICROSECONDS)
 
 
 def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kgserve.graph.readers import GraphReader
 from kgserve.graph.search.search_index import Hits, IndexDecorator, SearchIndex
-from kgserve.projections.catalog.attributes import MOST_COUNTED
+from kgserve.projections.catalog.attributes import MAX_COUNTED_ATTRIBUTE_NODES
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.keyword import Reading
 from kgserve.projections.text import Filter
@@ -54,11 +54,13 @@ class AttributeMatcher:
     def share(self) -> float:
         """Which part of all nodes they are likely to be today."""
         nodes = max(self._store.state.nodes, 1)
-        return math.prod(_MANY_SHARE if count == MOST_COUNTED else count / nodes for count in self._counts)
+        return math.prod(
+            _MANY_SHARE if count == MAX_COUNTED_ATTRIBUTE_NODES else count / nodes for count in self._counts
+        )
 
     @property
     def count(self) -> int:
-        """How many they are today, at most; or more, when it is `MOST_COUNTED`."""
+        """How many they are today, at most; or more, when it is `MAX_COUNTED_ATTRIBUTE_NODES`."""
         return min(self._counts)
 
     @cached_property

@@ -35,7 +35,7 @@ from kgserve.memory.consolidation.plan import (
     taken_of,
 )
 from kgserve.platform.times import format_time
-from kgserve.projections.memory_index.relation_types import CONSOLIDATED
+from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
 from kgserve.storage.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import NodeFilter
@@ -203,7 +203,7 @@ def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch
     if says_more:
         nodes += [_grown(cluster, run.author), _former(primary, former, run.author)]
         marks.append(EdgePut(0, (former, cluster.primary, MERGED_INTO), extras=EdgeExtrasPut(created_by=run.author)))
-    marks.append(_edge((run.id, cluster.primary, CONSOLIDATED), record(grown), run.author))
+    marks.append(_edge((run.id, cluster.primary, RELATION_CONSOLIDATED), record(grown), run.author))
     puts = [*moved(cluster.primary, edges, had, parented=parented).values()]
     gone = [*{row.key for rows_ in edges.values() for row in rows_}]
     cost = sum(len(put.own or "") + 300 for put in [*marks, *puts]) + len(cluster.content) + 1000
@@ -315,7 +315,7 @@ def note_interrupted(store: OpenStore) -> None:
     for row, said in runs(store):
         if broken_off(store, row, said):
             with store.reading() as rows:
-                done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == CONSOLIDATED]
+                done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
             found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
             _write_run(store, RunInProgress(row.id, msgspec.structs.replace(said, **found), _author(row)))
@@ -330,7 +330,7 @@ def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: boo
         record_ = _read(row)
         if record_.status == "running" and run_id in store.runs:
             raise Unavailable("this consolidation is still going on; try again when it is done")
-        notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == CONSOLIDATED]
+        notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == RELATION_CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]
         told = _told_of_changed(rows, changed)
     if changed:
@@ -411,7 +411,7 @@ def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
 
 def _earlier_notes(rows: Rows, memory: str, left: int) -> Iterator[EdgePut]:
     """What earlier runs note of a memory from now on: as they left it, before a later run, now undone, ``left`` it."""
-    for edge in incoming_of(rows, memory, CONSOLIDATED):
+    for edge in incoming_of(rows, memory, RELATION_CONSOLIDATED):
         grown = grown_of(edge_stamps(edge.attributes).own)
         if grown.left == left - 1:
             yield EdgePut(0, edge.key, own=record(msgspec.structs.replace(grown, left=left + 1)))

@@ -16,7 +16,7 @@ from kgserve.memory.api import PINNED, Cluster, KeptApart, Suggestion
 from kgserve.memory.hierarchy_api import EPISODE, can_share_layer, can_share_type
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.text.similarity import fingerprint
-from kgserve.projections.memory_index.relation_types import CONSOLIDATED
+from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
 from kgserve.storage.model.batch import EdgePut, edge_again
 from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
 from kgserve.storage.model.parents import CHILD_OF
@@ -302,7 +302,7 @@ grown_of = json_decoder(Grown).decode
 
 def stays(relation_type: str) -> bool:
     """Whether an edge stays with an absorbed memory."""
-    return relation_type in {MERGED_INTO, CONSOLIDATED, VERSION_OF}
+    return relation_type in {MERGED_INTO, RELATION_CONSOLIDATED, VERSION_OF}
 
 
 def told(found: ClusterPlan) -> Cluster:

@@ -42,7 +42,12 @@ from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.memory_index.decay import stated_at
-from kgserve.projections.memory_index.relation_types import CONSOLIDATED, EXTRACTED_FROM, NEXT, REFLECTED
+from kgserve.projections.memory_index.relation_types import (
+    RELATION_CONSOLIDATED,
+    RELATION_EXTRACTED_FROM,
+    RELATION_NEXT,
+    RELATION_REFLECTED,
+)
 from kgserve.projections.memory_index.selecting import MemoryPlace
 from kgserve.projections.recent_vectors import Recent
 from kgserve.storage.model.batch import EdgePut, NodePut, Rules, WriteBatch, node_fault
@@ -68,7 +73,7 @@ WAIT_SECONDS = 0.5
 WRITE_SECONDS = 30.0
 _NEIGHBOURS = 32
 _MAX_ROUNDS = 4
-_OWN_RELATIONS = frozenset({CHILD_OF, VERSION_OF, EXTRACTED_FROM, CONSOLIDATED, REFLECTED})
+_OWN_RELATIONS = frozenset({CHILD_OF, VERSION_OF, RELATION_EXTRACTED_FROM, RELATION_CONSOLIDATED, RELATION_REFLECTED})
 """What the store itself writes, besides what nobody may."""
 
 
@@ -99,10 +104,10 @@ def extract(indexer: Indexer | None, store: OpenStore, memory: str, ask: Ask) ->
 def _is_done(rows: Rows, source: NodeRow) -> bool:
     """Whether a text was taken apart already, or was itself taken out of another one."""
     said = text_hash(source.content).hex()
-    marks = map(mark_of, incoming_of(rows, source.id, EXTRACTED_FROM))
+    marks = map(mark_of, incoming_of(rows, source.id, RELATION_EXTRACTED_FROM))
     if any(mark is not None and mark.text == said for mark in marks):
         return True
-    own = (mark_of(edge) for edge in rows.outgoing(source.id) if edge.relation_type == EXTRACTED_FROM)
+    own = (mark_of(edge) for edge in rows.outgoing(source.id) if edge.relation_type == RELATION_EXTRACTED_FROM)
     return any(mark is not None and mark.fact == said for mark in own)
 
 
@@ -114,7 +119,7 @@ def _said_before(rows: Rows, source: NodeRow) -> list[str]:
     found: list[str] = []
     at = source.id
     while len(found) < MOST_BEFORE:
-        edges = incoming_of(rows, at, NEXT)
+        edges = incoming_of(rows, at, RELATION_NEXT)
         row = rows.node(edges[0].source) if edges else None
         if row is None or not row.is_memory or row.id == source.id:
             break
@@ -221,7 +226,7 @@ def _was_written(ahead: Ahead, source: NodeRow) -> bool:
     said = text_hash(source.content).hex()
     if now is None or text_hash(now.content).hex() != said:
         return True
-    marks = map(mark_of, ahead.edges_to(source.id, EXTRACTED_FROM))
+    marks = map(mark_of, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
     return any(mark is not None and mark.text == said for mark in marks)
 
 
@@ -320,7 +325,7 @@ class _Extracting(Storing):
         if memory == self._shown.source.id:
             return
         mark = ExtractionMark.of(self._shown.source, put.content)
-        key = (memory, self._shown.source.id, EXTRACTED_FROM)
+        key = (memory, self._shown.source.id, RELATION_EXTRACTED_FROM)
         self.put_edge(EdgePut(0, key, own=mark.attributes, extras=EdgeExtrasPut(created_by=AUTHOR)))
 
     def name(self, name: str, entity_type: str) -> None:

@@ -29,7 +29,7 @@ from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.background import SingleThreadWorker
 from kgserve.projections.base import Erasure
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.memory_index.relation_types import EXTRACTED_FROM
+from kgserve.projections.memory_index.relation_types import RELATION_EXTRACTED_FROM
 from kgserve.projections.schedule import FollowerStopped, FollowerThread
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
@@ -219,7 +219,7 @@ class Extraction(BackgroundProjection):
     def _wanted(self, change: ChangeSet) -> Iterator[tuple[str, int]]:
         """The memories of a commit that the model is to be given, but for those that it has written itself."""
         edges = (*change.edges_created, *change.edges_updated)
-        own = {edge.source for edge in edges if edge.relation_type == EXTRACTED_FROM}
+        own = {edge.source for edge in edges if edge.relation_type == RELATION_EXTRACTED_FROM}
         for row in (*change.nodes_created, *change.nodes_updated):
             if row.id not in own and is_text(row) and self._is_wanted(row):
                 yield row.id, change.sequence

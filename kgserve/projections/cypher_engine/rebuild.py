@@ -29,8 +29,8 @@ from kgserve.storage.rows.view import RowsView
 log = structlog.get_logger()
 
 Few: TypeAlias = tuple[Change, StoreState]
-FEW_ROWS = 2_000
-FEW_BYTES = 4 << 20
+MAX_INLINE_REBUILD_ROWS = 2_000
+MAX_INLINE_REBUILD_BYTES = 4 << 20
 """Rows that an engine's file is made of without files of rows: that takes milliseconds."""
 # A rebuild that had this much journal to read leaves a snapshot, so that the next one has less.
 SNAPSHOT_AFTER_BYTES = 16 << 20
@@ -109,7 +109,7 @@ def few_rows(present: RowsView) -> Few | None:
     try:
         with present.reading() as rows:
             state, size = rows.state, rows.base.size + rows.delta.bytes
-            if state.nodes + state.edges > FEW_ROWS or size > FEW_BYTES:
+            if state.nodes + state.edges > MAX_INLINE_REBUILD_ROWS or size > MAX_INLINE_REBUILD_BYTES:
                 return None
             nodes, edges = [*rows.all_nodes()], [*rows.all_edges()]
     except (RowsDamaged, msgspec.MsgspecError):

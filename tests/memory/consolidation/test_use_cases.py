@@ -24,7 +24,7 @@ from kgserve.memory.consolidation.use_cases import (
     prune_memories,
     undo_consolidation,
 )
-from kgserve.projections.memory_index.decay import DAY
+from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import MERGED_INTO
@@ -419,8 +419,8 @@ def test_faded_memories_are_withdrawn_and_protected_ones_are_not(place: Place, s
     now = time.time_ns() // 1000
     with place.pool.lease(store, create=True) as leased:
         ages = {"fresh": 0, "kept": 129, "faded": 131}
-        memories = [memory(each, each, created_at=now - days * DAY) for each, days in ages.items()]
-        old = now - 400 * DAY
+        memories = [memory(each, each, created_at=now - days * DAY_MICROSECONDS) for each, days in ages.items()]
+        old = now - 400 * DAY_MICROSECONDS
         memories += [
             memory("pinned", "p", created_at=old, importance=1.0),
             memory("domain", "d", created_at=old, layer=0),

@@ -126,18 +126,18 @@ _DELETE_NODES = _Change(
 _CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in Width]
 _DELETE_EDGES = _deleting_edges()
 # A link is made as an edge whose target is the key of what it leads to.
-_LINKS: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
-_CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINKS)
-_DELETE_LINKS = _deleting_edges(*_LINKS)
-_ELSEWHERE = (Field("key", TEXT, ""), Field("store", TEXT, ""), Field("id", TEXT, ""))
-_HAVE_ELSEWHERE = _Change(
-    _ELSEWHERE,
+_LINK_PATTERN: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
+_CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINK_PATTERN)
+_DELETE_LINKS = _deleting_edges(*_LINK_PATTERN)
+_LINK_TARGET_FIELDS = (Field("key", TEXT, ""), Field("store", TEXT, ""), Field("id", TEXT, ""))
+_MERGE_LINK_TARGETS = _Change(
+    _LINK_TARGET_FIELDS,
     tuple,
-    f"MERGE (y:Elsewhere {{{_properties(_ELSEWHERE, '$')}}}) RETURN count(*)",
-    f"LOAD FROM $rows MERGE (y:Elsewhere {{{_properties(_ELSEWHERE, '')}}}) RETURN count(*)",
+    f"MERGE (y:Elsewhere {{{_properties(_LINK_TARGET_FIELDS, '$')}}}) RETURN count(*)",
+    f"LOAD FROM $rows MERGE (y:Elsewhere {{{_properties(_LINK_TARGET_FIELDS, '')}}}) RETURN count(*)",
     40,
 )
-_LEFT_ELSEWHERE = """
+_DELETE_UNLINKED_TARGET = """
 MATCH (y:Elsewhere {key: $key_}) WHERE NOT EXISTS { MATCH (:Entity)-[:LINKS_TO]->(y) } DELETE y
 """
 COMMITTED = """
@@ -187,12 +187,12 @@ def _links_deleted(session: DriverSession, net: NetChange) -> None:
     keys = (*net.links_deleted, *net.links_updated)
     _change(session, map(_as_edge, keys), _DELETE_LINKS)
     for key in {_far_key(key) for key in keys} - {_far_key(key) for key in (*net.links_created, *net.links_updated)}:
-        session.rows(_LEFT_ELSEWHERE, {"key_": key})
+        session.rows(_DELETE_UNLINKED_TARGET, {"key_": key})
 
 
 def _links_created(session: DriverSession, rows: Sequence[LinkRow]) -> None:
     ends = {_far_key(row.key): (row.store, row.edge.target) for row in rows}
-    _change(session, ((key, *end) for key, end in ends.items()), _HAVE_ELSEWHERE)
+    _change(session, ((key, *end) for key, end in ends.items()), _MERGE_LINK_TARGETS)
     edges = [msgspec.structs.replace(row.edge, target=_far_key(row.key)) for row in rows]
     _change(session, edges, _CREATE_LINKS)
 

@@ -14,11 +14,11 @@ from typing import Any, LiteralString
 import msgspec
 
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
+from kgserve.platform.times import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import EDGE, ENDS, NODE, TIME, Field, Width, names
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def engine_time(microseconds: int) -> datetime:
@@ -28,7 +28,7 @@ def engine_time(microseconds: int) -> datetime:
 
 def microseconds(moment: datetime) -> int:
     """The inverse of `engine_time`."""
-    return (moment - _NAIVE_EPOCH) // _MICROSECOND
+    return (moment - _NAIVE_EPOCH) // ONE_MICROSECOND
 
 
 def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:

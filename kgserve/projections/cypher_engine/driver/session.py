@@ -15,7 +15,7 @@ from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, 
 from kgserve.storage.model.fields import Width
 
 Row = list[Any]
-MAX_REMEMBERED = 64
+MAX_PREPARED_STATEMENTS = 64
 """Statements of callers that a connection remembers."""
 
 # Kùzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
@@ -100,7 +100,7 @@ class DriverSession:
         """Know a text again that has run in a transaction that only reads."""
         if len(statement.text) <= MAX_REMEMBERED_TEXT:
             self._met[statement.text] = None
-        if len(self._met) > MAX_REMEMBERED:
+        if len(self._met) > MAX_PREPARED_STATEMENTS:
             del self._met[next(iter(self._met))]
 
     def close(self) -> None:
