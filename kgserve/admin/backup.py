@@ -15,7 +15,7 @@ import structlog
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.platform.settings import Settings
-from kgserve.storage.layout import SUFFIX, closed_state
+from kgserve.storage.layout import STORE_FOLDER_SUFFIX, closed_state
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import from_text, to_text
 from kgserve.storage.model.store_names import check_store_name
@@ -217,7 +217,7 @@ def restore(pool: StorePool, folder: Path, sources: Iterable[Source]) -> Restore
 def require_free(data_dir: Path, sources: Iterable[Source]) -> None:
     """Raises Conflict when one of the stores that are to be made exists already."""
     for source in sources:
-        if (data_dir / f"{check_store_name(source.into)}{SUFFIX}").exists():
+        if (data_dir / f"{check_store_name(source.into)}{STORE_FOLDER_SUFFIX}").exists():
             raise _exists(source.into)
 
 

@@ -44,10 +44,10 @@ from kgserve.platform.version import __version__
 from kgserve.projections.indexer import Indexer
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.layout import ROOM_BYTES, Layout, StoreFile, closed_state
+from kgserve.storage.layout import MIN_FREE_BYTES, Layout, StoreFile, closed_state
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import to_text
-from kgserve.storage.model.rows import EMPTY_OBJECT
+from kgserve.storage.model.rows import NO_ATTRIBUTES
 from kgserve.storage.model.statuses import IndexStatus
 from kgserve.storage.model.store_settings import MAX_NAME_BYTES, MemorySettingsChange, StoreSettings
 from kgserve.stores.cluster_api import (
@@ -350,7 +350,7 @@ def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
     """Metadata with its keys in order, checked as the attributes of a node are."""
     node = NodeInput(id="metadata", attributes=metadata)
     checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
-    return decode_json(checked.attributes or EMPTY_OBJECT, dict[str, Any])
+    return decode_json(checked.attributes or NO_ATTRIBUTES, dict[str, Any])
 
 
 PROBE_FILE = ".ready"
@@ -383,7 +383,7 @@ def ready(graphs: Graphs) -> Ready:
     """
     pool = graphs.pool
     free = shutil.disk_usage(pool.data_dir).free
-    if free < ROOM_BYTES:
+    if free < MIN_FREE_BYTES:
         raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk of {pool.data_dir.name}")
     try:
         _write_probe(pool.data_dir / PROBE_FILE)

@@ -41,7 +41,7 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import JOURNAL, Layout, StoreFile, seen_by_history, write_description
+from kgserve.storage.layout import JOURNAL_FOLDER, Layout, StoreFile, seen_by_history, write_description
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.rebuild import fresh_folder
 from kgserve.stores.placement import CommitLog, CommittingStore, HeldStores
@@ -423,8 +423,8 @@ def _snapshot_of(layout: Layout) -> dict[str, Path]:
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
         raise JournalDamaged(f"store {layout.name!r} has no snapshot")
-    names = [*snapshot.verify(snapshots[0]).files, snapshot.MANIFEST]
-    return {f"{JOURNAL}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
+    names = [*snapshot.verify(snapshots[0]).files, snapshot.SNAPSHOT_MANIFEST_FILE]
+    return {f"{JOURNAL_FOLDER}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
 
 
 def fetch_store(
@@ -438,10 +438,10 @@ def fetch_store(
     for base in reversed(owner.bases):
         try:
             fetch(blobs, base, fresh_folder(folder))
-            for each in snapshot.list_snapshots(folder / JOURNAL):
+            for each in snapshot.list_snapshots(folder / JOURNAL_FOLDER):
                 snapshot.verify(each)
             write_description(folder, decode_json(owner.description, StoreFile))
-            journal = Journal.create(folder / JOURNAL, segment_mb * MEBIBYTE, base.sequence + 1)
+            journal = Journal.create(folder / JOURNAL_FOLDER, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
                 begun = ShippedPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))

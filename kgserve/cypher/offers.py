@@ -6,7 +6,7 @@ The labels of every store have their properties, with the engine's names of the 
 from __future__ import annotations
 
 from kgserve.cypher.lexer import ALLOWED, CALLS
-from kgserve.storage.model.fields import EDGE, ENDS, NODE
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
 
 KEYWORDS = (
     "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
@@ -16,7 +16,7 @@ KEYWORDS = (
 )  # fmt: skip
 FUNCTIONS = tuple(sorted(ALLOWED))
 PROCEDURES = tuple(sorted(CALLS))
-_RELATION = {field.name: field.type.engine for field in EDGE.whole[ENDS:]}
+_RELATION = {field.name: field.type.engine for field in EDGE.whole[EDGE_ENDPOINTS:]}
 NODE_LABELS: dict[str, dict[str, str]] = {
     "Entity": {field.name: field.type.engine for field in NODE.whole},
     "Elsewhere": {"store": "STRING", "id": "STRING"},

@@ -48,10 +48,10 @@ from kgserve.projections.memory_index.entries import LiveMemory, state_of
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
-from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
+from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_upward, newest
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
 from kgserve.storage.model.soft_delete import stands
-from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk, by_levels
+from kgserve.storage.model.walk import MAX_WALK_EDGES, Direction, Walk, by_levels
 from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, most_connected, number_edge
@@ -434,7 +434,7 @@ class AsOfGraph(GraphReader):
         states = self._look(lambda history: history.edges_numbered(listed, self.sequence))
         rows = [state.row for state in states if wanted.follows(state.row)]
         edges = [number_edge(self.number(row.source), self.number(row.target), row) for row in rows]
-        return edges[:MAX_EDGES], cut or len(edges) > MAX_EDGES
+        return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
 
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
         return self._look(lambda history: [*self._degrees(history, numbers)])
@@ -463,7 +463,7 @@ class AsOfGraph(GraphReader):
 
     def _levels_above(self, memory_id: str) -> Iterator[MemoryDepth]:
         seen, at = {memory_id}, memory_id
-        for depth in range(1, MAX_DEPTH + 1):
+        for depth in range(1, MAX_HIERARCHY_DEPTH + 1):
             parent = self._parent(at)
             if parent is None or parent in seen:
                 return
@@ -471,13 +471,13 @@ class AsOfGraph(GraphReader):
             yield MemoryDepth(at, depth)
 
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
-        places = self._levels_below(memory_id, 1 if near else MAX_DEPTH)
+        places = self._levels_below(memory_id, 1 if near else MAX_HIERARCHY_DEPTH)
         found = sorted(place for place in places if self._is_placed(place, layer))
         page = [each for each in found if each.id > after][: limit + 1]
         return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
     def below(self, memory_id: str) -> WeightedNodes:
-        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_DEPTH)})
+        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
     def _is_placed(self, place: MemoryDepth, layer: int | None) -> bool:
         row = self._node(place.id)

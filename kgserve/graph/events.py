@@ -13,7 +13,7 @@ import msgspec
 from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.graph.handle import Graphs
 from kgserve.storage.changefeed import FeedEntry, Reader
-from kgserve.storage.model.events import REST, EventKind, Position, Selection, StoreEvent, format_positions
+from kgserve.storage.model.events import EVERY_OTHER_STORE, EventKind, Position, Selection, StoreEvent, format_positions
 
 MAX_STORES = 1_000
 Came: TypeAlias = Callable[[str, int], Position | None]
@@ -41,7 +41,8 @@ class EventPage(msgspec.Struct, frozen=True):
 class EventSubscription(msgspec.Struct, frozen=True):
     """What to listen to: stores by name, None for all that there are and will be, and from where on.
 
-    A store without a position is listened to from now on; `REST` gives the position of all that are not named.
+    A store without a position is listened to from now on; `EVERY_OTHER_STORE` gives the position of all that are not
+    named.
     With ``prefixed``, ids name the positions of all stores, the event's own first. ``goes_on``: another node listens,
     and has done so before; a store without a position is one that came to this node meanwhile.
     """
@@ -54,7 +55,7 @@ class EventSubscription(msgspec.Struct, frozen=True):
 
     def position(self, store: str) -> Position | None:
         """Where to begin with a store."""
-        return self.positions.get(store, self.positions.get(REST))
+        return self.positions.get(store, self.positions.get(EVERY_OTHER_STORE))
 
 
 class EventReader:
@@ -92,7 +93,7 @@ class EventReader:
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.turn
         self._begin({name: self._start(name) for name in self._here()})
-        for name in self._wanted.positions.keys() - {*self._pool.names(), REST}:
+        for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
 
     @property
@@ -190,7 +191,7 @@ class EventReader:
             _check_reachable(follower.reader)
         except Gone:
             # A store that nobody in the cluster served before: it is not new, and was not listened to.
-            if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(REST):
+            if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(EVERY_OTHER_STORE):
                 raise
             follower.reader.position = Position.after(follower.reader.feed.latest)
         follower.news()
@@ -249,7 +250,7 @@ class EventReader:
     def _place_but(self, name: str) -> str:
         """The positions of all stores but one; followed by that of stores yet to be made."""
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
-        return format_positions(places if self._wanted.stores is not None else {**places, REST: START})
+        return format_positions(places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START})
 
 
 class _Follower:

@@ -41,7 +41,7 @@ from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.batch import WriteBatch, put_again
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import AUTHOR, NO_EXTRAS, NODE, names
+from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, names
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED, VERSION_OF
 from kgserve.storage.rows.edge_page import incoming_of
@@ -49,7 +49,7 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
 from kgserve.stores.store import OpenStore
 
-_EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
+_EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR_FIELD)
 MAX_ROWS_OF_CHANGES = 20_000
 MAX_LISTED = 1_000
 MAX_SCANNED = 10_000

@@ -30,7 +30,7 @@ from kgserve.projections.history.history import History
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, moved_key, moved_link, survivor_of
+from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO, moved_key, moved_link, survivor_of
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
@@ -163,12 +163,12 @@ def _check_version(name: str, seen: int | None, row: NodeRow) -> None:
 def _check_chain(rows: Rows, node_id: str) -> None:
     """Raise Conflict where as many merges lead to a node as may."""
     level = [node_id]
-    for _ in range(MAX_CHAIN - 1):
+    for _ in range(MAX_REDIRECTS - 1):
         level = [each for one in level for each in aliases(rows, one)]
         if not level:
             return
     raise Conflict(
-        f"{MAX_CHAIN} merges, one after the other, have led to node {node_id!r}; merge the other one into it"
+        f"{MAX_REDIRECTS} merges, one after the other, have led to node {node_id!r}; merge the other one into it"
     )
 
 

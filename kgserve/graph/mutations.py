@@ -26,7 +26,7 @@ from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, Moment, NodeExtrasPut
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_key
-from kgserve.storage.plan import MAX_NOTED, Report
+from kgserve.storage.plan import MAX_REPORTED_ROWS, Report
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
@@ -59,7 +59,11 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
 
     def answer(report: Report) -> InjectAnswer:
         made = inject_answer(report, len(nodes), len(edges))
-        return msgspec.structs.replace(made, merged=merged[:MAX_NOTED], merged_count=len(merged)) if merged else made
+        return (
+            msgspec.structs.replace(made, merged=merged[:MAX_REPORTED_ROWS], merged_count=len(merged))
+            if merged
+            else made
+        )
 
     return graph.submit(batch, answer, create=True)
 

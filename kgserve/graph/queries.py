@@ -14,9 +14,9 @@ from msgspec import Meta, field
 
 from kgserve.graph.compat.versioned_api import RetireRequest
 from kgserve.graph.requests import KEPT_AT, VALID_AT, AsOfText, RevertRequest
-from kgserve.storage.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT
+from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT
 from kgserve.storage.model.fields import MAX_ID_BYTES
-from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
 MAX_PAGE = 1_000
 MAX_OFFSET = 10_000
@@ -60,7 +60,8 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = []
     attributes: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        | None
     ) = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most nodes on the page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
@@ -124,7 +125,7 @@ class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a list of tags."""
 
     prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_TAGS_LISTED
+    limit: Annotated[int, Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_LISTED_TAGS
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -31,7 +31,7 @@ from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.projection import MemoriesDamaged
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, PagePosition, page_of
+from kgserve.storage.model.filters import NO_NODE_FILTER, Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.redirects import survivor_of
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import stands
@@ -423,7 +423,7 @@ class CurrentGraph(GraphReader):
         return EncodedWalk(nodes, edges, found.count, found.truncated)
 
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        if wanted == EVERYTHING:
+        if wanted == NO_NODE_FILTER:
             ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
             return _with_rows(self.rows, page_of(ids, position, limit))
 

@@ -55,9 +55,9 @@ from kgserve.memory.api import MAX_TOLD
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.fields import AUTHOR
+from kgserve.storage.model.fields import AUTHOR_FIELD
 from kgserve.storage.model.filters import NodeFilter, PagePosition
-from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
 from kgserve.storage.model.walk import Walk, clamp
 from kgserve.storage.rows.edge_page import with_versions
@@ -157,7 +157,7 @@ def _start_of_page(wanted: NodesQuery) -> PagePosition:
     return _place_of(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
 
 
-_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR_FIELD, "conflicts", "superseded_by"}
 _COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
@@ -360,7 +360,7 @@ def describe_schema(graph: Graph) -> SchemaDescription:
 
 def list_tags(graph: Graph, request: TagsQuery) -> TagList:
     """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
-    limit = request.limit if 0 < request.limit < MAX_TAGS_LISTED else MAX_TAGS_LISTED
+    limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
         return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
 

@@ -12,7 +12,7 @@ from kgserve.platform.times import parse_time
 from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import Historian, HistoryFollower
 from kgserve.projections.read_your_writes import reached
-from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor_of
+from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
@@ -83,7 +83,7 @@ def survivor_at(history: History, node_id: str, at: int) -> str:
     """Return a node's id after following merge redirects as of a commit."""
     steps: dict[str, str] = {}
     end: str | None = node_id
-    while end is not None and end not in steps and len(steps) <= MAX_CHAIN:
+    while end is not None and end not in steps and len(steps) <= MAX_REDIRECTS:
         into = merged_at(history, end, at)
         if into is not None:
             steps[end] = into

@@ -21,7 +21,7 @@ from kgserve.storage.model.attributes import Condition, Scalar, Wanted, conditio
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import (
-    AUTHOR,
+    AUTHOR_FIELD,
     EDGE,
     MAX_ATTRIBUTES_BYTES,
     MAX_CONTENT_BYTES,
@@ -33,7 +33,7 @@ from kgserve.storage.model.fields import (
     NodeExtrasPut,
     names,
 )
-from kgserve.storage.model.rows import EMPTY_OBJECT
+from kgserve.storage.model.rows import NO_ATTRIBUTES
 
 _INT64 = range(-(1 << 63), 1 << 63)
 # Characters that fit an id whatever they are: four bytes each at the most.
@@ -45,7 +45,7 @@ _OF_NODE, _OF_EDGE = (
     tuple(field for field in row.optional if not field.is_own and not field.is_kept) for row in (NODE, EDGE)
 )
 _OF_LINE = tuple(field for field in NODE.optional if not field.is_own)
-_AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR)
+_AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR_FIELD)
 
 _FIELD = re.compile(r"[^.\[]+")
 
@@ -237,10 +237,10 @@ def _longer(text: str, limit: int) -> bool:
 def canonical(attributes: dict[str, Any], fault: Fault) -> str:
     """Attributes as compact JSON with sorted keys."""
     if not attributes:
-        return EMPTY_OBJECT
+        return NO_ATTRIBUTES
     fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
     if not fine:
-        return EMPTY_OBJECT
+        return NO_ATTRIBUTES
     encoded = _encode(attributes)
     if len(encoded) > MAX_ATTRIBUTES_BYTES:
         fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")

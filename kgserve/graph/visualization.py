@@ -42,8 +42,8 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_EDGES, Walk, clamp
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.storage.model.walk import MAX_WALK_EDGES, Walk, clamp
 from kgserve.storage.rows.sampling import NumberedEdge, number_edge
 
 MAX_LABEL = 80
@@ -283,8 +283,8 @@ def _with_gone(
     moved = [places[row.id] for row in drawing.nodes]
     edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
     edges += [number_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
-    lived.cut = lived.cut or len(edges) > MAX_EDGES
-    return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_EDGES]
+    lived.cut = lived.cut or len(edges) > MAX_WALK_EDGES
+    return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_WALK_EDGES]
 
 
 def _node_columns(
@@ -370,7 +370,7 @@ _titled = json_decoder(_Titled).decode
 def label_of(row: NodeRow) -> str:
     """What a node is called in a picture: of its texts the first that is not blank, in few words."""
     extras = row.extras
-    own = () if row.attributes == EMPTY_OBJECT else msgspec.structs.astuple(_titled(row.attributes))
+    own = () if row.attributes == NO_ATTRIBUTES else msgspec.structs.astuple(_titled(row.attributes))
     texts = (extras.summary if extras else "", extras.name if extras else "", *own, row.content)
     words = (in_few_words(text, MAX_LABEL) for text in texts if isinstance(text, str))
     return next(filter(None, words), row.id)

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.graph.requests import VALID_AT, Also, AsOf, AsOfText, SearchMode
 from kgserve.platform.settings import Dedup, Pruning
-from kgserve.storage.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT, Wanted
+from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT, Wanted
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
 
 MAX_BATCH = 1_000
@@ -228,7 +228,8 @@ class MemoriesQuery(WhichMemories, kw_only=True):
     """The query of a list of memories. Lists do not count as uses."""
 
     metadata: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        | None
     ) = None
     orphans: Annotated[
         bool, Meta(description="Only those below none, but for domains and concepts, layers 0 and 1")
@@ -320,7 +321,8 @@ class RecallingQuery(Recalling, kw_only=True):
     """How to recall, as a query."""
 
     metadata: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        | None
     ) = None
     as_of: AsOfText | None = None
 

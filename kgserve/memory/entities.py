@@ -57,7 +57,7 @@ from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.names import ALIASES, IS_ABOUT, aliases_in
 from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
@@ -180,7 +180,7 @@ def _attributes(row: NodeRow, metadata: str | None, aliases: Sequence[str] | Non
         found[ALIASES] = names
     elif aliases is not None:
         found.pop(ALIASES, None)
-    return _encode(found).decode() if found else EMPTY_OBJECT
+    return _encode(found).decode() if found else NO_ATTRIBUTES
 
 
 def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:

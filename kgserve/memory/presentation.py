@@ -14,7 +14,7 @@ from kgserve.projections.memory_index.decay import HalfLives, Worth, effective, 
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import outgoing_of, parents_among
@@ -99,7 +99,7 @@ def fields_of(
         "importance": USUAL_IMPORTANCE if extras.importance is None else extras.importance,
         "source": extras.source or None,
         "context": extras.context or None,
-        "metadata": {} if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, Any]),
+        "metadata": {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any]),
         "entities": list(about),
         "access_count": 0 if access is None else access.count,
         "last_accessed_at": None if access is None else format_time(access.last),

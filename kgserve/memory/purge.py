@@ -32,7 +32,7 @@ from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.schedule import FollowerStopped
 from kgserve.projections.text import Text
-from kgserve.storage.model.batch import REFLECTION, RUN, NodePut, WriteBatch
+from kgserve.storage.model.batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.purge_record import Doomed, Erased, Intention, intend, intended, settled
@@ -339,8 +339,8 @@ def _fail(done: Future[Erased], message: str) -> None:
 def _runs_without(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
     """The nodes of runs that name some memories, without what they say of them."""
     gone = {*ids}
-    runs = [_consolidation_without(row, said, gone) for row, said in runs_of(store, RUN, run_of)]
-    runs += [_reflection_without(row, said, gone) for row, said in runs_of(store, REFLECTION, record_of)]
+    runs = [_consolidation_without(row, said, gone) for row, said in runs_of(store, KIND_CONSOLIDATION, run_of)]
+    runs += [_reflection_without(row, said, gone) for row, said in runs_of(store, KIND_REFLECTION, record_of)]
     return [put for put in runs if put is not None]
 
 

@@ -59,7 +59,7 @@ from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
 from kgserve.projections.memory_index.selecting import MemoryPlace
 from kgserve.projections.recent_vectors import Recent
 from kgserve.projections.text import Filter
-from kgserve.storage.model.batch import REFLECTION, EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.batch import KIND_REFLECTION, EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.parents import CHILD_OF
@@ -479,7 +479,7 @@ def _submit(store: OpenStore, decide: Callable[[Storing], None], cost: int = 10_
 
 
 def _note(storing: Storing, run: str, record: ReflectionRecord) -> None:
-    storing.put_node(NodePut(0, run, REFLECTION, "", record.text))
+    storing.put_node(NodePut(0, run, KIND_REFLECTION, "", record.text))
 
 
 def _mark(storing: Storing, run: str, memory: str, mark: ReflectionMark) -> None:
@@ -512,7 +512,7 @@ def _link(storing: Storing, run: str, link: Link) -> bool:
 
 def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
     """The run that is meant. Raises NotFound."""
-    for row, record in apply.runs_of(store, REFLECTION, record_of):
+    for row, record in apply.runs_of(store, KIND_REFLECTION, record_of):
         if request.run in (None, row.id):
             return row, record
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
@@ -522,7 +522,7 @@ def decided_before(store: OpenStore) -> set[str]:
     """The proposals that were accepted or refused."""
     return {
         each.key
-        for _, record in apply.runs_of(store, REFLECTION, record_of)
+        for _, record in apply.runs_of(store, KIND_REFLECTION, record_of)
         for each in record.proposals
         if each.state != "open"
     }

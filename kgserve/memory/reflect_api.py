@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.memory.api import MAX_TOLD, Id, Memory, RecalledMemory, Share
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import time_of
-from kgserve.storage.model.batch import REFLECTION
+from kgserve.storage.model.batch import KIND_REFLECTION
 
 CONTRADICTS = "contradicts"
 DOMAIN, CONCEPT = 0, 1
@@ -164,7 +164,7 @@ mark_of = json_decoder(ReflectionMark).decode
 
 def new_run_id(now: int, chance: str) -> str:
     """The id of a run's node; ids sort by time, which is in microseconds."""
-    return f"{REFLECTION}-{now // 1000:012x}-{chance}"
+    return f"{KIND_REFLECTION}-{now // 1000:012x}-{chance}"
 
 
 _UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))

@@ -44,8 +44,8 @@ from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.recent_vectors import Recent
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
-from kgserve.storage.model.names import IS_ABOUT, UNKNOWN, names_of
-from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, names_of
+from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED
 from kgserve.stores.pending_state import Ahead
 from kgserve.stores.store import OpenStore
@@ -292,7 +292,7 @@ class _RetainItem:
         )
         attributes = None if request.metadata is None else put.node.attributes
         if attributes is None and self._mark:
-            attributes = united_attributes(row.attributes, put.node.attributes or EMPTY_OBJECT)
+            attributes = united_attributes(row.attributes, put.node.attributes or NO_ATTRIBUTES)
         return NodePut(0, put.node.id, request.memory_type, put.content, attributes, extras=extras)
 
 
@@ -331,7 +331,7 @@ def entities_named_in(store: OpenStore, texts: Sequence[str]) -> list[list[str]]
 def _only(rows: Sequence[NodeRow]) -> list[str]:
     """The one of some entities that is meant, if one is."""
     there = [row for row in rows if not row.is_memory and not (row.extras or NO_EXTRAS).ended]
-    typed = [row for row in there if row.type != UNKNOWN] or there
+    typed = [row for row in there if row.type != UNKNOWN_TYPE] or there
     return [typed[0].id] if len(typed) == 1 else []
 
 

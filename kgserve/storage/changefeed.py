@@ -27,11 +27,11 @@ from kgserve.storage.model.events import EventKind, Position, Selection, StoreEv
 Wake = Callable[[], None]
 
 PAGE_COMMITS = 1_000
-_KEPT_MARKERS = 64
+_MAX_MARKERS = 64
 RING_EVENTS = 4_096
 RING_BYTES = 4 << 20
-_QUICK_EVENTS = 32
-_QUICK_BYTES = 64 << 10
+_MAX_QUICK_EVENTS = 32
+_MAX_QUICK_BYTES = 64 << 10
 
 
 class PageLimits(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class PageLimits(msgspec.Struct, frozen=True):
     scanned: int = 10_000
 
 
-_USUAL = PageLimits()
+_DEFAULT_PAGE_LIMITS = PageLimits()
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class FeedCommit:
     @property
     def quick(self) -> bool:
         """Whether it is encoded, or small enough for that to be done where nothing may block."""
-        return (len(self.events) <= _QUICK_EVENTS and self.bytes <= _QUICK_BYTES) or None not in self._data
+        return (len(self.events) <= _MAX_QUICK_EVENTS and self.bytes <= _MAX_QUICK_BYTES) or None not in self._data
 
     def entry(self, index: int) -> FeedEntry:
         """One event with its data."""
@@ -132,7 +132,7 @@ class Feed:
         self._latest: int | None = None
         self._wakes: dict[int, Wake] = {}
         self._ring = Ring(kept)
-        self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_KEPT_MARKERS)
+        self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_MAX_MARKERS)
         self._numbers = count(1)
 
     @property
@@ -228,7 +228,9 @@ class Feed:
 class Reader:
     """One listener's way through a feed. For one thread at a time."""
 
-    def __init__(self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _USUAL) -> None:
+    def __init__(
+        self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _DEFAULT_PAGE_LIMITS
+    ) -> None:
         """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
         self._limits = limits
         self.feed = feed

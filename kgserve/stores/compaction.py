@@ -24,7 +24,7 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import unsnapshotted_bytes
 from kgserve.storage.layout import Layout, require_room
-from kgserve.storage.rebuild import SNAPSHOTS_KEPT
+from kgserve.storage.rebuild import MAX_SNAPSHOTS
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.view import Foreseen, RowsView
 
@@ -197,7 +197,7 @@ class Compactor:
         return True
 
     def _drop_old(self) -> None:
-        oldest = snapshot.remove_but_newest(self._layout.journal, SNAPSHOTS_KEPT)
+        oldest = snapshot.remove_but_newest(self._layout.journal, MAX_SNAPSHOTS)
         oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
         self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
 

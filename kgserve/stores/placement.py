@@ -20,7 +20,7 @@ from kgserve.platform.metrics.observation import NodeCounts
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import PLAIN, SUFFIX, Layout, StoreFile, holds_store
+from kgserve.storage.layout import PLAIN_STORE_FORMAT, STORE_FOLDER_SUFFIX, Layout, StoreFile, holds_store
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
@@ -131,7 +131,10 @@ class Placement:
 
     def here(self) -> list[str]:
         """The stores whose present state is in this folder, in order."""
-        found = ((path.name.removesuffix(SUFFIX), path) for path in self.data_dir.glob(f"*{SUFFIX}"))
+        found = (
+            (path.name.removesuffix(STORE_FOLDER_SUFFIX), path)
+            for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}")
+        )
         return sorted(name for name, path in found if _is_name(name) and holds_store(path))
 
     def layout(self, name: str) -> Layout:
@@ -287,7 +290,7 @@ class Placement:
 
     def _others(self) -> Iterable[str]:
         """The names that are taken, also by what is no store yet."""
-        return (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}"))
+        return (path.name[: -len(STORE_FOLDER_SUFFIX)] for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}"))
 
     def _refuse_twin(self, name: str) -> None:
         """Names that differ in case alone would be one folder where file systems fold case."""
@@ -298,7 +301,7 @@ class Placement:
 
 def described(chosen: StoreSettings) -> StoreFile:
     """What a store is that is made now with the ``chosen`` settings."""
-    return StoreFile(PLAIN, time.time_ns() // 1000).with_settings(chosen, 0)
+    return StoreFile(PLAIN_STORE_FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
 
 
 def create_store(layout: Layout, segment_mb: int, description: StoreFile) -> None:

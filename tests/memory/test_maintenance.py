@@ -13,7 +13,7 @@ from kgserve.memory.consolidation import candidates
 from kgserve.memory.consolidation.plan import RunRecord
 from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
 from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
-from kgserve.storage.model.batch import RUN, NodePut
+from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.store import OpenStore
@@ -105,7 +105,7 @@ def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
             through=1,
             started_at="2025-01-01T00:00:00Z",
         )
-        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+        put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
         assert runs(place)[0].state == "interrupted"
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: '"interrupted"' in row_of(store, "consolidation-0").attributes)
@@ -129,7 +129,7 @@ def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
             through=store.state.sequence,
             started_at="2025-01-01T00:00:00Z",
         )
-        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+        put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: ended(store, "b") == "merged")
         assert {run.state for run in runs(place)} >= {"interrupted"}

@@ -59,7 +59,14 @@ from kgserve.platform.codecs import decode_json, json_decoder, place_of
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import find, holder
 from kgserve.platform.settings import Indexed, Settings, load
-from kgserve.storage.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
+from kgserve.storage.model.events import (
+    EVERY_OTHER_STORE,
+    Position,
+    Selection,
+    parse_kinds,
+    parse_position,
+    parse_positions,
+)
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.syncing import BatchSyncer, VectorSyncer
 
@@ -434,7 +441,7 @@ def _names(given: str | None) -> list[str]:
 
 
 def _after(since: int | None) -> dict[str, Position]:
-    return {} if since is None else {REST: Position.after(since)}
+    return {} if since is None else {EVERY_OTHER_STORE: Position.after(since)}
 
 
 class Library(StoresMethods, Closing):

@@ -45,7 +45,7 @@ from kgserve.graph.validate import Faults, check_label
 from kgserve.platform.access.authentication import Hidden
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import survivor
 from kgserve.stores.store import OpenStore
@@ -182,7 +182,7 @@ def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
     placeholders = [NodePut(index, end, ENTITY_TYPE, "", PLACEHOLDER) for end, index in missing.items()]
     before = {name for name, row in rows.nodes(puts).items() if _is_placeholder(row)}
     nodes = [
-        replace(put, attributes=put.attributes or EMPTY_OBJECT) if put.id in before else put for put in batch.nodes
+        replace(put, attributes=put.attributes or NO_ATTRIBUTES) if put.id in before else put for put in batch.nodes
     ]
     return replace(batch, nodes=nodes + placeholders)
 

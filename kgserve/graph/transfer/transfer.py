@@ -52,11 +52,11 @@ from kgserve.platform.permissions import private_folder
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.events import BULK_ROWS
-from kgserve.storage.model.fields import STORE
+from kgserve.storage.model.fields import LINK_STORE_FIELD
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.plan import MAX_NOTED, MAX_REDIRECTED, LeftOut, Report
+from kgserve.storage.plan import MAX_REDIRECTED, MAX_REPORTED_ROWS, LeftOut, Report
 from kgserve.storage.rows.encoding import (
     ExportedHead,
     ExportedNode,
@@ -319,7 +319,7 @@ class Importer:
         if not earlier:
             return
         self._answer.merged_count += 1
-        if len(self._answer.merged) < MAX_NOTED:
+        if len(self._answer.merged) < MAX_REPORTED_ROWS:
             self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
 
     def _choose(self, number: int, line: StoreLine) -> None:
@@ -341,7 +341,7 @@ class Importer:
             if not self._as_they_are:
                 self._graph.graphs.caller.require_store(to_graph)
         except KgserveError as error:
-            faults(STORE, str(error))
+            faults(LINK_STORE_FIELD, str(error))
         return LinkPut(to_graph, put)
 
     def _numbered(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
@@ -382,16 +382,16 @@ class Importer:
         answer.edges_updated += report.edges_updated
         answer.edges_unchanged += report.edges_unchanged
         answer.edges_skipped_count += report.skipped_count
-        answer.edges_skipped += _line_errors(report.skipped, numbers, MAX_NOTED - len(answer.edges_skipped))
+        answer.edges_skipped += _line_errors(report.skipped, numbers, MAX_REPORTED_ROWS - len(answer.edges_skipped))
         answer.error_count += report.rejected_count
-        answer.errors += _line_errors(report.rejected, numbers, MAX_NOTED - len(answer.errors))
+        answer.errors += _line_errors(report.rejected, numbers, MAX_REPORTED_ROWS - len(answer.errors))
         answer.sequence = report.sequence
         if report.redirected and len(answer.redirected or ()) < MAX_REDIRECTED:
             answer.redirected = (answer.redirected or {}) | report.redirected
 
     def _note(self, number: int, message: str) -> None:
         self._answer.error_count += 1
-        if len(self._answer.errors) < MAX_NOTED:
+        if len(self._answer.errors) < MAX_REPORTED_ROWS:
             self._answer.errors.append(LineError(line=number, message=message))
 
 

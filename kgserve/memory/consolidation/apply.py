@@ -36,12 +36,12 @@ from kgserve.memory.consolidation.plan import (
 )
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
-from kgserve.storage.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
+from kgserve.storage.model.batch import KIND_CONSOLIDATION, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.model.parents import CHILD_OF, MAX_DEPTH
+from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH
 from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow, edge_stamps
 from kgserve.storage.model.soft_delete import MERGED, brought_back, withdrawal, withdrawn
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.edge_page import incoming_of
@@ -130,7 +130,7 @@ def changed_since(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str
 
 def _write_run(store: OpenStore, run: RunInProgress) -> Report:
     extras = NodeExtrasPut(created_by=run.author)
-    put = NodePut(0, run.id, RUN, "", run.record.text, extras=extras)
+    put = NodePut(0, run.id, KIND_CONSOLIDATION, "", run.record.text, extras=extras)
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
@@ -267,7 +267,7 @@ def _is_nested(rows: Rows, ids: Collection[str]) -> bool:
 
 def _meets(rows: Rows, start: str, ids: Collection[str]) -> bool:
     at = start
-    for level in range(MAX_DEPTH):
+    for level in range(MAX_HIERARCHY_DEPTH):
         above = parents(rows, (at,)).get(at)
         if above is None or above in ids:
             return above is not None and level > 0
@@ -288,7 +288,7 @@ class Undone(NamedTuple):
 
 def runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
     """All runs of a store, the newest first."""
-    return runs_of(store, RUN, run_of)
+    return runs_of(store, KIND_CONSOLIDATION, run_of)
 
 
 def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
@@ -325,7 +325,7 @@ def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: boo
     """Bring back what a run has absorbed. Raises NotFound, Unavailable, Conflict that names what was changed since."""
     with store.reading() as rows:
         row = rows.node(run_id)
-        if row is None or row.type != RUN:
+        if row is None or row.type != KIND_CONSOLIDATION:
             raise NotFound(f"there is no consolidation {run_id!r}")
         record_ = _read(row)
         if record_.status == "running" and run_id in store.runs:
@@ -355,7 +355,7 @@ def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, AbsorbedRecord
     """What a run has noted of the memories that a primary has absorbed."""
     found: dict[str, AbsorbedRecord] = {}
     for edge in rows.incoming(primary):
-        if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != EMPTY_OBJECT:
+        if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != NO_ATTRIBUTES:
             taken = taken_of(own)
             if taken.run == run_id:
                 found[edge.source] = taken
@@ -375,8 +375,8 @@ def _told_of_changed(rows: Rows, changed: Sequence[str]) -> str:
     for memory in changed:
         for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO):
             own = edge_stamps(into.attributes).own
-            by = f"the consolidation {taken_of(own).run!r}" if own != EMPTY_OBJECT else "a merge by hand"
-            first = "undo that first, and then this one" if own != EMPTY_OBJECT else "undo it with force"
+            by = f"the consolidation {taken_of(own).run!r}" if own != NO_ATTRIBUTES else "a merge by hand"
+            first = "undo that first, and then this one" if own != NO_ATTRIBUTES else "undo it with force"
             return f"{memory!r} was absorbed by {into.target!r} since, in {by}: {first}"
     named = ", ".join(map(repr, changed[:_NAMED])) + (" and more" if len(changed) > _NAMED else "")
     return f"changed since the consolidation: {named}; undo it with force to keep what they say now"

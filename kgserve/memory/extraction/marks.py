@@ -11,7 +11,7 @@ from kgserve.memory.api import MAX_BATCH, Id
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.text.similarity import text_hash
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_stamps
 from kgserve.storage.model.soft_delete import stands
 
 EXTRACT = "extract"
@@ -46,7 +46,7 @@ def mark_of(edge: EdgeRow) -> ExtractionMark | None:
     """The mark of a relation; None of one that somebody else has written."""
     own = edge_stamps(edge.attributes).own
     try:
-        return None if own == EMPTY_OBJECT else decode_json(own, ExtractionMark)
+        return None if own == NO_ATTRIBUTES else decode_json(own, ExtractionMark)
     except msgspec.MsgspecError:
         return None
 

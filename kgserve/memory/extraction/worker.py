@@ -32,7 +32,7 @@ from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.memory_index.relation_types import RELATION_EXTRACTED_FROM
 from kgserve.projections.schedule import FollowerStopped, FollowerThread
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.statuses import ExtractionStatus, SetAside
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
@@ -226,7 +226,9 @@ class Extraction(BackgroundProjection):
 
     def _is_wanted(self, row: NodeRow) -> bool:
         said = (
-            None if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, msgspec.Raw]).get(EXTRACT)
+            None
+            if row.attributes == NO_ATTRIBUTES
+            else decode_json(row.attributes, dict[str, msgspec.Raw]).get(EXTRACT)
         )
         asked = {b"true": True, b"false": False}.get(b"" if said is None else bytes(said))
         return self.store.description.memory.extract if asked is None else asked

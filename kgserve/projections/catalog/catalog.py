@@ -27,13 +27,21 @@ from kgserve.projections.catalog import statements as sql
 from kgserve.projections.catalog.attributes import EndedState, PastPlace
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.filters import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, PagePosition, page_of
+from kgserve.storage.model.filters import (
+    MAX_COUNTED_NODES,
+    MAX_SCANNED_NODES,
+    Counted,
+    Listed,
+    NodeFilter,
+    PagePosition,
+    page_of,
+)
 from kgserve.storage.model.kinds import (
-    MAX_EXAMPLES,
-    MAX_KINDS,
-    MAX_PREFIXES,
-    MAX_TAGS_LISTED,
-    MAX_VALUES,
+    MAX_LISTED_EXAMPLES,
+    MAX_LISTED_KINDS,
+    MAX_LISTED_PREFIXES,
+    MAX_LISTED_TAG_VALUES,
+    MAX_LISTED_TAGS,
     KindFreq,
     TagFreq,
     TagPrefixFreq,
@@ -184,8 +192,8 @@ def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: 
 
 
 def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
-    """The next ids that fit, in order; it looks at `MAX_PASSED` at most."""
-    values = {"after": place.after, "limit": MAX_PASSED + 1}
+    """The next ids that fit, in order; it looks at `MAX_SCANNED_NODES` at most."""
+    values = {"after": place.after, "limit": MAX_SCANNED_NODES + 1}
     return page_of(heapq.merge(*_along(reader, wanted, sql.passing, values)), place, limit)
 
 
@@ -223,10 +231,10 @@ def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:
     if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
         return Counted(_fewest(reader, wanted)[2], exact=True)
     fitting, looked_at = 0, 0
-    for each in _along(reader, wanted, sql.counting, {"limit": MAX_COUNTED + 1}):
+    for each in _along(reader, wanted, sql.counting, {"limit": MAX_COUNTED_NODES + 1}):
         fit, looked = each.fetchone()
         fitting, looked_at = fitting + fit, looked_at + looked
-        if looked_at > MAX_COUNTED:
+        if looked_at > MAX_COUNTED_NODES:
             return Counted(fitting, exact=False)
     return Counted(fitting, exact=True)
 
@@ -378,9 +386,9 @@ class Catalog(WrittenBesideReading):
     def vocabulary(self, text_of: TextOf) -> Vocabulary:
         """What types and tags there are; ``text_of`` a node is its example. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
-            kinds = _most(reader, TALLY_NODE_TYPE, MAX_KINDS)
-            prefixes = _most(reader, TALLY_TAG_PREFIX, MAX_PREFIXES)
-            tags = _most(reader, TALLY_TAG, MAX_TAGS_LISTED)
+            kinds = _most(reader, TALLY_NODE_TYPE, MAX_LISTED_KINDS)
+            prefixes = _most(reader, TALLY_TAG_PREFIX, MAX_LISTED_PREFIXES)
+            tags = _most(reader, TALLY_TAG, MAX_LISTED_TAGS)
             return Vocabulary(
                 nodes=reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0],
                 kinds=[
@@ -431,10 +439,10 @@ def _type_changes(connection: sqlite3.Connection, net: NetChange) -> Counter[str
 
 
 def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
-    return [value for value, _ in _most(reader, _values_of(prefix), MAX_VALUES)]
+    return [value for value, _ in _most(reader, _values_of(prefix), MAX_LISTED_TAG_VALUES)]
 
 
 def _examples(reader: sqlite3.Connection, type_: str, text_of: TextOf) -> list[str]:
     """Short texts of the first nodes of a type."""
-    found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "limit": MAX_EXAMPLES}).fetchall()
+    found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "limit": MAX_LISTED_EXAMPLES}).fetchall()
     return [text for (node_id,) in found if (text := text_of(node_id))]

@@ -27,7 +27,7 @@ from kgserve.projections.index_base import net_rows
 from kgserve.projections.schedule import CLOSE_TIMEOUT_SECONDS, FollowerThread
 from kgserve.storage.layout import Layout, closed_state
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.statuses import SyncerStatus
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.syncing import ContentChange, SyncBatch
@@ -219,7 +219,7 @@ def _has_content(row: NodeRow) -> bool:
 def _content(node_id: str, row: NodeRow | None) -> ContentChange:
     if row is None or not _has_content(row):
         return ContentChange(id=node_id, sequence=0 if row is None else row.sequence)
-    attributes = {} if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, Any])
+    attributes = {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any])
     extras = row.extras
     return ContentChange(
         id=node_id,

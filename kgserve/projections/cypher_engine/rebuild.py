@@ -22,7 +22,7 @@ from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import measure
 from kgserve.storage.model.fields import Width
-from kgserve.storage.rebuild import SNAPSHOTS_KEPT, install_snapshot, seconds_since, write_current_rows
+from kgserve.storage.rebuild import MAX_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.view import RowsView
 
@@ -98,7 +98,7 @@ def _rebuild_of_files(
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
     if folded.rebased or unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
         install_snapshot(layout, journal, rows, state)
-        snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
+        snapshot.remove_but_newest(layout.journal, MAX_SNAPSHOTS)
     else:
         shutil.rmtree(rows)
     return engine

@@ -16,7 +16,7 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.model.digest import checksum
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, LinkRow, NodeRow, edge_attributes, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, LinkRow, NodeRow, edge_attributes, edge_stamps
 
 _PACKED = 0xC1
 _COMPRESSED = 0x78
@@ -136,13 +136,13 @@ def _parts(attributes: str) -> _Parts | None:
     """What an edge's attributes are put together from; None where that would not be these."""
     stamps = edge_stamps(attributes)
     created = parse_time(stamps.created_at)
-    parts = _Parts("" if stamps.own == EMPTY_OBJECT else stamps.own, created, parse_time(stamps.updated_at) - created)
+    parts = _Parts("" if stamps.own == NO_ATTRIBUTES else stamps.own, created, parse_time(stamps.updated_at) - created)
     return parts if _attributes(parts) == attributes else None
 
 
 def _attributes(parts: _Parts) -> str:
     own, created, lasted = parts
-    return edge_attributes(format_time(created), format_time(created + lasted), own or EMPTY_OBJECT)
+    return edge_attributes(format_time(created), format_time(created + lasted), own or NO_ATTRIBUTES)
 
 
 _recent_parts = lru_cache(maxsize=4096)(_parts)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kgserve.platform.sqlite_files import of_some
-from kgserve.storage.model.parents import CHILD_OF, MAX_DEPTH, is_upward
+from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH, is_upward
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, edge_created_at
 
 TALLY_SECOND_PARENT, TALLY_CYCLE = "second_parent", "cycle"
@@ -255,9 +255,12 @@ class Hierarchy:
 
     def _link(self, child: int, step: _Step, above: Sequence[int]) -> None:
         self._put(child, None, step)
-        for depth, ancestor in enumerate(above[:MAX_DEPTH], 1):
+        for depth, ancestor in enumerate(above[:MAX_HIERARCHY_DEPTH], 1):
             self._run(_INSERT_CLOSURE_PAIR, (ancestor, step.id, child, depth))
-            self._run(_INSERT_CLOSURE_PAIRS, {"ancestor": ancestor, "child": child, "depth": depth, "most": MAX_DEPTH})
+            self._run(
+                _INSERT_CLOSURE_PAIRS,
+                {"ancestor": ancestor, "child": child, "depth": depth, "most": MAX_HIERARCHY_DEPTH},
+            )
 
     def _unlink(self, child: int, step: _Step) -> None:
         for ancestor in self._above(step.parent):
@@ -284,7 +287,7 @@ class Hierarchy:
         self._run_many(_UPSERT_HIERARCHY_TALLY, counts)
         self._run_many(_DELETE_EMPTY_HIERARCHY_TALLY, [(kind,) for kind, count in counts if count < 0])
 
-    def _above(self, number: int, levels: int = MAX_DEPTH - 1) -> list[int]:
+    def _above(self, number: int, levels: int = MAX_HIERARCHY_DEPTH - 1) -> list[int]:
         """A memory and those above it, the nearest first."""
         return [each for (each,) in self._run(_SELECT_ANCESTORS, {"number": number, "most": levels})]
 
@@ -328,7 +331,7 @@ def _pairs(steps: dict[int, _Step]) -> Iterator[tuple[int, str, int, int]]:
     for child, step in steps.items():
         at: _Step | None = step
         depth = 0
-        while at is not None and not at.closing and depth < MAX_DEPTH:
+        while at is not None and not at.closing and depth < MAX_HIERARCHY_DEPTH:
             depth += 1
             yield at.parent, step.id, child, depth
             at = steps.get(at.parent)
@@ -435,7 +438,7 @@ class HierarchyLookups:
 
     def above(self, memory_id: str, now: int, layer: int | None = None) -> list[MemoryDepth]:
         """The memories above one that are true at a moment, the nearest first."""
-        values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_DEPTH}
+        values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
         return [MemoryDepth(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
     def children(self, memory_id: str, now: int) -> int:

@@ -16,7 +16,7 @@ from kgserve.projections.memory_index import statements as sql
 from kgserve.projections.memory_index.closure import HierarchyLookups
 from kgserve.projections.memory_index.entries import LiveMemory
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.filters import MAX_PASSED
+from kgserve.storage.model.filters import MAX_SCANNED_NODES
 from kgserve.storage.model.names import folded
 from kgserve.storage.model.rows import EdgeKey
 
@@ -164,7 +164,7 @@ class Lookups(HierarchyLookups):
         last = after
         steps = chain.from_iterable(_along(self._connection, wanted, after))
         for number, (source, target, type_, fits) in enumerate(steps):
-            if number == MAX_PASSED or (fits and len(keys) == limit):
+            if number == MAX_SCANNED_NODES or (fits and len(keys) == limit):
                 return RelationIdPage(keys, last)
             last = (source, target, type_)
             if fits:
@@ -183,7 +183,7 @@ def _along(reader: sqlite3.Connection, wanted: RelationFilter, after: EdgeKey | 
     """Queries whose answers, one after the other, are in order."""
     fits, values = _conditions(wanted)
     what = f"SELECT source, target, type, {fits} FROM relation"
-    values |= dict(zip(("s", "t", "r"), after or ("", "", ""), strict=True)) | {"limit": MAX_PASSED + 1}
+    values |= dict(zip(("s", "t", "r"), after or ("", "", ""), strict=True)) | {"limit": MAX_SCANNED_NODES + 1}
     if wanted.source:
         order = "source = :source AND (type, target) > (:r, :t) ORDER BY type, target"
         yield reader.execute(f"{what} WHERE {order} LIMIT :limit", values)

@@ -21,7 +21,7 @@ from kgserve.projections.memory_index.entries import (
     TALLY_TOTAL,
     length_of_epoch,
 )
-from kgserve.storage.model.filters import ANY_END, MAX_PASSED, MemoryFilter
+from kgserve.storage.model.filters import ANY_END, MAX_SCANNED_NODES, MemoryFilter
 
 MAX_SORTED_MEMORIES = 5_000
 """So many are found and sorted sooner than the rest is passed over in order."""
@@ -102,7 +102,7 @@ def page(
     at = order.place
     for number, (_, id_, value, half, passes) in enumerate(found):
         fits = passes and (also is None or also(id_))
-        if number == MAX_PASSED or (fits and len(chosen) == limit):
+        if number == MAX_SCANNED_NODES or (fits and len(chosen) == limit):
             return MemoryIdPage(chosen, at)
         skip = at.skip
         if fits and skip:
@@ -303,7 +303,7 @@ def _strands(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Itera
     """Queries along the index, each in order, which together give everything, be it wanted or not."""
     column = order.column
     source = f"FROM memory AS m INDEXED BY memory_{column} WHERE m.active = :active"
-    behind = f"(m.{column}, m.id) < (:value, :id) ORDER BY m.{column} DESC, m.id DESC LIMIT {MAX_PASSED + 1}"
+    behind = f"(m.{column}, m.id) < (:value, :id) ORDER BY m.{column} DESC, m.id DESC LIMIT {MAX_SCANNED_NODES + 1}"
     if column == "created":
         bounds = [
             _SIMPLE_CONDITIONS[name] for name in ("created_from", "created_to") if getattr(wanted, name) is not None

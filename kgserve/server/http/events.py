@@ -27,7 +27,7 @@ from kgserve.server.http.problem import target_of
 from kgserve.server.http.service import Service, client_left, path_text, query_of, service_of
 from kgserve.server.proxy import HOPS, NodeProxy
 from kgserve.storage.model.events import (
-    REST,
+    EVERY_OTHER_STORE,
     Position,
     Selection,
     format_positions,
@@ -276,7 +276,7 @@ def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[
 
 
 def _since(asked: StoreEventsQuery) -> dict[str, Position]:
-    return {} if asked.since is None else {REST: Position.after(asked.since)}
+    return {} if asked.since is None else {EVERY_OTHER_STORE: Position.after(asked.since)}
 
 
 GOES_ON = "kgserve-goes-on"
@@ -347,8 +347,8 @@ class Merged:
         Raises Gone and TooLarge as ``own`` does, which is open and listens from these positions on.
         """
         self._own = own
-        self._places = {name: at for name, at in positions.items() if name != REST}
-        self._rest = positions.get(REST)
+        self._places = {name: at for name, at in positions.items() if name != EVERY_OTHER_STORE}
+        self._rest = positions.get(EVERY_OTHER_STORE)
         self._reach(own.positions)
         others = self._placement.others()
         self._awaited = {*others}
@@ -373,7 +373,7 @@ class Merged:
     @property
     def place(self) -> str:
         """See `EventReader.place`."""
-        return format_positions({**self._places, REST: START})
+        return format_positions({**self._places, EVERY_OTHER_STORE: START})
 
     @property
     def behind(self) -> int:
@@ -429,7 +429,9 @@ class Merged:
             if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
-                yield Delivery(f"{first},{format_positions({**others, REST: START})}", delivery.kind, delivery.data)
+                yield Delivery(
+                    f"{first},{format_positions({**others, EVERY_OTHER_STORE: START})}", delivery.kind, delivery.data
+                )
 
     def _is_new(self, store: str, position: Position) -> bool:
         known = self._places.get(store, START)
@@ -441,7 +443,7 @@ class Merged:
 
     def _reach(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():
-            if store != REST and position > self._places.get(store, _NOWHERE):
+            if store != EVERY_OTHER_STORE and position > self._places.get(store, _NOWHERE):
                 self._places[store] = position
 
     # What nodes send
@@ -471,7 +473,7 @@ class Merged:
         """Pass on what a node sends, until it ends. Raises Unavailable."""
         headers = self._asked.headers
         if node.node not in self._awaited:
-            positions = self._places.copy() if self._rest is None else {**self._places, REST: self._rest}
+            positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
             headers = {**headers, POSITION: format_positions(positions), GOES_ON: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:

@@ -27,7 +27,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.server.http.coding import etag_of
 from kgserve.server.http.problem import KINDS, MEDIA_TYPE
 from kgserve.server.http.service import answer
-from kgserve.storage.model.store_names import MAX_STORE_NAME
+from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ _STORE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 _PARAMETERS: dict[str, Json] = {
     "store": {
         "description": "Name of the store",
-        "schema": {"type": "string", "pattern": _STORE_PATTERN, "maxLength": MAX_STORE_NAME},
+        "schema": {"type": "string", "pattern": _STORE_PATTERN, "maxLength": MAX_STORE_NAME_CHARS},
         "example": "project",
     },
     "id": {

@@ -78,7 +78,7 @@ class Traverse(DetailArguments, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
     start_id: IdField
-    depth: Annotated[int, Meta(ge=1, le=walk.MAX_DEPTH, description="Hops")] = 1
+    depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops")] = 1
     relation_types: RelationTypesField = UNSET
     direction: Annotated[walk.Direction, Meta(description="Of relations")] = "outgoing"
     max_nodes: Annotated[int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (

@@ -14,7 +14,7 @@ from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, jo
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import first_fitting, lines_within
 from kgserve.storage.model import kinds
-from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
 
 class DescribeSchema(FieldNameArguments, kw_only=True):
@@ -25,7 +25,7 @@ class ListTags(Arguments, kw_only=True):
     """Which tags to list."""
 
     prefix: Annotated[NameField, Meta(description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_TAGS_LISTED
+    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_LISTED_TAGS
 
 
 @present.register

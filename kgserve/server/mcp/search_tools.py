@@ -57,7 +57,7 @@ class Search(DetailArguments, kw_only=True):
     types: TypesField = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
     start_id: Annotated[IdField, Meta(description="Start of mode graph")] | UnsetType = UNSET
-    depth: Annotated[int, Meta(ge=1, le=walk.MAX_DEPTH, description="Hops in mode graph")] = 2
+    depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
     tags: TagsField = UNSET
     fresh_only: Annotated[bool, Meta(description="Nothing stale")] = False
 

@@ -189,11 +189,11 @@ EDGE = Fields(
         _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
     ),
 )
-STORE = "to_graph"
+LINK_STORE_FIELD = "to_graph"
 """The name of the store that a link leads into, wherever a caller sees it; all else of a link is as of an edge."""
-ENDS = 2
+EDGE_ENDPOINTS = 2
 """So many fields of an edge, the first, name the nodes that it joins."""
-AUTHOR = "created_by"
+AUTHOR_FIELD = "created_by"
 """The extra that is stored with all rows that have extras, be it empty: by it they are known."""
 
 
@@ -301,8 +301,8 @@ def _unset_as(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[Any]:
     return (none if value is None else value for none, value in zip(nothing, values, strict=False))
 
 
-_MEMORY = names(NODE.memory)
-_memory_of_node = attrgetter(*_MEMORY)
+_MEMORY_FIELD_NAMES = names(NODE.memory)
+_memory_of_node = attrgetter(*_MEMORY_FIELD_NAMES)
 NO_EXTRAS = NodeExtras()
 NO_EDGE_EXTRAS = EdgeExtras()
 _NO_MEMORY, _NO_MEMORY_OF_EDGE = _memory_of_node(NO_EXTRAS), (None, "")
@@ -353,7 +353,7 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 
     def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
-        return self if earlier is None else NodeExtrasPut(*_joined(self, earlier, _KEPT))
+        return self if earlier is None else NodeExtrasPut(*_joined(self, earlier, _UNCHANGED_NODE_EXTRAS))
 
 
 class EdgeExtrasPut(msgspec.Struct, frozen=True):
@@ -379,12 +379,12 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
 
     def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
-        return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _KEPT_OF_EDGE))
+        return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _UNCHANGED_EDGE_EXTRAS))
 
 
 _NO_MEMORY_PUT = _memory_of_node(NodeExtrasPut())
 _astuple = msgspec.structs.astuple
-_KEPT, _KEPT_OF_EDGE = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
+_UNCHANGED_NODE_EXTRAS, _UNCHANGED_EDGE_EXTRAS = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
 
 
 def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
@@ -549,7 +549,7 @@ class NodeExtrasShown(Shown, kw_only=True):
     def extras(self) -> NodeExtras:
         """The inverse of `show`."""
         values = _memory_of_node(self)
-        memory = () if values == _NOTHING_SHOWN else [*map(_stored, _STORED_AS, values)]
+        memory = () if values == _ALL_UNSET else [*map(_stored, _STORED_AS, values)]
         return NodeExtras(
             self.summary or "",
             tuple(self.tags or ()),
@@ -600,7 +600,7 @@ class EdgeExtrasShown(Shown, kw_only=True):
         )
 
 
-_NOTHING_SHOWN = (UNSET,) * len(_MEMORY)
+_ALL_UNSET = (UNSET,) * len(_MEMORY_FIELD_NAMES)
 _Value = TypeVar("_Value", int, float, str)
 
 

@@ -39,7 +39,7 @@ from kgserve.storage.journal.tail import oldest_sequence
 from kgserve.storage.layout import Layout, StoreFile
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import to_text
-from kgserve.storage.plan import MAX_DRIFT
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.stores.backup.folder import (
     BackedUpFile,
@@ -402,7 +402,9 @@ class _Copying:
             sequence=state.sequence,
             time=state.time,
             # Of a clock that was ahead the last commit may have a time that is yet to come.
-            taken=max(self._asked, state.time) if state.time - self._asked <= MAX_DRIFT else self._asked,
+            taken=max(self._asked, state.time)
+            if state.time - self._asked <= MAX_CLOCK_DRIFT_MICROSECONDS
+            else self._asked,
             digest=to_text(state.digest),
             nodes=state.nodes,
             edges=state.edges,
@@ -556,10 +558,10 @@ def _state(taken: snapshot.Manifest | None, found: list[Chunk]) -> StoreState:
 
 
 def _copy_snapshot(layout: Layout, taken: snapshot.Manifest, folder: Path) -> SnapshotCopy:
-    source = layout.journal / f"{snapshot.PREFIX}{taken.sequence}"
+    source = layout.journal / f"{snapshot.SNAPSHOT_PREFIX}{taken.sequence}"
     target = folder / source.name
     target.mkdir()
-    names = (*taken.files, snapshot.MANIFEST)
+    names = (*taken.files, snapshot.SNAPSHOT_MANIFEST_FILE)
     with ExitStack() as stack:
         try:
             opened = {name: stack.enter_context((source / name).open("rb")) for name in names}

@@ -28,7 +28,7 @@ from kgserve.storage.journal.journal import Frame, FrameError, encode_frame, rea
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.layout import write_description
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.plan import MAX_DRIFT
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BaseAnswer, VerifiedStore
 from kgserve.stores.backup.create import BLOCK, sum_of
 from kgserve.stores.backup.folder import (
@@ -309,7 +309,7 @@ def _last_by(found: Iterable[CommitMark], time: int, said: str) -> int:
             following, least = commit, commit.time
         else:
             least = min(least, commit.time)
-    if following is not None and following.time - min(least, time_ns() // 1000) > MAX_DRIFT:
+    if following is not None and following.time - min(least, time_ns() // 1000) > MAX_CLOCK_DRIFT_MICROSECONDS:
         raise InvalidInput(
             f"until: times do not say what was there at {said}: commit {following.sequence} was stamped "
             f"{format_time(following.time)} by a clock that was ahead. Name a sequence instead: {last} is the last one "
@@ -352,7 +352,7 @@ def _snapshot(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
     copy = point.base.snapshot
     if copy is None or copy.sequence > point.sequence:
         return
-    target = journal / f"{snapshot.PREFIX}{copy.sequence}"
+    target = journal / f"{snapshot.SNAPSHOT_PREFIX}{copy.sequence}"
     target.mkdir()
     for file in copy.files:
         _copy(folder, file, target / Path(file.path).name)

@@ -17,7 +17,7 @@ import pytest
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer
 from kgserve.storage.journal.journal import encode_frame
-from kgserve.storage.rows.view import FORESEEN, FoldLimits
+from kgserve.storage.rows.view import STAGED_MARK, FoldLimits
 from kgserve.stores import bulk_delete
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
@@ -174,7 +174,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
                 shutil.copytree(data, copied)
             finally:
                 store.folding._begins.release()
-            assert any(FORESEEN in name for name in bases)
+            assert any(STAGED_MARK in name for name in bases)
             clearing.result(PATIENCE)
             assert before.node("old1") is not None
             assert len(list(before.outgoing("old1"))) == gone_edges > 0
@@ -189,7 +189,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
 
 
 def foreseen_files(store: OpenStore) -> list[str]:
-    return [path.name for path in store.rows.folder.iterdir() if FORESEEN in path.suffixes]
+    return [path.name for path in store.rows.folder.iterdir() if STAGED_MARK in path.suffixes]
 
 
 def test_two_at_once_leave_nothing_behind(tmp_path: Path) -> None:

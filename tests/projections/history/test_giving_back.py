@@ -117,7 +117,7 @@ def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, mon
 
 
 def test_large_commits_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "MOST_BYTES", 30_000)
+    monkeypatch.setattr(tail, "TAIL_BATCH_BYTES", 30_000)
     with opened(tmp_path) as store:
         write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
         follower, seen = Tail(store.layout.journal), list[int]()

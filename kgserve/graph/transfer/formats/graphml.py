@@ -40,7 +40,7 @@ from kgserve.graph.transfer.formats.lines import (
     values_of,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import NODE, REAL, STORE, WHOLE, Field
+from kgserve.storage.model.fields import LINK_STORE_FIELD, NODE, REAL, WHOLE, Field
 
 _FORBIDDEN = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -77,7 +77,7 @@ def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
 
 _KINDS = {WHOLE: "long", REAL: "double"}
 _ENDS = {"id", "from", "to"}
-NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {STORE: "string"}, _kinds(EXCHANGED)
+NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {LINK_STORE_FIELD: "string"}, _kinds(EXCHANGED)
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" \
 xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
@@ -126,7 +126,7 @@ class _Ends:
         if edge.to_graph is None or (told := hash(name)) in self._told:
             return ""
         self._told.add(told)
-        return f'<node id="{xml_text(name)}">{_data(f"node.{STORE}", edge.to_graph)}</node>\n'
+        return f'<node id="{xml_text(name)}">{_data(f"node.{LINK_STORE_FIELD}", edge.to_graph)}</node>\n'
 
 
 def _target(edge: EdgeRecord) -> str:
@@ -271,7 +271,7 @@ def ours(element: GraphMLElement) -> dict[str, Any]:
         else:
             fields[key.name] = typed(key, original(text))
     fields["attributes"] = attributes
-    if element.edge and (store := fields.get(STORE)):
+    if element.edge and (store := fields.get(LINK_STORE_FIELD)):
         fields["to"] = fields["to"].removeprefix(f"{store}/")
     return fields
 
@@ -573,6 +573,6 @@ class _Handler(ContentHandler):
             values = self._flavour(element)
         except ValueError as error:
             return Wrong(element.line, str(error))
-        if not element.edge and STORE in values:
+        if not element.edge and LINK_STORE_FIELD in values:
             return None
         return edge(element.line, values) if element.edge else node(element.line, values)

@@ -21,7 +21,19 @@ from kgserve.projections.cypher_engine.driver.columns import arrow_array, engine
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import to_text
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, TIME, WHOLES, Field, Fields, Width, names
+from kgserve.storage.model.fields import (
+    EDGE,
+    EDGE_ENDPOINTS,
+    NODE,
+    TEXT,
+    TEXTS,
+    TIME,
+    WHOLES,
+    Field,
+    Fields,
+    Width,
+    names,
+)
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_values, node_values, width_of
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
@@ -90,7 +102,7 @@ def _creating_edges(
     far: LiteralString = "Entity {id: ",
 ) -> _Change:
     def text(sign: LiteralString) -> LiteralString:
-        return f"CREATE (x)-[k:{kind} {{{_properties(fields[ENDS:], sign)}}}]->(y) RETURN count(*)"
+        return f"CREATE (x)-[k:{kind} {{{_properties(fields[EDGE_ENDPOINTS:], sign)}}}]->(y) RETURN count(*)"
 
     one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:{far}$target_}}) {text('$')}"
     columns: LiteralString = ", ".join(f"{field.name}_" for field in fields[1:])
@@ -103,7 +115,7 @@ def _deleting_edges(kind: LiteralString = "RELATES_TO", far: LiteralString = "En
         near: LiteralString = f"(x:Entity {{id: {sign}source_}})-[k:{kind} {{relation_type: {sign}relation_type_}}]"
         return f"MATCH {near}->(y:{far}{sign}target_}}) DELETE k RETURN count(*)"
 
-    return _Change(EDGE.plain[: ENDS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
+    return _Change(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
 def _values(fields: Fields, width: Width) -> Callable[[Any], Sequence[Any]]:

@@ -16,7 +16,7 @@ import msgspec
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
 from kgserve.platform.times import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, TIME, Field, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIME, Field, Width, names
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
@@ -55,7 +55,7 @@ def node_query(before: LiteralString) -> ColumnQueries:
 
 def edge_query(before: LiteralString) -> ColumnQueries:
     """A query that returns ``k``; ``before`` ends in RETURN and its two ends."""
-    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[ENDS:])}" for width in Width))
+    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in Width))
 
 
 def _listed(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:

@@ -21,10 +21,10 @@ from kgserve.platform.allocator import give_back
 from kgserve.platform.lazy_pyarrow import pa, pq
 from kgserve.projections.cypher_engine.driver.columns import edge_query, node_query
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.journal.snapshot import width_of_rows
+from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, width_of_rows
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, Width, names
 
 
 def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
@@ -39,8 +39,6 @@ def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -
 
 NODE_GROUP_ROWS = 1 << 17
 """Rows of a node group of the engine."""
-# Otherwise whole columns of a row group are read at once.
-_SPREAD_READ_BUFFER_BYTES = 1 << 20
 _SPREAD = "spread.parquet"
 # What a row group may have: the engine reads up to 2,048 rows of one at a time.
 _BLOCK_BYTES = 8 << 20
@@ -61,7 +59,7 @@ def load(session: DriverSession, folder: Path, state: StoreState, group_bytes: i
         fields = f"({', '.join(names(NODE.columns(width)))})" if width < session.width else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
     if state.edges:
-        fields = f"({', '.join(names(EDGE.columns(width)[ENDS:]))})" if width < session.width else ""
+        fields = f"({', '.join(names(EDGE.columns(width)[EDGE_ENDPOINTS:]))})" if width < session.width else ""
         session.run(copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
 
 
@@ -90,7 +88,7 @@ def _load_nodes(session: DriverSession, folder: Path, statement: str, group_byte
 def _spread(rows: Path, target: Path, group_bytes: int) -> bool:
     """Write rows with rows without a key between them where a group would get too much; False where none would."""
     spread = False
-    with pq.ParquetFile(rows, pre_buffer=False, buffer_size=_SPREAD_READ_BUFFER_BYTES) as parquet:
+    with pq.ParquetFile(rows, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         if sum(size for _rows, size in _groups(parquet.metadata)) <= group_bytes // 2:
             return False
         with pq.ParquetWriter(target, parquet.schema_arrow, compression="none", use_dictionary=False) as writer:
@@ -233,7 +231,7 @@ def _join(parts: list[Path], target: Path) -> None:
     """Put files of rows together, and remove them."""
     with pq.ParquetWriter(target, pq.read_schema(parts[0])) as writer:
         for part in parts:
-            with pq.ParquetFile(part, pre_buffer=False, buffer_size=_SPREAD_READ_BUFFER_BYTES) as parquet:
+            with pq.ParquetFile(part, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
                 for batch in parquet.iter_batches(_JOINED_ROWS):
                     writer.write_batch(batch)
             part.unlink()

@@ -22,7 +22,7 @@ from kgserve.projections.cypher_engine.driver.columns import ColumnQueries, edge
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, WHOLES, Field, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TEXT, TEXTS, WHOLES, Field, names
 from kgserve.storage.model.rows import EdgeKey
 
 
@@ -54,7 +54,7 @@ NODE_LOOKUP = RowLookup(
 )
 EDGE_LOOKUP = RowLookup(
     "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
-    _columns("k", EDGE.whole[ENDS:]),
+    _columns("k", EDGE.whole[EDGE_ENDPOINTS:]),
     edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
     edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"),
 )
@@ -216,7 +216,7 @@ class Comparison:
 
     def _all(self, kind: RowLookup) -> _Tables:
         write = copying.write_nodes if kind is NODE_LOOKUP else copying.write_edges
-        name = snapshot.NODES if kind is NODE_LOOKUP else snapshot.EDGES
+        name = snapshot.NODES_FILE if kind is NODE_LOOKUP else snapshot.EDGES_FILE
         tables: list[pa.Table] = []
         for session in (self._before, self._session):
             folder = _fresh(Path(self._asked.folder) / "rows")
