@@ -30,7 +30,7 @@ from kgserve.stores.backup.api import (
     StoreBackupRequest,
 )
 from kgserve.stores.backup.create import BackupOptions, BackupSource, back_up, back_up_one
-from kgserve.stores.backup.folder import FOLDER, STORES, BackupFolder, BackupManifest, StoreBackup
+from kgserve.stores.backup.folder import STORES_FILE, STORES_FOLDER, BackupFolder, BackupManifest, StoreBackup
 from kgserve.stores.backup.restore import build, find_point
 from kgserve.stores.pool import StorePool
 
@@ -157,7 +157,7 @@ def without_roots(settings: Settings, text: str) -> str:
 
 def _is_inside(folder: Path) -> bool:
     """Whether a folder is where a backup keeps its stores, and nobody else anything."""
-    return folder.name == FOLDER and (folder.parent / STORES).is_file()
+    return folder.name == STORES_FOLDER and (folder.parent / STORES_FILE).is_file()
 
 
 def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:

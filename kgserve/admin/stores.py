@@ -34,7 +34,7 @@ from kgserve.graph.requests import NodeInput
 from kgserve.graph.temporal import whole_history
 from kgserve.graph.validate import Faults, check_label, node_put
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
-from kgserve.platform.access.authentication import LOCAL
+from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storage_error, write_all
 from kgserve.platform.idempotency import is_repeated, making
@@ -370,7 +370,7 @@ def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
         role=caller.role,
         stores=[*caller.stores],
         expires=None if caller.expires_at is None else format_time(caller.expires_at),
-        open=caller is LOCAL,
+        open=caller is LOCAL_CALLER,
         backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
     return encoded(msgspec.json.encode(found))

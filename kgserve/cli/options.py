@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.platform.settings import PREFIX, SETTINGS_FIELDS, Settings, load
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Settings, load
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -45,7 +45,7 @@ def option_names(field: str) -> tuple[str, ...]:
 
 def variable_name(field: str) -> str:
     """The environment variable of a setting."""
-    return PREFIX + field.upper()
+    return ENVIRONMENT_PREFIX + field.upper()
 
 
 def description(field: msgspec.structs.FieldInfo) -> str:

@@ -20,7 +20,7 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.hosts import is_loopback
 from kgserve.platform.server_discovery import DiscoveredServer, at, configured, find, trust
 from kgserve.platform.settings import load
-from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -236,7 +236,7 @@ class Target:
         if not self._reads_copy(call):
             return {}
         seen = self._seen.get(_about(call))
-        return {READ_HEADER: "copy"} | ({} if seen is None else {AT_LEAST_HEADER: str(seen)})
+        return {READ_FROM_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
 
     def saw(self, call: ClientRequest[Any], answer: Any) -> None:
         """Note of which commit an answer is: later ones from copies are not to be older."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kgserve.errors import Conflict, NoStore
 from kgserve.graph.as_of_graph import AsOfMoment
-from kgserve.platform.access.authentication import LOCAL, Caller
+from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings
 from kgserve.projections.inbound_links import InboundLinks
@@ -279,7 +279,7 @@ class Graphs:
         pool: StorePool,
         indexer: Indexer | None = None,
         historian: Historian | None = None,
-        caller: Caller = LOCAL,
+        caller: Caller = LOCAL_CALLER,
         *,
         confined: bool = True,
         extractor: Extractor | None = None,

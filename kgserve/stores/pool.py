@@ -36,16 +36,16 @@ from kgserve.stores.store import OpenStore, StoreDependencies
 log = structlog.get_logger()
 
 # Requests that may wait for one store to open, and for how long.
-_MAX_WAITING = 6
-_GATE_SECONDS = 60.0
-_UNUSED_SECONDS = 10.0
-TEND_SECONDS = 1.0
+_MAX_WAITING_FOR_OPEN = 6
+_OPEN_TIMEOUT_SECONDS = 60.0
+_RELEASE_TIMEOUT_SECONDS = 10.0
+MAINTENANCE_INTERVAL_SECONDS = 1.0
 
 
 Placed = Callable[[Path, Settings], Placement]
 
 
-OPENED_ELSEWHERE_SECONDS = 30.0
+MOVE_TIMEOUT_SECONDS = 30.0
 """How long a move, or a drain for all stores together, waits until the new nodes have opened what they got."""
 
 
@@ -235,7 +235,7 @@ class StorePool(Closing):
         Raises NotFound, ServedElsewhere, Conflict.
         """
         moved = self._hand_over(name, node)
-        moved.reason = self._await_opened(moved, time.monotonic() + OPENED_ELSEWHERE_SECONDS)
+        moved.reason = self._await_opened(moved, time.monotonic() + MOVE_TIMEOUT_SECONDS)
         moved.opened = not moved.reason
         return moved
 
@@ -249,7 +249,7 @@ class StorePool(Closing):
                 continue
             except KgserveError as error:
                 failed[name] = error.message
-        until = time.monotonic() + OPENED_ELSEWHERE_SECONDS
+        until = time.monotonic() + MOVE_TIMEOUT_SECONDS
         unopened = {each.store: reason for each in moved if (reason := self._await_opened(each, until))}
         node = self.placement.status().node
         return DrainAnswer(node=node, draining=not undo, moved=len(moved), failed=failed, unopened=unopened)
@@ -372,9 +372,9 @@ class StorePool(Closing):
     ) -> OpenStore:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         with self._waiting(entry):
-            if entry.waiting > _MAX_WAITING:
+            if entry.waiting > _MAX_WAITING_FOR_OPEN:
                 raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
-            if not entry.gate.acquire(timeout=_GATE_SECONDS):
+            if not entry.gate.acquire(timeout=_OPEN_TIMEOUT_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
                 if entry.store is None or not self._may_be_asked(entry.store, at_least):
@@ -540,7 +540,7 @@ class StorePool(Closing):
             return store
 
     def _take_out_when_unused(self, name: str, entry: _Entry, *, waiting: bool = False) -> OpenStore | None:
-        deadline = time.monotonic() + _UNUSED_SECONDS
+        deadline = time.monotonic() + _RELEASE_TIMEOUT_SECONDS
         while (store := self._take_out(entry, waiting=waiting)) is None and entry.store is not None:
             if time.monotonic() > deadline:
                 in_use = f"store {name!r} is in use; try again when its requests are done"
@@ -609,7 +609,7 @@ class Tender:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._awake.wait(TEND_SECONDS)
+            self._awake.wait(MAINTENANCE_INTERVAL_SECONDS)
             self._awake.clear()
             try:
                 self._first()

@@ -53,7 +53,7 @@ from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
-IDLE_SECONDS = 2.0
+IDLE_MERGE_DELAY_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -455,7 +455,7 @@ class OpenStore:
             self.accesses.committed(changes)
 
     def _is_idle(self) -> bool:
-        return not self.writing and time.monotonic() - self._committed_at > IDLE_SECONDS
+        return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
 
     def _take_snapshot(self) -> int:
         """Have a snapshot taken, and a new base made; the sequence that it is of."""

@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.errors import NotFound
 from kgserve.graph.handle import ScopedFeeds, ScopedPool, seen_by
-from kgserve.platform.access.authentication import LOCAL, Caller
+from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
 from kgserve.storage.changefeed import Feeds
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import settings
@@ -60,7 +60,7 @@ def test_what_is_hidden_is_not_there(pool: StorePool) -> None:
 
 
 def test_who_sees_all_gets_the_pool_itself(pool: StorePool) -> None:
-    assert seen_by(pool, LOCAL) is pool
+    assert seen_by(pool, LOCAL_CALLER) is pool
 
 
 def test_news_by_name(pool: StorePool) -> None:

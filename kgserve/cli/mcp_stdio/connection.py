@@ -55,7 +55,7 @@ class Pulse:
 class Patience:
     """How long one answer is waited for: while the server gives signs of life, and within the limit of the call."""
 
-    def __init__(self, pulse: Pulse, limit: float = server_discovery.CALL_TIMEOUT) -> None:
+    def __init__(self, pulse: Pulse, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
         """``limit`` is in seconds, from one sign of progress to the next."""
         self._pulse = pulse
         self._limit = limit
@@ -248,7 +248,7 @@ class Servers:
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
-    def current(self, patience: float = server_discovery.PATIENCE) -> server_discovery.DiscoveredServer:
+    def current(self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS) -> server_discovery.DiscoveredServer:
         """A server to send a request to. Raises LaunchFailed when there is none within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
@@ -410,7 +410,7 @@ class Handshake:
         return session
 
     def _exchange(
-        self, server: server_discovery.DiscoveredServer, limit: float = server_discovery.CALL_TIMEOUT
+        self, server: server_discovery.DiscoveredServer, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS
     ) -> Exchange:
         return Exchange(self._connections, server, Patience(self._connections.pulse, limit))
 

@@ -49,7 +49,12 @@ from kgserve.cli.mcp_stdio.message import (
 )
 from kgserve.cli.mcp_stdio.tool_hints import retry_hint
 from kgserve.platform.http_client import NoAnswer
-from kgserve.platform.server_discovery import CALL_TIMEOUT, PATIENCE, DiscoveredServer, LaunchFailed
+from kgserve.platform.server_discovery import (
+    LAUNCH_TIMEOUT_SECONDS,
+    TOOL_CALL_TIMEOUT_SECONDS,
+    DiscoveredServer,
+    LaunchFailed,
+)
 
 ATTEMPTS = 4
 """Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
@@ -83,7 +88,11 @@ class Forwarder:
     """Carries the editor's messages to the server and the server's to the editor."""
 
     def __init__(
-        self, servers: Servers, output: Output, wishes: Mapping[str, str] | None = None, limit: float = CALL_TIMEOUT
+        self,
+        servers: Servers,
+        output: Output,
+        wishes: Mapping[str, str] | None = None,
+        limit: float = TOOL_CALL_TIMEOUT_SECONDS,
     ) -> None:
         """``wishes`` are headers of each request; ``limit``: seconds that a call may take."""
         self._limit = limit
@@ -344,7 +353,7 @@ class Forwarder:
 
 def _launching(patience: Patience | None) -> float:
     """Seconds that a server may take to be there for a request."""
-    return PATIENCE if patience is None else min(PATIENCE, patience.left)
+    return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.left)
 
 
 class PendingRequest:

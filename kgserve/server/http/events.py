@@ -19,7 +19,7 @@ from kgserve.api import examples
 from kgserve.api.operation import ALWAYS, Body, Operation, described
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
-from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS
+from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.server.http import sse
 from kgserve.server.http.forward import in_the_name_of
@@ -243,7 +243,7 @@ class _Pump:
         """Wait for news, or until the key is to be looked at; with a sign of life when the time has come."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
-        if not await self._stream.wait(min(left, ASKED_EVERY_SECONDS)) and left <= ASKED_EVERY_SECONDS:
+        if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
             await self._write(sse.heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:

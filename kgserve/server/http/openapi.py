@@ -22,7 +22,7 @@ from kgserve.api.operation import ALIAS, KEY, STORE_HEADER, STORE_PARAMETER, Bod
 from kgserve.graph.answers import Problem
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON
-from kgserve.platform.access.authentication import PUBLIC
+from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.coding import etag_of
 from kgserve.server.http.problem import KINDS, MEDIA_TYPE
@@ -139,8 +139,8 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
         "tags": [operation.tag],
         "summary": operation.summary,
         "description": _text(path, handler, operation),
-        "x-role": None if path in PUBLIC else operation.role,
-        "security": [] if path in PUBLIC else [{"key": []}, {}],
+        "x-role": None if path in PUBLIC_PATHS else operation.role,
+        "security": [] if path in PUBLIC_PATHS else [{"key": []}, {}],
         "parameters": [
             *_path_parameters(path),
             *_query_parameters(operation),
@@ -158,7 +158,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
 
 
 def _text(path: str, handler: HTTPRouteHandler, operation: Operation) -> str:
-    need = "Needs no key." if path in PUBLIC else f"Where keys are needed: one with the role {operation.role}."
+    need = "Needs no key." if path in PUBLIC_PATHS else f"Where keys are needed: one with the role {operation.role}."
     return f"{cleandoc(handler.fn.__doc__ or '')}\n\n{need}"
 
 

@@ -51,7 +51,7 @@ from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.rows.walk import TooLong
-from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 from kgserve.stores.pool import NotOpen
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ T = TypeVar("T")
 JSON = "application/json"
 COPIES = "copies"
 """Of a request's state: with what copies of stores it bears."""
-READ, AT_LEAST = READ_HEADER.lower().encode(), AT_LEAST_HEADER.lower().encode()
+READ, AT_LEAST = READ_FROM_HEADER.lower().encode(), MIN_SEQUENCE_HEADER.lower().encode()
 _COPY_HEADERS = frozenset({READ, AT_LEAST})
 _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 
@@ -240,10 +240,10 @@ def bear_with_copies(scope: HTTPScope, operation: Operation) -> None:
     if READ not in sent or operation.role != "read" or operation.answer.media == EVENT_STREAM:
         return
     if sent[READ] != b"copy":
-        _refuse_header(READ_HEADER, "is `copy`, or left out")
+        _refuse_header(READ_FROM_HEADER, "is `copy`, or left out")
     at_least = sent.get(AT_LEAST, b"0")
     if not at_least.isdigit():
-        _refuse_header(AT_LEAST_HEADER, "is the `sequence` of a commit")
+        _refuse_header(MIN_SEQUENCE_HEADER, "is the `sequence` of a commit")
     scope["state"][COPIES] = CopyReads(int(at_least))
 
 

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import Unavailable
-from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS, RequestContext
+from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS, RequestContext
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE
 
@@ -135,7 +135,7 @@ class WhileValid:
         """As ASGI's."""
         coming = asyncio.ensure_future(self._receive())
         try:
-            while not (await asyncio.wait({coming}, timeout=ASKED_EVERY_SECONDS))[0]:
+            while not (await asyncio.wait({coming}, timeout=KEY_RECHECK_SECONDS))[0]:
                 if not self._context.still_valid:
                     self.is_over = True
                     return {"type": "http.disconnect"}

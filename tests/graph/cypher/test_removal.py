@@ -34,7 +34,7 @@ CLEAR_NEWER = "MATCH (n {type: 'newer'}) DETACH DELETE n"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large here is so from very few rows on."""
-    monkeypatch.setattr(bulk_delete, "LARGE", 40)
+    monkeypatch.setattr(bulk_delete, "MIN_BULK_DELETE_ROWS", 40)
 
 
 def stock(pool: StorePool) -> None:
@@ -273,12 +273,12 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
 
 def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(pool, [{"id": each, "type": "old"} for each in "abc"], [{"from": "a", "to": "b", "relation_type": "R"}])
-    monkeypatch.setattr(bulk_delete, "MOST", 3)
+    monkeypatch.setattr(bulk_delete, "MAX_BULK_DELETE_ROWS", 3)
     with pytest.raises(TooLarge, match=r"more than 3 rows .* delete in parts"):
         write(pool, CLEAR)
     with pool.lease(NAME) as store:
         assert ids(store) == list("abc")
-    monkeypatch.setattr(bulk_delete, "MOST", 4)
+    monkeypatch.setattr(bulk_delete, "MAX_BULK_DELETE_ROWS", 4)
     write(pool, CLEAR)
     with pool.lease(NAME) as store:
         assert ids(store) == []

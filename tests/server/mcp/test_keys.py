@@ -220,7 +220,7 @@ def test_a_session_ends_with_its_key(keyed: Served) -> None:
 
 
 def test_a_stream_ends_with_its_key(keyed: Served, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.server.mcp.endpoint.ASKED_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.server.mcp.endpoint.KEY_RECHECK_SECONDS", 0.1)
     name = f"heard-{era.__name__}"
     with client(keyed.url, given(keyed.data, "read", name=name)) as http:
         talking = begun(era, http)
