@@ -216,7 +216,7 @@ class GraphReader(ABC):
 
     @abstractmethod
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        """Return a page of the nodes that fit, in the order of their ids; it looks at `MAX_PASSED` nodes at most."""
+        """Return a page of the nodes that fit, ordered by id; it scans `MAX_SCANNED_NODES` nodes at most."""
 
     @abstractmethod
     def export(self) -> Iterator[ExportBlock]:

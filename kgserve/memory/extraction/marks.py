@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ExtractionMark(msgspec.Struct, frozen=True):
-    """What is noted at an `EXTRACTED_FROM` relation: the version of the text, and hashes of text and fact."""
+    """What is noted at an `RELATION_EXTRACTED_FROM` relation: the version of the text, and hashes of text and fact."""
 
     version: int
     text: str

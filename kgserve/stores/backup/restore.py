@@ -155,7 +155,8 @@ def _may_lack_commits(base: BackupBase) -> bool:
 def _lacking(folder: Path) -> str:
     return (
         f"{folder / BACKUP_MANIFEST_FILE}: it ends with sequence 0, and nothing says that the store had no commits "
-        "then: older versions wrote such backups of stores that another node of a cluster served. Back the store up again"
+        "then: older versions wrote such backups of stores that another node of a cluster served. "
+        "Back the store up again"
     )
 
 
