@@ -13,7 +13,18 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.syntax import Literal
-from kgserve.storage.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field, FieldType
+from kgserve.storage.model.fields import (
+    DOUBLE_TYPE,
+    EDGE,
+    INTEGER_LIST_TYPE,
+    INTEGER_TYPE,
+    NODE,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
+    Field,
+    FieldType,
+)
 
 MAX_EXACT_FLOAT = 1 << 53
 """Up to here each whole number is a decimal number, too."""
@@ -113,12 +124,12 @@ def list_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
 
 
 _OF_FIELDS: dict[FieldType, ValueType] = {
-    TEXT: TEXT_TYPE,
-    TEXTS: list_of(TEXT_TYPE),
-    WHOLE: INTEGER,
-    WHOLES: list_of(INTEGER),
-    REAL: FLOAT,
-    TIME: TIME_TYPE,
+    STRING_TYPE: TEXT_TYPE,
+    STRING_LIST_TYPE: list_of(TEXT_TYPE),
+    INTEGER_TYPE: INTEGER,
+    INTEGER_LIST_TYPE: list_of(INTEGER),
+    DOUBLE_TYPE: FLOAT,
+    TIMESTAMP_TYPE: TIME_TYPE,
 }
 _FILLED = frozenset({"id", "type", "relation_type"})
 _NOT_NULL = frozenset({

@@ -40,7 +40,7 @@ from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
 from kgserve.platform.times import parse_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history_follower import Historian, HistoryFollower
-from kgserve.projections.indexes import HISTORY_CATCH_UP_TIMEOUT_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.indexes import PAST_INDEX_TIMEOUT_SECONDS, Indexes, IndexesAsOf
 from kgserve.projections.links.links import NO_LINK_LIMIT
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
@@ -525,7 +525,7 @@ class AsOfGraph(GraphReader):
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state that has just ended is known to have ended only once the history has seen the commit.
-            if not follower.wait(seen, HISTORY_CATCH_UP_TIMEOUT_SECONDS):
+            if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
                 raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 

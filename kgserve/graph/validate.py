@@ -168,11 +168,11 @@ def _extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> di
 
 def _extra(field: Field, value: Any, fault: Fault) -> Any:
     match field.type:
-        case fields.TEXT:
+        case fields.STRING_TYPE:
             return _check_text(value, field, fault)
-        case fields.TEXTS:
+        case fields.STRING_LIST_TYPE:
             return _check_tags(value, field.name, fault)
-        case fields.TIME:
+        case fields.TIMESTAMP_TYPE:
             return moment(value, field.name, fault)
         case _:
             return value

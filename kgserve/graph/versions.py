@@ -33,7 +33,7 @@ from kgserve.graph.validate import Fault, Faults, called, edge_put, named_twice,
 from kgserve.platform.codecs import convert, place_of
 from kgserve.platform.idempotency import is_repeated, new_id
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
-from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
+from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, STRING_LIST_TYPE, EdgeExtrasPut, names
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_id
 from kgserve.storage.plan import Report
 from kgserve.stores.store import OpenStore
@@ -99,7 +99,9 @@ def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
     return msgspec.structs.replace(put, based_on=based_on, resolves=True)
 
 
-_NOTHING: dict[str, Any] = {field.name: [] if field.type is TEXTS else "" for field in NODE.extras if not field.is_own}
+_NOTHING: dict[str, Any] = {
+    field.name: [] if field.type is STRING_LIST_TYPE else "" for field in NODE.extras if not field.is_own
+}
 
 
 def node_batch(put: NodePut) -> WriteBatch:

@@ -49,7 +49,7 @@ MAX_WAITED_COMMITS = 16
 PAST_VECTORS_BATCH_STATES = 2_000
 INDEX_BATCH_TEXTS = 500
 INDEX_SAVE_INTERVAL_SECONDS = 300.0
-HISTORY_CATCH_UP_TIMEOUT_SECONDS = 10.0
+PAST_INDEX_TIMEOUT_SECONDS = 10.0
 _MODEL_WITH_CHECKSUM_PATTERN = re.compile(r"([0-9a-f]{16}) (.+)")
 _BARE_MODEL_PATTERN = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
 """What older files hold: the name alone. What begins as a checksum does is a damaged file."""
@@ -753,7 +753,7 @@ class IndexesAsOf:
 
     def _await(self, then: PastIndexProjection[Any], sequence: int) -> None:
         for view in (self._history, then):
-            view.wait(sequence, HISTORY_CATCH_UP_TIMEOUT_SECONDS)
+            view.wait(sequence, PAST_INDEX_TIMEOUT_SECONDS)
             _check(view, view.sequence, sequence)
 
 

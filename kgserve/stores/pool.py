@@ -39,7 +39,7 @@ log = structlog.get_logger()
 _MAX_WAITING_FOR_OPEN = 6
 _OPEN_TIMEOUT_SECONDS = 60.0
 _RELEASE_TIMEOUT_SECONDS = 10.0
-MAINTENANCE_INTERVAL_SECONDS = 1.0
+POOL_TICK_SECONDS = 1.0
 
 
 Placed = Callable[[Path, Settings], Placement]
@@ -609,7 +609,7 @@ class Tender:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._awake.wait(MAINTENANCE_INTERVAL_SECONDS)
+            self._awake.wait(POOL_TICK_SECONDS)
             self._awake.clear()
             try:
                 self._first()

@@ -328,7 +328,7 @@ def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypat
 
 
 def test_that_is_looked_at_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.stores.pool.MAINTENANCE_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("kgserve.stores.pool.POOL_TICK_SECONDS", 0.05)
     with followed(tmp_path) as (store, _):
         looked = threading.Event()
         store.each_second.append(looked.set)

@@ -53,9 +53,9 @@ from kgserve.storage.model.fields import (
     MAX_ORDINAL,
     MAX_TAGS,
     NODE,
-    TEXT,
-    TEXTS,
-    TIME,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
     EdgeExtrasPut,
     Fields,
     Moment,
@@ -160,13 +160,13 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
 def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
     """The texts and tags among the extras that the statement gave."""
     sent = [field for field in fields.optional if not field.is_kept]
-    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is TEXT}
-    lists = (field.name for field in sent if field.type is TEXTS)
+    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is STRING_TYPE}
+    lists = (field.name for field in sent if field.type is STRING_LIST_TYPE)
     return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
 
 
 def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
-    times = (field.name for field in fields.optional if field.type is TIME and not field.is_kept)
+    times = (field.name for field in fields.optional if field.type is TIMESTAMP_TYPE and not field.is_kept)
     return {field: _moment(row, field, name) for field in times}
 
 

@@ -374,7 +374,7 @@ _UNREAD_FILE_STATE: _FileState = (-1, -1, -1)
 _network = lru_cache(maxsize=1024)(network_of)
 _DENIAL_STATUSES = frozenset({401, 403, 421})
 _MIN_FAILURE_STATUS = 400
-_REDIRECT_STATUS = 307
+_NODE_REDIRECT_STATUS = 307
 """Another node of the cluster is asked to do it, and puts it on record."""
 
 
@@ -640,7 +640,7 @@ class RequestContext:
         """It was answered so, or not at all: put on record what belongs there."""
         if status in _DENIAL_STATUSES or self.hidden is not None:
             self.denied(str(status), store=self.hidden)
-        elif self.administers and status != _REDIRECT_STATUS:
+        elif self.administers and status != _NODE_REDIRECT_STATUS:
             if status is not None and status >= _MIN_FAILURE_STATUS:
                 self._audit.failed(self.act, f"failed: {status}", **self._details(None))
             else:

@@ -22,7 +22,7 @@ MIN_DECAY_KEY = -(1 << 62)
 """The key of what has no confidence at all."""
 FIRST_LASTING_KEY = 1 << 62
 """Where the keys of what does not fade begin."""
-_CONFIDENCE_STEPS = 1 << 52
+_LASTING_KEY_STEPS = 1 << 52
 _MAX_KEY_DISTANCE = 1 << 61
 
 
@@ -62,7 +62,7 @@ def key(worth: Worth, half_life: int | None) -> int:
     if confidence <= 0.0:
         return MIN_DECAY_KEY
     if half_life is None:
-        return FIRST_LASTING_KEY + round(confidence * _CONFIDENCE_STEPS)
+        return FIRST_LASTING_KEY + round(confidence * _LASTING_KEY_STEPS)
     return _within(worth.since + half_life * math.log2(confidence))
 
 
@@ -75,7 +75,7 @@ def least_key(minimum: float, now: int, half_life: int | None) -> int:
     if minimum <= 0.0:
         return MIN_DECAY_KEY
     if half_life is None:
-        return FIRST_LASTING_KEY + round(minimum * _CONFIDENCE_STEPS)
+        return FIRST_LASTING_KEY + round(minimum * _LASTING_KEY_STEPS)
     return _within(now + half_life * math.log2(minimum))
 
 

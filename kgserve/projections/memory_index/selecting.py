@@ -25,7 +25,7 @@ from kgserve.storage.model.filters import ANY_END, MAX_SCANNED_NODES, MemoryFilt
 
 MAX_SORTED_MEMORIES = 5_000
 """So many are found and sorted sooner than the rest is passed over in order."""
-_UNKNOWN_VALUE = (1 << 63) - 1
+_MAX_SORT_VALUE = (1 << 63) - 1
 _LOG2_OF_ZERO = -1e300
 
 Sort = Literal["created", "updated", "confidence", "accessed"]
@@ -37,7 +37,7 @@ class MemoryPlace(NamedTuple):
     ``skip`` memories of the list are passed over.
     """
 
-    value: int = _UNKNOWN_VALUE
+    value: int = _MAX_SORT_VALUE
     id: str = ""
     half: int = -1
     skip: int = 0
@@ -45,7 +45,7 @@ class MemoryPlace(NamedTuple):
     @property
     def is_start(self) -> bool:
         """Whether nothing is in front of it."""
-        return self.value == _UNKNOWN_VALUE
+        return self.value == _MAX_SORT_VALUE
 
 
 class MemoryIdPage(NamedTuple):
@@ -221,7 +221,7 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
     """The index to go along. What has ended is not counted by type and tag: entries of an index are, up to a number."""
     ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TALLY_TOTAL, ""))]
     if wanted.ended or wanted.looks_back:
-        ways = [_Way(ways[0].source, _UNKNOWN_VALUE)]
+        ways = [_Way(ways[0].source, _MAX_SORT_VALUE)]
         ways += [_Way(_by_tag(at), _entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)]
         if wanted.types:
             size = sum(_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))

@@ -18,7 +18,7 @@ from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.graph.compat.versioned_api import UnreadItem
 from kgserve.platform.codecs import convert, decode_json, kind_of, place_of
 from kgserve.platform.times import complete_time, has_form, has_zone, parse_time
-from kgserve.storage.model.fields import EDGE, NODE, TIME
+from kgserve.storage.model.fields import EDGE, NODE, TIMESTAMP_TYPE
 
 _SHORT = 64
 _NAMED = 10
@@ -123,7 +123,7 @@ def shown(value: object) -> str:
 MOMENTS = frozenset(
     {
         *("as_of", "valid_at", "after", "before", "after_date", "before_date", "created_at", "at"),
-        *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME),
+        *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIMESTAMP_TYPE),
     }
 )
 """The fields that are times, wherever they are."""

@@ -215,7 +215,7 @@ _NO_NODE_EXTRAS_PUT = NodeExtrasPut()
 _NO_EDGE_EXTRAS_PUT = EdgeExtrasPut()
 
 
-MAX_LISTED_TYPES = 10
+MAX_TYPES_IN_MESSAGE = 10
 MAX_HEADS = 100
 
 Fault = tuple[str, str]
@@ -319,5 +319,5 @@ def _is_backwards(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | E
 
 def _some(kinds: frozenset[str]) -> str:
     names = sorted(kinds)
-    more = f" and {len(names) - MAX_LISTED_TYPES} more" if len(names) > MAX_LISTED_TYPES else ""
-    return ", ".join(names[:MAX_LISTED_TYPES]) + more
+    more = f" and {len(names) - MAX_TYPES_IN_MESSAGE} more" if len(names) > MAX_TYPES_IN_MESSAGE else ""
+    return ", ".join(names[:MAX_TYPES_IN_MESSAGE]) + more

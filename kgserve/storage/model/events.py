@@ -22,7 +22,16 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import KIND_CONSOLIDATION
 from kgserve.storage.model.change import ChangeSet, Former, Kind
-from kgserve.storage.model.fields import EDGE, LINK_STORE_FIELD, NO_EXTRAS, NODE, TIME, EdgeExtras, NodeExtras, names
+from kgserve.storage.model.fields import (
+    EDGE,
+    LINK_STORE_FIELD,
+    NO_EXTRAS,
+    NODE,
+    TIMESTAMP_TYPE,
+    EdgeExtras,
+    NodeExtras,
+    names,
+)
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_id, link_id
 from kgserve.storage.model.store_names import check_store_name
 
@@ -54,7 +63,7 @@ _read_run = json_decoder(_Run).decode
 _HIDDEN_EXTRAS = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
 _REPORTED_FIELDS = ("type", "content", "attributes")
 _REPORTED_EXTRAS = tuple(name for name in names(NODE.optional) if name not in _HIDDEN_EXTRAS)
-_TIME_EXTRAS = {field.name for field in NODE.optional if field.type is TIME}
+_TIME_EXTRAS = {field.name for field in NODE.optional if field.type is TIMESTAMP_TYPE}
 
 
 def kind_of(row: NodeRow) -> Kind:
@@ -361,7 +370,7 @@ def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
 
 
 _encode = msgspec.json.Encoder().encode
-_TIME_FIELD_NAMES = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIME}
+_TIME_FIELD_NAMES = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIMESTAMP_TYPE}
 
 
 def _edge_fields(row: EdgeRow, now: int) -> dict[str, Any]:

@@ -41,12 +41,12 @@ class FieldType(NamedTuple):
     arrow: str
 
 
-TEXT = FieldType("STRING", "string")
-TEXTS = FieldType("STRING[]", "string[]")
-WHOLE = FieldType("INT64", "int64")
-WHOLES = FieldType("INT64[]", "int64[]")
-REAL = FieldType("DOUBLE", "float64")
-TIME = FieldType("TIMESTAMP", "timestamp[us]")
+STRING_TYPE = FieldType("STRING", "string")
+STRING_LIST_TYPE = FieldType("STRING[]", "string[]")
+INTEGER_TYPE = FieldType("INT64", "int64")
+INTEGER_LIST_TYPE = FieldType("INT64[]", "int64[]")
+DOUBLE_TYPE = FieldType("DOUBLE", "float64")
+TIMESTAMP_TYPE = FieldType("TIMESTAMP", "timestamp[us]")
 
 
 class Width(IntEnum):
@@ -131,62 +131,62 @@ def _field(
 
 NODE = Fields(
     plain=(
-        _field("id", TEXT),
-        _field("type", TEXT),
-        _field("content", TEXT, max_bytes=MAX_CONTENT_BYTES),
-        _field("attributes", TEXT, max_bytes=MAX_ATTRIBUTES_BYTES),
-        _field("version", WHOLE),
-        _field("sequence", WHOLE, is_own=True),
-        _field("created_at", TIME),
-        _field("updated_at", TIME),
+        _field("id", STRING_TYPE),
+        _field("type", STRING_TYPE),
+        _field("content", STRING_TYPE, max_bytes=MAX_CONTENT_BYTES),
+        _field("attributes", STRING_TYPE, max_bytes=MAX_ATTRIBUTES_BYTES),
+        _field("version", INTEGER_TYPE),
+        _field("sequence", INTEGER_TYPE, is_own=True),
+        _field("created_at", TIMESTAMP_TYPE),
+        _field("updated_at", TIMESTAMP_TYPE),
     ),
     extras=(
-        _field("summary", TEXT, max_bytes=MAX_SUMMARY_BYTES),
-        _field("tags", TEXTS),
-        _field("freshness_at", TIME),
-        _field("created_by", TEXT),
-        _field("valid_from", TIME),
-        _field("valid_to", TIME),
-        _field("conflicts", WHOLES, is_own=True),
+        _field("summary", STRING_TYPE, max_bytes=MAX_SUMMARY_BYTES),
+        _field("tags", STRING_LIST_TYPE),
+        _field("freshness_at", TIMESTAMP_TYPE),
+        _field("created_by", STRING_TYPE),
+        _field("valid_from", TIMESTAMP_TYPE),
+        _field("valid_to", TIMESTAMP_TYPE),
+        _field("conflicts", INTEGER_LIST_TYPE, is_own=True),
     ),
     memory=(
-        _field("name", TEXT),
-        _field("confidence", REAL),
-        _field("confidence_at", TIME),
-        _field("importance", REAL),
-        _field("source", TEXT),
-        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
-        _field("layer", WHOLE),
-        _field("ended", TEXT, is_kept=True),
-        _field("former_from", TIME, is_kept=True),
-        _field("former_to", TIME, is_kept=True),
-        _field("belongs_to", TEXT, is_kept=True),
+        _field("name", STRING_TYPE),
+        _field("confidence", DOUBLE_TYPE),
+        _field("confidence_at", TIMESTAMP_TYPE),
+        _field("importance", DOUBLE_TYPE),
+        _field("source", STRING_TYPE),
+        _field("context", STRING_TYPE, max_bytes=MAX_CONTEXT_BYTES),
+        _field("layer", INTEGER_TYPE),
+        _field("ended", STRING_TYPE, is_kept=True),
+        _field("former_from", TIMESTAMP_TYPE, is_kept=True),
+        _field("former_to", TIMESTAMP_TYPE, is_kept=True),
+        _field("belongs_to", STRING_TYPE, is_kept=True),
     ),
     read=(
-        _field("access_count", WHOLE),
-        _field("last_accessed_at", TIME),
-        _field("access_confidence", REAL),
+        _field("access_count", INTEGER_TYPE),
+        _field("last_accessed_at", TIMESTAMP_TYPE),
+        _field("access_confidence", DOUBLE_TYPE),
     ),
 )
 EDGE = Fields(
     plain=(
-        _field("source", TEXT, "from"),
-        _field("target", TEXT, "to"),
-        _field("relation_type", TEXT),
-        _field("weight", REAL),
-        _field("attributes", TEXT, max_bytes=MAX_ATTRIBUTES_BYTES),
-        _field("version", WHOLE),
-        _field("sequence", WHOLE, is_own=True),
+        _field("source", STRING_TYPE, "from"),
+        _field("target", STRING_TYPE, "to"),
+        _field("relation_type", STRING_TYPE),
+        _field("weight", DOUBLE_TYPE),
+        _field("attributes", STRING_TYPE, max_bytes=MAX_ATTRIBUTES_BYTES),
+        _field("version", INTEGER_TYPE),
+        _field("sequence", INTEGER_TYPE, is_own=True),
     ),
     extras=(
-        _field("ordinal", WHOLE),
-        _field("created_by", TEXT),
-        _field("valid_from", TIME),
-        _field("valid_to", TIME),
+        _field("ordinal", INTEGER_TYPE),
+        _field("created_by", STRING_TYPE),
+        _field("valid_from", TIMESTAMP_TYPE),
+        _field("valid_to", TIMESTAMP_TYPE),
     ),
     memory=(
-        _field("confidence", REAL),
-        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
+        _field("confidence", DOUBLE_TYPE),
+        _field("context", STRING_TYPE, max_bytes=MAX_CONTEXT_BYTES),
     ),
 )
 LINK_STORE_FIELD = "to_graph"
@@ -543,7 +543,7 @@ class NodeExtrasShown(Shown, kw_only=True):
     def _show_memory(self, values: tuple[Any, ...]) -> None:
         for field, value in zip(NODE.memory, values, strict=True):
             if value is not None and value != "":
-                setattr(self, field.name, format_time(value) if field.type is TIME else value)
+                setattr(self, field.name, format_time(value) if field.type is TIMESTAMP_TYPE else value)
 
     @property
     def extras(self) -> NodeExtras:
@@ -608,7 +608,7 @@ def _value_of(shown: _Value | UnsetType) -> _Value | None:
     return None if shown is UNSET else shown
 
 
-_STORED_AS = [(field.type is TIME, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
+_STORED_AS = [(field.type is TIMESTAMP_TYPE, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
 
 
 def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:

@@ -44,7 +44,7 @@ def hurried() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "FIRST_RETRY_SECONDS", 0.02)
         patch.setattr(worker, "LAST_RETRY_SECONDS", 0.1)
-        patch.setattr(pool, "MAINTENANCE_INTERVAL_SECONDS", 0.05)
+        patch.setattr(pool, "POOL_TICK_SECONDS", 0.05)
         yield
 
 

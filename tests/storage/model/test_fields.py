@@ -21,12 +21,12 @@ from kgserve.storage.rows.encoding import EdgeFields, EncodedNodeFields, Exporte
 SCHEMA = Path(__file__).parents[3] / "schema"
 FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
 STORED: dict[fields.FieldType, Any] = {
-    fields.TEXT: str,
-    fields.TEXTS: tuple[str, ...],
-    fields.WHOLE: int,
-    fields.WHOLES: tuple[int, ...],
-    fields.REAL: float,
-    fields.TIME: int,
+    fields.STRING_TYPE: str,
+    fields.STRING_LIST_TYPE: tuple[str, ...],
+    fields.INTEGER_TYPE: int,
+    fields.INTEGER_LIST_TYPE: tuple[int, ...],
+    fields.DOUBLE_TYPE: float,
+    fields.TIMESTAMP_TYPE: int,
 }
 
 

@@ -41,7 +41,7 @@ from kgserve.graph.transfer.formats.lines import (
 )
 from kgserve.platform.codecs import convert, decode_json, place_of
 from kgserve.storage.model import fields
-from kgserve.storage.model.fields import EDGE, NODE, TEXT, TIME, Field, Fields
+from kgserve.storage.model.fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, Field, Fields
 
 Sink = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens the file of nodes or of edges, one after the other."""
@@ -183,9 +183,9 @@ def _records(table: CsvReader, kind: str) -> Iterator[Record]:
 
 def _value(column: str, text: str) -> Any:
     match _TYPES[column]:
-        case fields.WHOLE:
+        case fields.INTEGER_TYPE:
             return whole_number(column, text)
-        case fields.REAL:
+        case fields.DOUBLE_TYPE:
             return real_number(column, text)
         case _:
             return text
@@ -213,7 +213,7 @@ def real_number(column: str, text: str) -> float:
 Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_TEXT_TYPES = {TEXT, TIME}
+_TEXT_TYPES = {STRING_TYPE, TIMESTAMP_TYPE}
 _TRUE = frozenset({"true", "yes", "y", "1", "t"})
 _FALSE = frozenset({"false", "no", "n", "0", "f"})
 
@@ -417,7 +417,10 @@ def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str])
         for field in fields.optional
         if field.type in _TEXT_TYPES
     )
-    return {field.name: _moment(field.name, text) if field.type is TIME else text or None for field, text in filled}
+    return {
+        field.name: _moment(field.name, text) if field.type is TIMESTAMP_TYPE else text or None
+        for field, text in filled
+    }
 
 
 def _needed(field: str, template: str, cells: dict[str, str]) -> str:

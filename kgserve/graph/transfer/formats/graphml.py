@@ -40,7 +40,7 @@ from kgserve.graph.transfer.formats.lines import (
     values_of,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import LINK_STORE_FIELD, NODE, REAL, WHOLE, Field
+from kgserve.storage.model.fields import DOUBLE_TYPE, INTEGER_TYPE, LINK_STORE_FIELD, NODE, Field
 
 _FORBIDDEN = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -75,7 +75,7 @@ def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
     return kinds | {"attributes": kinds.pop("attributes")}
 
 
-_KINDS = {WHOLE: "long", REAL: "double"}
+_KINDS = {INTEGER_TYPE: "long", DOUBLE_TYPE: "double"}
 _ENDS = {"id", "from", "to"}
 NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {LINK_STORE_FIELD: "string"}, _kinds(EXCHANGED)
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>

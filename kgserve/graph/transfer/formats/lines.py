@@ -18,7 +18,15 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import EDGE, LINK_STORE_FIELD, NODE, TEXT, EdgeExtrasLine, Field, NodeExtrasLine
+from kgserve.storage.model.fields import (
+    EDGE,
+    LINK_STORE_FIELD,
+    NODE,
+    STRING_TYPE,
+    EdgeExtrasLine,
+    Field,
+    NodeExtrasLine,
+)
 
 BLOCK_BYTES = 256 << 10
 """Bytes of lines that are sent at a time."""
@@ -206,7 +214,7 @@ NODES = "nodes"
 EDGES = "edges"
 
 NODE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
-EDGE_FIELDS = (*EDGE.exchanged, Field(LINK_STORE_FIELD, TEXT, LINK_STORE_FIELD))
+EDGE_FIELDS = (*EDGE.exchanged, Field(LINK_STORE_FIELD, STRING_TYPE, LINK_STORE_FIELD))
 """The fields of an edge or a link in files."""
 EDGE_COLUMNS = tuple(field.wire for field in EDGE_FIELDS)
 

@@ -25,7 +25,7 @@ from kgserve.graph.transfer.formats.lines import (
 )
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
 from kgserve.platform.times import format_time, is_within, parse_time
-from kgserve.storage.model.fields import NODE, TIME, Field
+from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, Field
 
 GROUP_BYTES = 32 << 20
 """Texts in one row group, about; a group is what is held in memory while it is written."""
@@ -41,7 +41,7 @@ def _schema(fields: tuple[Field, ...]) -> pa.Schema:
 
 
 def _type(field: Field) -> pa.DataType:
-    return pa.timestamp("us", tz="UTC") if field.type is TIME else arrow_type(field.type.arrow)
+    return pa.timestamp("us", tz="UTC") if field.type is TIMESTAMP_TYPE else arrow_type(field.type.arrow)
 
 
 def _broken() -> tuple[type[Exception], ...]:
@@ -80,7 +80,7 @@ def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
 
 
 def _column(field: Field, values: tuple[Any, ...]) -> Sequence[Any]:
-    if field.type is TIME:
+    if field.type is TIMESTAMP_TYPE:
         return list(map(_moment, values))
     return list(map(json_text, values)) if field.name == "attributes" else values
 

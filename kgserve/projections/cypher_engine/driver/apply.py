@@ -24,11 +24,11 @@ from kgserve.storage.model.digest import to_text
 from kgserve.storage.model.fields import (
     EDGE,
     EDGE_ENDPOINTS,
+    INTEGER_LIST_TYPE,
     NODE,
-    TEXT,
-    TEXTS,
-    TIME,
-    WHOLES,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
     Field,
     Fields,
     Width,
@@ -59,7 +59,9 @@ class _Change:
         self.threshold = threshold
         self._fields, self._values = fields, values
         self._names = [f"{field.name}_" for field in fields]
-        self._converted = [f"{field.name}_" for field in fields if field.type in {TIME, TEXTS, WHOLES}]
+        self._converted = [
+            f"{field.name}_" for field in fields if field.type in {TIMESTAMP_TYPE, STRING_LIST_TYPE, INTEGER_LIST_TYPE}
+        ]
 
     def parameters(self, item: Any) -> dict[str, Any]:
         """The parameters of the statement for one."""
@@ -141,7 +143,7 @@ _DELETE_EDGES = _deleting_edges()
 _LINK_PATTERN: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
 _CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINK_PATTERN)
 _DELETE_LINKS = _deleting_edges(*_LINK_PATTERN)
-_LINK_TARGET_FIELDS = (Field("key", TEXT, ""), Field("store", TEXT, ""), Field("id", TEXT, ""))
+_LINK_TARGET_FIELDS = (Field("key", STRING_TYPE, ""), Field("store", STRING_TYPE, ""), Field("id", STRING_TYPE, ""))
 _MERGE_LINK_TARGETS = _Change(
     _LINK_TARGET_FIELDS,
     tuple,

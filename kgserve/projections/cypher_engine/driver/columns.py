@@ -16,7 +16,7 @@ import msgspec
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
 from kgserve.platform.times import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIME, Field, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, Field, Width, names
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
@@ -33,8 +33,8 @@ def microseconds(moment: datetime) -> int:
 
 def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:
     """A column of a field's values; of times, in microseconds."""
-    if field.type is TIME:
-        return pa.array(values, pa.int64()).cast(TIME.arrow)
+    if field.type is TIMESTAMP_TYPE:
+        return pa.array(values, pa.int64()).cast(TIMESTAMP_TYPE.arrow)
     return pa.array(values, arrow_type(field.type.arrow))
 
 

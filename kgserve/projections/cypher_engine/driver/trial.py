@@ -22,7 +22,16 @@ from kgserve.projections.cypher_engine.driver.columns import ColumnQueries, edge
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TEXT, TEXTS, WHOLES, Field, names
+from kgserve.storage.model.fields import (
+    EDGE,
+    EDGE_ENDPOINTS,
+    INTEGER_LIST_TYPE,
+    NODE,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    Field,
+    names,
+)
 from kgserve.storage.model.rows import EdgeKey
 
 
@@ -40,10 +49,10 @@ def _columns(row: LiteralString, fields: tuple[Field, ...]) -> dict[str, Literal
 
 
 def _look(value: LiteralString, field: Field) -> LiteralString:
-    if field.type in {TEXTS, WHOLES}:
+    if field.type in {STRING_LIST_TYPE, INTEGER_LIST_TYPE}:
         # The hash of an empty list is that of null.
         return f"hash({value}), size({value})"
-    return f"hash({value})" if field.type is TEXT else value
+    return f"hash({value})" if field.type is STRING_TYPE else value
 
 
 NODE_LOOKUP = RowLookup(
