@@ -27,8 +27,7 @@ from kgserve.memory.entities_api import (
     RelationsQuery,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.times import format_time
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut

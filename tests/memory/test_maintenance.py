@@ -12,7 +12,7 @@ from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsol
 from kgserve.memory.consolidation import candidates
 from kgserve.memory.consolidation.plan import RunRecord
 from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
 from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, undo_consolidation
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.events import Position, Selection
 from tests.memory.consolidated import HOOKS, Place, memory, placed, put

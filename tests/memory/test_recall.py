@@ -22,10 +22,9 @@ from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_scoring import WORDS_AT_LEAST
 from kgserve.memory.recall_stores import recall
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.times import format_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kgserve.platform.settings import Settings, load
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS, half_lives_of
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import half_lives_of
 from kgserve.storage.layout import StoreFile
 from kgserve.storage.model.store_settings import MemorySettings, MemorySettingsChange, StoreSettings, usual
 from tests.stores.writing import layout, opened

@@ -24,7 +24,7 @@ from kgserve.memory.consolidation.use_cases import (
     prune_memories,
     undo_consolidation,
 )
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import MERGED_INTO

@@ -20,7 +20,7 @@ from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history.pages import DatabasePages, UnreadPage
 from kgserve.projections.history.recovery import find_fault
-from kgserve.projections.history.seal import HISTORY_PAGE_BYTES
+from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus
 from kgserve.stores.pool import StorePool

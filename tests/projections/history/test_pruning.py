@@ -16,10 +16,10 @@ from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.history import prune_history
 from kgserve.graph.transfer.transfer import export
-from kgserve.platform.times import format_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.history import history as histories
 from kgserve.projections.history.history import History
-from kgserve.projections.history_follower import DAY_MICROSECONDS, Historian
+from kgserve.projections.history_follower import Historian
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.storage.model.store_settings import Keeping, StoreSettings

@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS, HalfLives
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access, ChangeSet

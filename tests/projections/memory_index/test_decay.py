@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import (
-    DAY_MICROSECONDS,
     MIN_DECAY_KEY,
     HalfLives,
     Worth,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.memory_index.decay import DAY_MICROSECONDS, HalfLives
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import Fading, Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
 from kgserve.storage.model.change import NetChange
