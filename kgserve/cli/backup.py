@@ -207,7 +207,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
     import time
 
     from kgserve.admin import backup as ops
-    from kgserve.client.operations import RESTORE_BACKUP
+    from kgserve.client.operations import RESTORE_BACKUP_ROUTE
     from kgserve.storage.model.digest import to_text
     from kgserve.stores.backup.folder import BackupFolder
 
@@ -221,7 +221,9 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
     digest = to_text(state.digest)
     prepared = PreparedStore(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
     try:
-        client.connection.answer(RESTORE_BACKUP.call({}, body={"prepared": prepared}, wait=None, idempotent=False))
+        client.connection.answer(
+            RESTORE_BACKUP_ROUTE.call({}, body={"prepared": prepared}, wait=None, idempotent=False)
+        )
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return ops.restored(source, state, started)

@@ -133,7 +133,7 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
     """Import lines as they come."""
     from kgserve.client import Client
     from kgserve.client.lines import Upload
-    from kgserve.client.streams import IMPORT
+    from kgserve.client.streams import IMPORT_ROUTE
 
     class AsRead(Upload):
         """Sent as it is read: what a pipe has brought does not wait until there is more of it."""
@@ -144,7 +144,7 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
 
     if not isinstance(opened, Client):
         return opened.store(store).import_(blocks)
-    return opened.connection.answer(IMPORT.call({"store": store}, body=AsRead(()), wait=None))
+    return opened.connection.answer(IMPORT_ROUTE.call({"store": store}, body=AsRead(()), wait=None))
 
 
 @contextmanager

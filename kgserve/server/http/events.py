@@ -16,7 +16,7 @@ from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
-from kgserve.api.operation import ALWAYS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS
@@ -78,14 +78,14 @@ class EventsQuery(StoreEventsQuery, kw_only=True):
     store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
 
 
-_ERRORS = (*ALWAYS, "not_found", "gone")
+_ERRORS = (*COMMON_ERRORS, "not_found", "gone")
 _STORE_EVENTS = Operation(
     id="storeEvents",
     role="read",
     tag="events",
     summary="What changes in one store, as it changes",
     query=StoreEventsQuery,
-    answer=Body(None, examples.EVENTS, sse.MEDIA_TYPE),
+    answer=Body(None, examples.STORE_EVENTS_EXAMPLE, sse.MEDIA_TYPE),
     errors=_ERRORS,
 )
 _EVENTS = Operation(
@@ -94,7 +94,7 @@ _EVENTS = Operation(
     tag="events",
     summary="What changes in several stores, or in all",
     query=EventsQuery,
-    answer=Body(None, examples.ALL_EVENTS, sse.MEDIA_TYPE),
+    answer=Body(None, examples.ALL_EVENTS_EXAMPLE, sse.MEDIA_TYPE),
     errors=(*_ERRORS, "too_large", "conflict"),
 )
 

@@ -18,7 +18,15 @@ from litestar import Request, Response, get
 from litestar.routes import HTTPRoute
 
 from kgserve import __version__
-from kgserve.api.operation import ALIAS, KEY, STORE_HEADER, STORE_PARAMETER, Body, Operation, described
+from kgserve.api.operation import (
+    ALIAS_OPT_KEY,
+    OPERATION_OPT_KEY,
+    STORE_HEADER,
+    STORE_PARAMETER,
+    Body,
+    Operation,
+    described,
+)
 from kgserve.graph.answers import Problem
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON
@@ -129,7 +137,7 @@ def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Ope
     for route in sorted(app.routes, key=lambda route: route.path_format):
         if isinstance(route, HTTPRoute):
             for method, (handler, _) in sorted(route.route_handler_map.items()):
-                if (operation := handler.opt.get(KEY)) and not handler.opt.get(ALIAS):
+                if (operation := handler.opt.get(OPERATION_OPT_KEY)) and not handler.opt.get(ALIAS_OPT_KEY):
                     yield route.path_format, method, handler, operation
 
 

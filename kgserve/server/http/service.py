@@ -28,7 +28,7 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.api.operation import (
-    ALIAS,
+    ALIAS_OPT_KEY,
     SEQUENCE_HEADER,
     STORE_HEADER,
     STORE_PARAMETER,
@@ -634,7 +634,7 @@ def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
 def _route(found: DirectOperation, method: Method) -> HTTPRouteHandler:
     case = found.case
     path = case.path.replace("}", ":str}")
-    opt = described(case.operation) | {DIRECT: found, ALIAS: method != case.method}
+    opt = described(case.operation) | {DIRECT: found, ALIAS_OPT_KEY: method != case.method}
     route = HTTPRouteHandler(path, http_method=method, status_code=case.operation.statuses[0], opt=opt)
 
     async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:

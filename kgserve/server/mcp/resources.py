@@ -32,6 +32,7 @@ from kgserve.memory.api import Memory
 from kgserve.memory.presentation import now_in_microseconds, settings_of, shown
 from kgserve.memory.reflect_api import memory_line
 from kgserve.platform.access.authentication import Hidden
+from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
 from kgserve.server.admission import Admission
@@ -108,8 +109,6 @@ def _part_of(query: str) -> ResourcePart:
 
 T = TypeVar("T")
 
-JSON = "application/json"
-TEXT_TYPE = "text/plain"
 _REMEMBERED = "What is pinned, preferred, was decided last and is best known, in at most 1,500 tokens"
 PAGE = 100
 TEXT = 20_000
@@ -126,14 +125,14 @@ _TEMPLATES = types.ListResourceTemplatesResult(
             title="A store",
             uri_template=STORE_TEMPLATE,
             description="What a store holds: types with counts and examples, relation types with counts",
-            mime_type=JSON,
+            mime_type=JSON_MEDIA_TYPE,
         ),
         types.ResourceTemplate(
             name="memory",
             title="What a store remembers",
             uri_template=MEMORY_TEMPLATE,
             description=_REMEMBERED,
-            mime_type=TEXT_TYPE,
+            mime_type=TEXT_MEDIA_TYPE,
         ),
         types.ResourceTemplate(
             name="entity",
@@ -141,7 +140,7 @@ _TEMPLATES = types.ListResourceTemplatesResult(
             uri_template=ENTITY_TEMPLATE,
             description="One entity with its relations; the id is percent-encoded. What is long comes in parts: `more` "
             "names the URIs of what was left out",
-            mime_type=JSON,
+            mime_type=JSON_MEDIA_TYPE,
         ),
     ]
 )
@@ -260,7 +259,9 @@ def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
         found = _found(graphs, uri)
     except ServedElsewhere as elsewhere:
         return elsewhere
-    return (TEXT_TYPE, found) if isinstance(found, str) else (JSON, msgspec.json.encode(found).decode())
+    return (
+        (TEXT_MEDIA_TYPE, found) if isinstance(found, str) else (JSON_MEDIA_TYPE, msgspec.json.encode(found).decode())
+    )
 
 
 def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
@@ -358,18 +359,22 @@ def _more(what: str, place: ResourceAddress, part: str, value: str | int) -> Mor
 
 
 _LIST = types.Resource(
-    name="stores", title="All stores", uri=STORES, description="Names, counts and sizes of all stores", mime_type=JSON
+    name="stores",
+    title="All stores",
+    uri=STORES,
+    description="Names, counts and sizes of all stores",
+    mime_type=JSON_MEDIA_TYPE,
 )
 
 
 def _memory(name: str) -> types.Resource:
     place = ResourceAddress(name, remembered=True)
-    return types.Resource(name=f"{name} memory", uri=place.uri, description=_REMEMBERED, mime_type=TEXT_TYPE)
+    return types.Resource(name=f"{name} memory", uri=place.uri, description=_REMEMBERED, mime_type=TEXT_MEDIA_TYPE)
 
 
 def _store(name: str) -> types.Resource:
     return types.Resource(
-        name=name, uri=ResourceAddress(name).uri, description=f"What the store {name} holds", mime_type=JSON
+        name=name, uri=ResourceAddress(name).uri, description=f"What the store {name} holds", mime_type=JSON_MEDIA_TYPE
     )
 
 
