@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, ge
 
 import msgspec
 
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, versioned_answer, with_versioned_names
 from kgserve.graph.handle import EncodedAnswer, Graph
 from kgserve.platform.access.authentication import Role
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
@@ -141,7 +141,7 @@ class UseCase:
         headers = (("Location", "Where what was made can be read"),) if location else ()
         renamed = versioned_answer(answer or type(example))
         self.takes_names = renamed is not said.struct
-        versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON)
+        versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE)
         self.operation = Operation(
             *(id, tag, summary, said, errors, body, query, statuses, headers),
             others=(versioned,) if self.takes_names else (),

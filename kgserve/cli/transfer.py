@@ -254,14 +254,14 @@ def _foreign(paths: list[Path], stack: ExitStack) -> list[InputPart]:
 
 
 def _check_present(paths: list[Path], kind: str) -> None:
-    from kgserve.graph.transfer.formats.files import PAIRS, pair
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
     from kgserve.graph.transfer.formats.kb import is_kb_folder
 
     for path in paths:
-        stands_for_two = kind in PAIRS and any(each.exists() for each in pair(path, kind))
+        stands_for_two = kind in PAIR_FORMATS and any(each.exists() for each in pair(path, kind))
         if not (path.exists() or stands_for_two):
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
-        if path.is_dir() and kind not in PAIRS and not (kind == "kb" and is_kb_folder(path)):
+        if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_folder(path)):
             raise click.BadParameter(f"{str(path)!r} is a folder, and {kind} is a file", param_hint="FILE")
 
 
@@ -285,14 +285,14 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
     With -o files appear when they are complete; an export that breaks off leaves none behind. With --data, a folder
     that nobody serves is opened.
     """
-    from kgserve.graph.transfer.formats.files import PAIRS, export_format
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, export_format
 
     target = None if output is None else Path(output)
     chosen = kind or export_format(target)
     hidden = target is None and sys.stdout.isatty()
-    if chosen in PAIRS and output is None:
+    if chosen in PAIR_FORMATS and output is None:
         raise click.UsageError(f"{chosen} is two files; name them with -o")
-    if target is not None and target.is_dir() and chosen not in PAIRS:
+    if target is not None and target.is_dir() and chosen not in PAIR_FORMATS:
         raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
     with (
         _opened_stores() as opened,
@@ -307,9 +307,9 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
     """Write an export; the files that it is in."""
-    from kgserve.graph.transfer.formats.files import PAIRS, pair
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
 
-    if output is not None and kind in PAIRS:
+    if output is not None and kind in PAIR_FORMATS:
         target = Path(output)
         if output.endswith(os.sep):
             target.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT, Also, AsOf, AsOfText, SearchMode
+from kgserve.graph.requests import VALID_AT_HELP, Also, AsOf, AsOfText, SearchMode
 from kgserve.platform.settings import Dedup, Pruning
 from kgserve.storage.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT, Wanted
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
@@ -246,7 +246,7 @@ class MemoriesQuery(WhichMemories, kw_only=True):
         int, Meta(ge=0, le=MAX_SKIPPED, description="Memories to pass over; with the first page only")
     ] = 0
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 MAX_QUESTION = 10_000
@@ -296,7 +296,7 @@ class Recalling(WhichMemories, kw_only=True):
         None
     )
     explain: Annotated[bool, Meta(description="Say of each hit why it is one")] = False
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
     expand: Expand = False
     past: Annotated[
         Literal["hide", "show"],

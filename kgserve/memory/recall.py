@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kgserve.errors import InvalidInput
 from kgserve.graph.context import count_tokens
 from kgserve.graph.search import fusion
+from kgserve.graph.search.fusion import POOL_SIZES
 from kgserve.graph.search.search import StoreSearch
 from kgserve.graph.validate import asked_attributes
 from kgserve.graph.weighted_nodes import Intersection, NodeWeights, WeightedNodes
@@ -86,7 +87,6 @@ MIN_LETTERS_SIMILARITY = 0.5
 _JUDGED_AT_ONCE = 250
 _SPARE, _FEW = 1.3, 10
 _FEW_PASS = 0.2
-_POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _ALL = 1 << 62
 
@@ -411,7 +411,7 @@ class MemoryRecall:
     def _deep_enough(self, wanted: int) -> list[Recalled]:
         # What a deeper look finds goes behind, so that each hit is on one page.
         found: dict[str, Recalled] = {}
-        for pool in _POOLS:
+        for pool in POOL_SIZES:
             words, meaning = self._words(pool), self._meaning(pool)
             for each in self._in_context(words, meaning):
                 found.setdefault(each.id, each)
@@ -429,7 +429,7 @@ class MemoryRecall:
     def _in_context(self, words: Hits, meaning: Hits) -> list[Recalled]:
         """Both together, and turns of conversations with what is said around them; its words only with `expand`."""
         found = self._joined(words, meaning)
-        depths = (SEEDS, REACHED) if self._request.expand else (fusion.SEEDS, fusion.REACHED)
+        depths = (SEEDS, REACHED) if self._request.expand else (fusion.MAX_SEEDS, fusion.MAX_REACHED)
         turns = fusion.look_around({each.id: each.score for each in found}, self._turns, *depths)
         if not turns:
             return self._relevant(found, words, {})
@@ -452,7 +452,7 @@ class MemoryRecall:
             return [*found]
         near = {each.id for each in found if each.semantic is not None and each.semantic >= floor}
         near |= self._sharing_words([each.id for each in found if each.id in words and each.id not in near])
-        for _ in range(fusion.HOPS):
+        for _ in range(fusion.DEFAULT_HOPS):
             near |= {other for key in near for other in turns.get(key, ())}
         return [each for each in found if each.id in near]
 
@@ -620,8 +620,8 @@ class MemoryRecall:
         possible = possible_names(self._request.query)
         if named := named_in(possible, self._about.known(possible)):
             return dict.fromkeys(named, 1.0)
-        words = self._words(fusion.POOL)
-        best = self._relevant(self._joined(words, self._meaning(fusion.POOL)), words, {})[:STARTS]
+        words = self._words(fusion.POOL_SIZE)
+        best = self._relevant(self._joined(words, self._meaning(fusion.POOL_SIZE)), words, {})[:STARTS]
         starts: dict[str, float] = {}
         entities = self._about.entities([each.id for each in best])
         for each in best:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kgserve.graph.search.fusion import DECAY, Match, Neighbours, both_ways, spread
+from kgserve.graph.search.fusion import DEFAULT_DECAY, Match, Neighbours, both_ways, spread
 from kgserve.platform.text.words import FUNCTION_WORDS
 from kgserve.projections.memory_index.relation_types import NEXT
 from kgserve.storage.model.names import folded
@@ -242,8 +242,12 @@ def carried(words: Mapping[str, float], worths: Worths, turns: Neighbours) -> di
 def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tuple[str, float]]:
     """Those one and two turns away, and how much of their words counts."""
     for near, weight in links.get(turn, {}).items():
-        yield near, DECAY * weight
-        yield from ((far, DECAY * weight * DECAY * more) for far, more in links.get(near, {}).items() if far != turn)
+        yield near, DEFAULT_DECAY * weight
+        yield from (
+            (far, DEFAULT_DECAY * weight * DEFAULT_DECAY * more)
+            for far, more in links.get(near, {}).items()
+            if far != turn
+        )
 
 
 def in_conversation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.graph.search.fusion import HUB
+from kgserve.graph.search.fusion import HUB_DEGREE
 from kgserve.memory.recall_scoring import ASKS, MemoryScoreInputs, Recalled, carried, in_conversation
 
 FULL = MemoryScoreInputs(1.0, 0.5)
@@ -30,7 +30,7 @@ def test_what_no_index_has_found_is_worth_what_it_says() -> None:
 def test_a_weak_relation_carries_less_and_a_hub_nothing() -> None:
     worths = {"a": {"kiln": 8.0}, "b": {}}
     assert carried({"a": 8.0}, worths, {"a": [("b", 0.5)]})["b"] == 2.0
-    hub = {"a": [("b", 1.0), *((f"n{number}", 1.0) for number in range(HUB))]}
+    hub = {"a": [("b", 1.0), *((f"n{number}", 1.0) for number in range(HUB_DEGREE))]}
     assert carried({"a": 8.0}, worths, hub) == {"a": 8.0}
 
 

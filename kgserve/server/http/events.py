@@ -18,7 +18,7 @@ from litestar.response.base import ASGIResponse
 from kgserve.api import examples
 from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
-from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
+from kgserve.graph.events import START_POSITION, Delivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.server.http import sse
@@ -373,7 +373,7 @@ class Merged:
     @property
     def place(self) -> str:
         """See `EventReader.place`."""
-        return format_positions({**self._places, REST: START})
+        return format_positions({**self._places, REST: START_POSITION})
 
     @property
     def behind(self) -> int:
@@ -429,15 +429,17 @@ class Merged:
             if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
-                yield Delivery(f"{first},{format_positions({**others, REST: START})}", delivery.kind, delivery.data)
+                yield Delivery(
+                    f"{first},{format_positions({**others, REST: START_POSITION})}", delivery.kind, delivery.data
+                )
 
     def _is_new(self, store: str, position: Position) -> bool:
-        known = self._places.get(store, START)
-        if position > START or store in self._made:
+        known = self._places.get(store, START_POSITION)
+        if position > START_POSITION or store in self._made:
             return position > known
         # Being made comes before all positions, so who begins with a store has come as far.
         self._made.add(store)
-        return known == START
+        return known == START_POSITION
 
     def _reach(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():

@@ -18,10 +18,17 @@ from kgserve.api import examples
 from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, Body, Operation, described
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
-from kgserve.graph.cypher.read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
+from kgserve.graph.cypher.read import MAX_IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
 from kgserve.graph.cypher.write_transaction import run
-from kgserve.graph.requests import KEPT_AT, AsOfText, CypherRequest
-from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, ExportStream, Importer, export
+from kgserve.graph.requests import NODES_VALID_AT_HELP, AsOfText, CypherRequest
+from kgserve.graph.transfer.transfer import (
+    ARCHIVE_FORMAT,
+    ConvertedExport,
+    ConvertedImport,
+    ExportStream,
+    Importer,
+    export,
+)
 from kgserve.platform.gil import rest_seconds
 from kgserve.platform.media_types import CSV_MEDIA_TYPE, NDJSON_MEDIA_TYPE, XML_MEDIA_TYPE, ZIP_MEDIA_TYPE
 from kgserve.projections.cypher_engine.engine.turns import asker
@@ -99,7 +106,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an export."""
 
     as_of: AsOfText | None = None
-    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=NODES_VALID_AT_HELP)] | None = None
     format: (
         Annotated[ExportFormat, msgspec.Meta(description="What to give; left out: as Accept says, else lines of JSON")]
         | None
@@ -196,7 +203,7 @@ def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
         wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP_MEDIA_TYPE else "ndjson"
     elif wanted != "ndjson" and media and media not in _SENT[wanted]:
         raise Unsupported(f"content-type {media[:80]} is not taken for format={wanted}")
-    return ARCHIVE if wanted in {"csv", "parquet"} else wanted
+    return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 
 @get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=described(_EXPORT))
@@ -322,7 +329,7 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     form = "json" if media is None else _FORMATS[media]
     reading = service.statement("statements", stream, graph, asked, form, control)
     rows = await _while_present(request, control, reading)
-    if media is None and rows.size <= IN_MEMORY_BYTES:
+    if media is None and rows.size <= MAX_IN_MEMORY_BYTES:
         with closing(rows):
             return _json(b"".join(rows))
     return RowsAnswer(service, rows, media or JSON)

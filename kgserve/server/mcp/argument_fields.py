@@ -32,7 +32,8 @@ TypesField = Annotated[list[str], Meta(max_length=100, description="Any of these
 TagsField = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 AttributesField = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
 StoresField = (
-    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO, description="Other stores to ask, too")] | UnsetType
+    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO_STORES, description="Other stores to ask, too")]
+    | UnsetType
 )
 AtLeastField = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
 AsOfField = Annotated[requests.AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType

@@ -27,7 +27,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.graph.compat.versioned_names import FIELD_NAMES, with_versioned_names
+from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, with_versioned_names
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.search import search
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
@@ -321,7 +321,7 @@ class ToolCaller:
         except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
         except errors.ConflictManual as error:
-            reply = _named(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES))
+            reply = _named(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
             return _failure(explained(error))

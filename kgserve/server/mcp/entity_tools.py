@@ -14,7 +14,7 @@ from kgserve.graph import answers, queries, reading, requests
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import EdgeList
 from kgserve.graph.handle import Graph, as_struct
-from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE
+from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
 from kgserve.server.mcp.argument_fields import (
     AsOfField,
     AttributesField,
@@ -108,12 +108,12 @@ class ListEntities(DetailArguments, kw_only=True):
     types: TypesField = UNSET
     tags: TagsField = UNSET
     attributes: AttributesField = UNSET
-    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE, description="Just these, in this order")] | UnsetType = (
-        UNSET
-    )
+    ids: (
+        Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Just these, in this order")] | UnsetType
+    ) = UNSET
     count: Annotated[bool, Meta(description="Just how many")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most entities")] = 50
-    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Entities to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most entities")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Entities to pass over")] = 0
     cursor: Annotated[str, Meta(description="The next_cursor of the page before, for the next one")] | UnsetType = UNSET
     compact: Annotated[bool, Meta(description="Without contents and attributes")] = True
     as_of: AsOfField = UNSET
@@ -129,7 +129,7 @@ class ListRelations(DetailArguments, kw_only=True):
     ] = "outgoing"
     relation_types: RelationTypesField = UNSET
     follow_symlinks: Annotated[bool, Meta(description="Incoming ones of other stores, too")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most relations")] = 50
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most relations")] = 50
     offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET

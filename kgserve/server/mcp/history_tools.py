@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, history, queries, requests
 from kgserve.graph.handle import Graph
-from kgserve.graph.queries import MAX_STATES
+from kgserve.graph.queries import MAX_PAGE_STATES
 from kgserve.server.mcp.argument_fields import (
     Arguments,
     DetailArguments,
@@ -29,7 +29,7 @@ class EntityHistory(DetailArguments, kw_only=True):
     """The entity whose states are asked for, and a page of them, or the version to go back to."""
 
     id: IdField
-    limit: Annotated[int, Meta(ge=1, le=MAX_STATES, description="Most states")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Most states")] = 20
     before: Annotated[VersionField, Meta(description="The next_before of the page before")] | UnsetType = UNSET
     revert_to: Annotated[VersionField, Meta(description="Write it as it was in this version")] | UnsetType = UNSET
 

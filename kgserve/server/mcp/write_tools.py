@@ -15,7 +15,7 @@ from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import RetireAnswer
 from kgserve.graph.handle import Graph
 from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
-from kgserve.graph.queries import MAX_PAGE
+from kgserve.graph.queries import MAX_PAGE_ROWS
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
@@ -94,7 +94,7 @@ class DeleteNodeArguments(Arguments, kw_only=True):
     """The node to delete, or which nodes."""
 
     id: IdField | UnsetType = UNSET
-    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE, description="Or these")] | UnsetType = UNSET
+    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Or these")] | UnsetType = UNSET
     types: TypesField = UNSET
     tags: TagsField = UNSET
     attributes: AttributesField = UNSET
