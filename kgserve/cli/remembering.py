@@ -21,7 +21,7 @@ from kgserve.cli.terminal import as_json_option, told_as_json
 from kgserve.errors import KgserveError
 from kgserve.memory.api import ConsolidationReport, ConsolidationUndone, Memory, RecalledMemory
 from kgserve.memory.reflect_api import Reflection, memory_line, proposal_line
-from kgserve.memory.retain_api import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
+from kgserve.memory.retain_api import MAX_CONVERSATION_MESSAGES, RECALLED, RECALLED_TOKENS
 from kgserve.platform.codecs import decode_json
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
         except msgspec.MsgspecError as error:
             raise click.ClickException(f"line {number:,} is no JSON object: {error}") from error
         texts = len(item["content"]) if isinstance(item.get("content"), list) else 1
-        if some and size + texts > MAX_MESSAGES:
+        if some and size + texts > MAX_CONVERSATION_MESSAGES:
             yield some
             some, size = [], 0
         some.append(item)

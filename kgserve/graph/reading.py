@@ -51,7 +51,7 @@ from kgserve.graph.readers import CurrentGraph, EdgePage, GraphReader, read_grap
 from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
 from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, note
 from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
-from kgserve.memory.api import MAX_TOLD
+from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.batch import WriteBatch
@@ -461,7 +461,7 @@ class _Deletion(msgspec.Struct, frozen=True):
             more=chosen.more,
             sequence=sequence,
             memories_about=len(chosen.about) or msgspec.UNSET,
-            memory_ids=chosen.about[:MAX_TOLD] or msgspec.UNSET,
+            memory_ids=chosen.about[:MAX_REPORTED_ITEMS] or msgspec.UNSET,
         )
 
 

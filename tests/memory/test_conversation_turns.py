@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.graph.search.fusion import HUB_DEGREE
-from kgserve.memory.recall_scoring import ASKS, MemoryScoreInputs, Recalled, carried, in_conversation
+from kgserve.memory.recall_scoring import QUESTION_WEIGHT, MemoryScoreInputs, Recalled, carried, in_conversation
 
 FULL = MemoryScoreInputs(1.0, 0.5)
 CHAIN = {"a": [("b", 1.0)], "b": [("a", 1.0), ("c", 1.0)], "c": [("b", 1.0), ("d", 1.0)]}
@@ -55,5 +55,5 @@ def test_a_turn_that_asks_counts_less_than_its_answer() -> None:
     found = [Recalled("a", 0.8, 0.8), Recalled("b", 0.7, 0.7)]
     made = in_conversation(found, CHAIN, dict.fromkeys("ab", FULL), {"a"})
     assert [each.id for each in made] == ["b", "a"]
-    assert made[1].score == pytest.approx(ASKS * 0.8)
+    assert made[1].score == pytest.approx(QUESTION_WEIGHT * 0.8)
     assert made[1].why.endswith("asks")

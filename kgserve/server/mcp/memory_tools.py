@@ -19,7 +19,7 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.requests import SearchMode
 from kgserve.memory import forget, reflect, retain, retain_api, whole_memory
 from kgserve.memory.api import (
-    SPAN,
+    EXPIRES_IN_PATTERN,
     AssociatedEntity,
     DeletedEntity,
     Id,
@@ -94,14 +94,15 @@ class Retain(Arguments, kw_only=True):
     content: (
         Annotated[
             Annotated[str, Meta(min_length=1)]
-            | Annotated[list[retain_api.Message], Meta(min_length=1, max_length=retain_api.MAX_MESSAGES)],
+            | Annotated[list[retain_api.Message], Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES)],
             Meta(description="One thing, as a sentence"),
         ]
         | UnsetType
     ) = UNSET
     messages: (
         Annotated[
-            list[Turn], Meta(min_length=1, max_length=retain_api.MAX_MESSAGES, description="Or the turns of a talk")
+            list[Turn],
+            Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES, description="Or the turns of a talk"),
         ]
         | UnsetType
     ) = UNSET
@@ -119,7 +120,9 @@ class Retain(Arguments, kw_only=True):
     relations: Annotated[list[NamedRelations], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
     metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
-    expires_in: Annotated[str, Meta(pattern=SPAN, description="True so long: 12h, 7d, 2w")] | UnsetType = UNSET
+    expires_in: (
+        Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="True so long: 12h, 7d, 2w")] | UnsetType
+    ) = UNSET
     dedup: Annotated[Dedup | UnsetType, UNLISTED_FIELD] = UNSET
     extract: Annotated[bool | None, UNLISTED_FIELD] = None
     importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades away")] | UnsetType = UNSET

@@ -30,7 +30,7 @@ from kgserve.graph.transfer.formats.lines import (
     node,
     read_lines,
 )
-from kgserve.memory.api import UNKNOWN, USUAL_TYPE
+from kgserve.memory.api import DEFAULT_MEMORY_TYPE, UNKNOWN_ENTITY_TYPE
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.names import IS_ABOUT
 
@@ -143,12 +143,12 @@ def _memories_of(number: int, line: bytes) -> Iterator[Record]:
 
 
 def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
-    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN, "name": entity.name})
+    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_ENTITY_TYPE, "name": entity.name})
     for place, observation in enumerate(entity.observations):
         if not observation.strip():
             yield Wrong(number, f"observations[{place}] is blank, and a memory is not; it was left out")
     for observation in dict.fromkeys(filter(str.strip, entity.observations)):
         memory = str(uuid.uuid5(_MEMORY_ID_NAMESPACE, f"{entity.name}\0{observation}"))
         remembered = {"content": observation, "confidence": 1.0, "source": MEMORY_SERVER_SOURCE}
-        yield node(number, {"id": memory, "type": USUAL_TYPE, **remembered})
+        yield node(number, {"id": memory, "type": DEFAULT_MEMORY_TYPE, **remembered})
         yield edge(number, {"from": memory, "to": entity.name, "relation_type": IS_ABOUT})
