@@ -27,7 +27,14 @@ from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, Left, run
 from kgserve.cli.shell.formats import MODES
 from kgserve.cli.shell.script import unfinished
 from kgserve.cli.shell.session import ShellSession
-from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, NODE_LABELS, PROCEDURES, RELATION_LABELS
+from kgserve.cypher.offers import (
+    COMPLETION_FUNCTIONS,
+    COMPLETION_KEYWORDS,
+    COMPLETION_PROCEDURES,
+    LABELS,
+    NODE_LABELS,
+    RELATION_LABELS,
+)
 from kgserve.errors import KgserveError
 
 EXIT_WORDS = {"exit", "quit"}
@@ -196,8 +203,8 @@ class CypherCompleter(Completer):
             "node property": lambda: _properties(NODE_LABELS),
             "relation property": lambda: _properties(RELATION_LABELS),
             "property": lambda: _properties(LABELS),
-            "procedure": lambda: [f"{name}(" for name in PROCEDURES],
-            "word": lambda: (*KEYWORDS, *(f"{name}(" for name in FUNCTIONS)),
+            "procedure": lambda: [f"{name}(" for name in COMPLETION_PROCEDURES],
+            "word": lambda: (*COMPLETION_KEYWORDS, *(f"{name}(" for name in COMPLETION_FUNCTIONS)),
         }
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:

@@ -304,8 +304,8 @@ def cypher_words(_graphs: Graphs) -> CypherWords:
     They are the same for every store; its types and relation types are in its `stats`.
     """
     return CypherWords(
-        keywords=[*offers.KEYWORDS],
-        functions=[*offers.FUNCTIONS],
-        procedures=[*offers.PROCEDURES],
+        keywords=[*offers.COMPLETION_KEYWORDS],
+        functions=[*offers.COMPLETION_FUNCTIONS],
+        procedures=[*offers.COMPLETION_PROCEDURES],
         labels=offers.LABELS,
     )

@@ -15,7 +15,7 @@ import msgspec
 from kgserve.cypher.fences import blank_fences
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.writes import (
-    SETTABLE,
+    SETTABLE_PROPERTIES,
     Assignment,
     ChangedElement,
     Ending,
@@ -289,7 +289,7 @@ def apply_ending(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple
 
 def _check_types(ending: Ending, cursor: Cursor) -> None:
     due = {each.column + at: kind for each in ending.elements for at, kind in enumerate(each.types)}
-    values = {each.column: _ASSIGNABLE_TYPES[SETTABLE[each.property]] for each in ending.assignments}
+    values = {each.column: _ASSIGNABLE_TYPES[SETTABLE_PROPERTIES[each.property]] for each in ending.assignments}
     wrong = any(cursor.types[column] != kind for column, kind in due.items())
     if wrong or cursor.total > MAX_MATCHED_ROWS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
         raise UnsupportedEnding
@@ -381,7 +381,7 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
 
 def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
     value = answer[assignment.column]
-    if value is None or SETTABLE[assignment.property] == "STRING":
+    if value is None or SETTABLE_PROPERTIES[assignment.property] == "STRING":
         return value
     if isinstance(value, str):  # not finite
         raise UnsupportedEnding
