@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from bench.cypher_reference.times import read_timestamp
-from kgserve.cypher.lexer import ALLOWED
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
 from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
 
 _MAX = (1 << 63) - 1
@@ -79,7 +79,7 @@ SIGNATURES = _signatures()
 """The functions that give a kind, with the kinds of their arguments."""
 
 KNOWN = {
-    kind: tuple(form for form in forms if form.partition(" ")[0].lower() in ALLOWED)
+    kind: tuple(form for form in forms if form.partition(" ")[0].lower() in ALLOWED_FUNCTIONS)
     for kind, forms in SIGNATURES.items()
 }
 """Those of them that the product has."""

@@ -36,8 +36,8 @@ from kgserve.stores.pool import StorePool
 
 log = structlog.get_logger()
 
-MAX_PART_BYTES = 255
-_STAGING = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
+MAX_PATH_PART_BYTES = 255
+_STAGING_FOLDER_NAME = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -124,8 +124,10 @@ def permitted(settings: Settings, named: str) -> Path:
             "backup` and `kgserve restore` on its machine"
         )
     root = settings.backup_dir.resolve()
-    if any(len(part.encode()) > MAX_PART_BYTES for part in named.split("/")):
-        raise InvalidInput(f"a part of this path is longer than {MAX_PART_BYTES} bytes, which no file system takes")
+    if any(len(part.encode()) > MAX_PATH_PART_BYTES for part in named.split("/")):
+        raise InvalidInput(
+            f"a part of this path is longer than {MAX_PATH_PART_BYTES} bytes, which no file system takes"
+        )
     try:
         path = (root / named).resolve()
     except (OSError, ValueError, RuntimeError) as error:
@@ -284,7 +286,7 @@ def place(pool: StorePool, prepared: PreparedStore) -> RestoreBackupAnswer:
     """Make a store of a folder that a local command has prepared beside the stores. Raises NotFound, Conflict."""
     started = time.perf_counter()
     folder = pool.data_dir / prepared.folder
-    if not _STAGING.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
+    if not _STAGING_FOLDER_NAME.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
         raise NotFound(f"there is no prepared store {prepared.folder!r} in the data folder")
     state = StoreState(sequence=prepared.sequence, digest=from_text(prepared.digest))
     found = _place(pool, prepared.store, folder, state)

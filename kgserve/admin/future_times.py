@@ -19,7 +19,7 @@ from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, Report, commit_ti
 from kgserve.stores.store import OpenStore
 
 MAX_ROWS_PER_COMMIT = 10_000
-_ROW_BYTES = 512
+_BATCH_ROW_BYTES = 512
 
 
 class FutureStamps(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class StampRepair:
     @property
     def cost(self) -> int:
         """See `Planned.cost`."""
-        return _ROW_BYTES * (len(self._nodes) + len(self._edges) + len(self._accesses))
+        return _BATCH_ROW_BYTES * (len(self._nodes) + len(self._edges) + len(self._accesses))
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
         """See `Planned.change`."""

@@ -62,8 +62,8 @@ from kgserve.stores.cluster_api import (
 from kgserve.stores.placement import Away
 from kgserve.stores.store import OpenStore
 
-TOP_TYPES = 100
-MOST_LISTED = 4096
+MAX_LISTED_STORE_TYPES = 100
+MAX_LISTED_METADATA_BYTES = 4096
 """Bytes of metadata that the list of stores shows."""
 
 
@@ -211,8 +211,8 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        types=store.listing(lambda catalog, _: catalog.types(TOP_TYPES)),
-        relation_types=store.listing(lambda catalog, _: catalog.relation_types(TOP_TYPES)),
+        types=store.listing(lambda catalog, _: catalog.types(MAX_LISTED_STORE_TYPES)),
+        relation_types=store.listing(lambda catalog, _: catalog.relation_types(MAX_LISTED_STORE_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
         snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
@@ -275,7 +275,7 @@ def _summary_of_another(name: str, away: Away) -> StoreSummary:
 
 
 def _choices(described: StoreFile) -> StoreChoices:
-    small = len(msgspec.json.encode(described.metadata)) <= MOST_LISTED
+    small = len(msgspec.json.encode(described.metadata)) <= MAX_LISTED_METADATA_BYTES
     return StoreChoices(
         name=described.name,
         conflict_policy=described.conflict_policy,
@@ -353,13 +353,13 @@ def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
     return decode_json(checked.attributes or NO_ATTRIBUTES, dict[str, Any])
 
 
-PROBE_FILE = ".ready"
-_ALIVE = encoded(msgspec.json.encode(Health(version=__version__)))
+READY_PROBE_FILE = ".ready"
+_HEALTH_ANSWER = encoded(msgspec.json.encode(Health(version=__version__)))
 
 
 def health(_graphs: Graphs) -> EncodedAnswer[Health]:
     """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
-    return _ALIVE
+    return _HEALTH_ANSWER
 
 
 def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
@@ -386,7 +386,7 @@ def ready(graphs: Graphs) -> Ready:
     if free < MIN_FREE_BYTES:
         raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk of {pool.data_dir.name}")
     try:
-        _write_probe(pool.data_dir / PROBE_FILE)
+        _write_probe(pool.data_dir / READY_PROBE_FILE)
     except OSError as error:
         raise storage_error(error, "writing to the data folder") from error
     opened = pool.open_stores().values()

@@ -29,9 +29,9 @@ from kgserve.graph.readers import (
 from kgserve.graph.search.fusion import Neighbours
 from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.temporal import (
-    EVERY_EDGE,
-    MAX_DIGITS,
-    MAX_SHOWN,
+    MAX_AS_OF_DIGITS,
+    MAX_EDGES_PER_DIRECTION,
+    UNLIMITED_EDGES,
     catch_up,
     history_of,
     survivor_at,
@@ -70,11 +70,11 @@ MAX_STATES_LISTED = 500_000
 MAX_STATES_COUNTED = 200_000
 """Edge states counted for the degrees of all nodes as of a commit."""
 MAX_STATES_COUNTED_PER_NODE = 10_000
-EXPORT_STEP = 5_000
+EXPORT_BATCH_ROWS = 5_000
 """Rows read at once for an export."""
 MIN_LIST_STEP, MAX_LIST_STEP = 64, 1001
 """Nodes read at once to fill a page."""
-FRESH_SECONDS = 0.25
+HISTORY_CATCH_UP_TIMEOUT_SECONDS = 0.25
 """Seconds to wait for the history to see a commit that has just superseded a version."""
 
 
@@ -112,7 +112,7 @@ class AsOfMoment(msgspec.Struct, frozen=True):
     @property
     def is_sequence(self) -> bool:
         """Whether it is a commit of one store, not a time."""
-        return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_DIGITS
+        return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_AS_OF_DIGITS
 
     @property
     def _text(self) -> str:
@@ -222,7 +222,7 @@ class AsOfGraph(GraphReader):
                 return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
 
             known = follower.look(states) if former else {}
-            if None in known.values() and follower.wait(last, FRESH_SECONDS):
+            if None in known.values() and follower.wait(last, HISTORY_CATCH_UP_TIMEOUT_SECONDS):
                 known = follower.look(states)
         current_version = render.CURRENT_VERSION
         return [
@@ -233,11 +233,11 @@ class AsOfGraph(GraphReader):
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
 
         def look(history: History) -> list[EdgeRow]:
-            return [edge for node_id in ids for edge in self._read(history, node_id, direction, EVERY_EDGE)]
+            return [edge for node_id in ids for edge in self._read(history, node_id, direction, UNLIMITED_EDGES)]
 
         return iter(self._look(look))
 
-    def _edges(self, node_id: str, direction: Direction, limit: int = EVERY_EDGE) -> list[EdgeRow]:
+    def _edges(self, node_id: str, direction: Direction, limit: int = UNLIMITED_EDGES) -> list[EdgeRow]:
         return self._look(lambda history: self._read(history, node_id, direction, limit))
 
     def _read(self, history: History, node_id: str, direction: Direction, limit: int) -> list[EdgeRow]:
@@ -268,7 +268,7 @@ class AsOfGraph(GraphReader):
         return [*self._valid_between(self._edges(node_id, direction))]
 
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
-        found = self._shown_edges(node_id, EVERY_EDGE, outgoing=wanted.outgoing)
+        found = self._shown_edges(node_id, UNLIMITED_EDGES, outgoing=wanted.outgoing)
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
         edges.sort(key=_page_order)
         end = wanted.offset + wanted.limit
@@ -306,20 +306,20 @@ class AsOfGraph(GraphReader):
 
     def export(self) -> Iterator[ExportBlock]:
         invalid = set[str]()
-        for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_STEP):
+        for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_BATCH_ROWS):
             invalid |= {row.id for row in rows if not self._is_valid(row)}
             if kept := [row for row in rows if row.id not in invalid]:
                 yield ExportBlock([*map(node_line, kept)], [])
         first = ("", "", "")
-        for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_STEP):
+        for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_BATCH_ROWS):
             if held := [row for row in edges if self._is_valid(row) and invalid.isdisjoint(row.key[:2])]:
                 yield ExportBlock([], [*map(edge_line, held)])
-        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_STEP):
+        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_BATCH_ROWS):
             if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
                 yield ExportBlock([], [*map(link_line, leading)])
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
-        return [edge for edge in self._edges(node_id, "outgoing", MAX_SHOWN + 1) if self._is_valid(edge)]
+        return [edge for edge in self._edges(node_id, "outgoing", MAX_EDGES_PER_DIRECTION + 1) if self._is_valid(edge)]
 
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
         return [edge for edge in self.edges_of(ids, "outgoing") if edge.relation_type in relation_types]
@@ -337,7 +337,7 @@ class AsOfGraph(GraphReader):
         return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        enough = MAX_NEIGHBOURS if self.valid_at is None else EVERY_EDGE
+        enough = MAX_NEIGHBOURS if self.valid_at is None else UNLIMITED_EDGES
         around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
         there = self._valid_ends([edge for edges in around.values() for edge in edges])
         return {

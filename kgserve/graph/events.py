@@ -15,10 +15,10 @@ from kgserve.graph.handle import Graphs
 from kgserve.storage.changefeed import FeedEntry, Reader
 from kgserve.storage.model.events import EVERY_OTHER_STORE, EventKind, Position, Selection, StoreEvent, format_positions
 
-MAX_STORES = 1_000
+MAX_FOLLOWED_STORES = 1_000
 Came: TypeAlias = Callable[[str, int], Position | None]
 """Where to begin with a store that a node serves since a sequence, by name; None when somebody else knows."""
-START = Position.after(0)
+START_POSITION = Position.after(0)
 """Before everything that happens in a store."""
 
 
@@ -170,12 +170,16 @@ class EventReader:
         return False
 
     def _begin(self, positions: Mapping[str, Position | None]) -> None:
-        if len(self._followers) + len(positions) > MAX_STORES:
-            raise TooLarge(f"one stream follows at most {MAX_STORES:,} stores; name those that you want with ?store=")
+        if len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
+            raise TooLarge(
+                f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; name those that you want with ?store="
+            )
         for name, position in positions.items():
             self._follow(name, position)
         if self._wanted.stores is None:
-            made = [name for name, at in positions.items() if at == START and name not in self._wanted.positions]
+            made = [
+                name for name, at in positions.items() if at == START_POSITION and name not in self._wanted.positions
+            ]
             for name in made:
                 layout = self._pool.layout(name)
                 known = layout.description()
@@ -204,7 +208,7 @@ class EventReader:
                 continue
             with suppress(NotFound, FileNotFoundError):  # dropped again
                 came = self._pool.feeds.arrival(name) or 0
-                if (position := self._came(name, came) if came else START) is None:
+                if (position := self._came(name, came) if came else START_POSITION) is None:
                     # Who listens knows where to go on, and comes back with that.
                     self._is_over = True
                 else:
@@ -250,7 +254,9 @@ class EventReader:
     def _place_but(self, name: str) -> str:
         """The positions of all stores but one; followed by that of stores yet to be made."""
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
-        return format_positions(places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START})
+        return format_positions(
+            places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START_POSITION}
+        )
 
 
 class _Follower:

@@ -19,7 +19,7 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.queries import EdgeId, NodeId, RetireNode
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
 from kgserve.graph.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
-from kgserve.memory.api import MAX_TOLD
+from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
@@ -154,7 +154,7 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
             edges_deleted=report.edges_deleted,
             sequence=report.sequence,
             memories_about=len(about) or UNSET,
-            memory_ids=about[:MAX_TOLD] or UNSET,
+            memory_ids=about[:MAX_REPORTED_ITEMS] or UNSET,
         )
 
     return graph.write(begin, answer)

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from kgserve.graph.answers import Node
-from kgserve.graph.search.fusion import HUB, Neighbours
+from kgserve.graph.search.fusion import HUB_DEGREE, Neighbours
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.temporal import ANY, MAX_SHOWN, valid_moment
+from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, valid_moment
 from kgserve.graph.weighted_nodes import NodeWeights, NumberedWeights, WeightedNodes
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.catalog.projection import CatalogDamaged
@@ -58,13 +58,13 @@ from kgserve.stores.store import OpenStore
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
 
-MAX_NEIGHBOURS = HUB + 1
+MAX_NEIGHBOURS = HUB_DEGREE + 1
 """Neighbours read of one node: one more than a hub has shows that it is one."""
 MAX_DESCENDANTS = 10_000
 """Memories visited to list what stood below one as of a commit."""
-MAX_EDGES_MET = 500_000
+MAX_EDGES_SCANNED = 500_000
 """Edges looked at to find neighbours in the current graph; about a tenth of a second."""
-MAX_EDGES_MET_BY_TYPE = 100_000
+MAX_EDGES_SCANNED_BY_TYPE = 100_000
 """The same where the types of the neighbours have to be read."""
 OVERVIEW_OVERFETCH = 100
 """Additional nodes with many edges that an overview looks at, because some may not be valid."""
@@ -459,7 +459,9 @@ class CurrentGraph(GraphReader):
         return lines
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
-        return [edge for edge in islice(self.rows.outgoing(node_id), MAX_SHOWN + 1) if self._is_valid(edge)]
+        return [
+            edge for edge in islice(self.rows.outgoing(node_id), MAX_EDGES_PER_DIRECTION + 1) if self._is_valid(edge)
+        ]
 
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
         return outgoing_of(self.rows, ids, relation_types)
@@ -511,7 +513,7 @@ class CurrentGraph(GraphReader):
     def _has_few(self, node: int) -> bool:
         base, delta = self.rows.base, self.rows.delta
         out = base.degree(node, outgoing=True) + len(delta.out.get(node, ()))
-        return max(out, base.degree(node, outgoing=False) + len(delta.into.get(node, ()))) <= MAX_SHOWN
+        return max(out, base.degree(node, outgoing=False) + len(delta.into.get(node, ()))) <= MAX_EDGES_PER_DIRECTION
 
     def _valid_neighbours(self, nodes: Sequence[int], moment: int) -> dict[int, list[tuple[int, float]]]:
         """Return the valid neighbours of nodes that are no hubs: ten times faster than one node after the other."""
@@ -531,7 +533,7 @@ class CurrentGraph(GraphReader):
             return found
         dated = self.valid_at is not None and rows.dated
         for outgoing in (True, False):
-            few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_SHOWN
+            few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_EDGES_PER_DIRECTION
             found += self._few_ends(node, outgoing=outgoing) if few else self._some_ends(node, outgoing=outgoing)
         return found[:MAX_NEIGHBOURS]
 
@@ -548,7 +550,7 @@ class CurrentGraph(GraphReader):
         edges = rows.around(np.array([node]), outgoing=outgoing)
         if self.valid_at is not None and rows.dated:
             # A node with this many edges counts as a hub, even if few of them are valid.
-            edges = rows.holding(edges.first(MAX_SHOWN), self.valid_at)
+            edges = rows.holding(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
         edges = edges.first(MAX_NEIGHBOURS)
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
@@ -585,7 +587,7 @@ class CurrentGraph(GraphReader):
         return OverviewStart(found if whole else found[:count], whole)
 
     def max_incident_edges(self, types: Collection[str] | None) -> int:
-        return MAX_EDGES_MET if types is None else MAX_EDGES_MET_BY_TYPE
+        return MAX_EDGES_SCANNED if types is None else MAX_EDGES_SCANNED_BY_TYPE
 
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
         return incident_edges(self.rows, numbers, wanted, limit)
@@ -755,4 +757,4 @@ def ask_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable
     """
     if past is None:
         return store.memories.ask(lambda memories, rows: question(CurrentGraph(store, rows, None, None, memories)))
-    return question(past.open(store, ANY, None))
+    return question(past.open(store, VALID_AT_ANY, None))

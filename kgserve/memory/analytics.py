@@ -37,7 +37,7 @@ from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
-MAX_TYPES = 100
+MAX_LISTED_TYPES = 100
 
 
 def overview(graph: Graph) -> MemoryStats:
@@ -56,12 +56,12 @@ def overview(graph: Graph) -> MemoryStats:
                 total_memories=total,
                 total_entities=memories.sum_of(TALLY_ENTITY_TYPE),
                 total_relations=memories.sum_of(TALLY_RELATION),
-                memories_by_type=dict(memories.tallies(TALLY_MEMORY_TYPE, MAX_TYPES)),
+                memories_by_type=dict(memories.tallies(TALLY_MEMORY_TYPE, MAX_LISTED_TYPES)),
                 average_confidence=memories.worth(now) / total if total else None,
                 oldest_memory=oldest,
                 newest_memory=newest,
                 low_confidence_count=memories.below(least, now),
-                ended=dict(memories.tallies(TALLY_ENDED, MAX_TYPES)),
+                ended=dict(memories.tallies(TALLY_ENDED, MAX_LISTED_TYPES)),
                 second_parents=second_parents,
                 cycles=cycles,
                 sequence=sequence,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph.mutations import cost
-from kgserve.memory.api import AssociatedEntity, Outcome
-from kgserve.memory.hierarchy_api import EPISODE, can_share_layer, can_share_type, check_layers
+from kgserve.memory.api import EPISODE_LAYER, AssociatedEntity, Outcome
+from kgserve.memory.hierarchy_api import can_share_layer, can_share_type, check_layers
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.idempotency import new_id
 from kgserve.platform.settings import DedupPolicy
@@ -39,7 +39,7 @@ from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import edge_brought_back, stands
 from kgserve.stores.pending_state import Ahead
 
-_NAMED = 10
+_MAX_QUOTED_CANDIDATES = 10
 """So many candidates are told of."""
 
 
@@ -190,7 +190,7 @@ class Draft:
     def _only(self, name: str, found: list[NodeRow]) -> NodeRow:
         known = [row for row in found if row.type != UNKNOWN_TYPE] or found
         if len(known) > 1:
-            some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_NAMED])
+            some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_MAX_QUOTED_CANDIDATES])
             raise Conflict(f"{name!r} names {len(known)} entities: {some}; use an id, or say the type that is meant")
         return known[0]
 
@@ -236,7 +236,7 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def asks_who_says_it(self) -> bool:
         """Whether another memory may take it in."""
-        return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE)
+        return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE_LAYER)
 
     @property
     def extras(self) -> NodeExtras:

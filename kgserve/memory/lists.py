@@ -12,7 +12,7 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.temporal import valid_moment
 from kgserve.graph.validate import Faults, asked_in_json, bound
-from kgserve.memory.api import MAX_SKIPPED, DeletedEntity, MemoriesQuery, MemoryPage
+from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoriesQuery, MemoryPage
 from kgserve.memory.deleted_entities import find_deleted
 from kgserve.memory.entities import entity_fields, found_entity, shown_relations
 from kgserve.memory.entities_api import (
@@ -51,7 +51,7 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     value: _Whole
     id: str
     half: _Whole
-    skip: Annotated[int, msgspec.Meta(ge=0, le=MAX_SKIPPED)]
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGE_OFFSET)]
 
 
 def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kgserve.memory.api import USUAL_IMPORTANCE, Memory, MemoryEntity
+from kgserve.memory.api import DEFAULT_IMPORTANCE, Memory, MemoryEntity
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index import decay
@@ -96,7 +96,7 @@ def fields_of(
         "tags": list(extras.tags),
         "confidence": worth.confidence,
         "effective_confidence": effective(worth, now, half_lives.of(row.type)),
-        "importance": USUAL_IMPORTANCE if extras.importance is None else extras.importance,
+        "importance": DEFAULT_IMPORTANCE if extras.importance is None else extras.importance,
         "source": extras.source or None,
         "context": extras.context or None,
         "metadata": {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any]),

@@ -63,7 +63,7 @@ def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_pat
 def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "WAIT_SECONDS", TICK)
+    monkeypatch.setattr(candidates, "MEMORY_JOB_TIMEOUT_SECONDS", TICK)
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=4)
         assert place.indexer.of(store).wait(0, PATIENCE)

@@ -19,7 +19,7 @@ import msgspec
 
 from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import Cluster
-from kgserve.memory.consolidation.candidates import WAIT_SECONDS, Pause
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause
 from kgserve.memory.consolidation.plan import (
     AbsorbedRecord,
     ClusterPlan,
@@ -49,14 +49,14 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
 from kgserve.stores.store import OpenStore
 
-_ROWS_AT_ONCE = 200
-_MAX_EDGES = 50_000
-_UNNOTABLE = "their relations are too many to be noted, so that it could not be undone"
-_NESTED = "one of them stands below another by way of a memory that would then be above and below the same"
+_MERGE_BATCH_ROWS = 200
+_MAX_RECORDED_EDGES = 50_000
+_TOO_MANY_RELATIONS_REASON = "their relations are too many to be noted, so that it could not be undone"
+_NESTED_REASON = "one of them stands below another by way of a memory that would then be above and below the same"
 _Item = TypeVar("_Item")
-_MAX_RUNS = 10_000
-_MAX_APART = 2_000
-_NAMED = 20
+_MAX_LISTED_RUNS = 10_000
+_MAX_RECORDED_RESTORED = 2_000
+_MAX_QUOTED_IDS = 20
 
 
 class RunInProgress(NamedTuple):
@@ -71,7 +71,7 @@ class PlanOutdated(Conflict):
     """Memories are no longer as they were when a plan was made."""
 
     def __init__(self, ids: Sequence[str]) -> None:
-        named = ", ".join(map(repr, ids[:_NAMED])) + (" and more" if len(ids) > _NAMED else "")
+        named = ", ".join(map(repr, ids[:_MAX_QUOTED_IDS])) + (" and more" if len(ids) > _MAX_QUOTED_IDS else "")
         super().__init__(f"changed since the plan was made: {named}; make a new plan")
         self.ids = [*ids]
 
@@ -103,9 +103,9 @@ def carry_out(
             except PlanOutdated:
                 left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
             except Nested:
-                left.append(left_out(cluster.ids, cluster.similarity, _NESTED))
+                left.append(left_out(cluster.ids, cluster.similarity, _NESTED_REASON))
             except TooManyEdges:
-                left.append(left_out(cluster.ids, cluster.similarity, _UNNOTABLE))
+                left.append(left_out(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
             return WriteBatch()
 
         _written(store, clusters, write, pause)
@@ -144,7 +144,7 @@ def _written(
     waiting = deque(items)
     while waiting:
         started = time.perf_counter()
-        store.submit_prepared(partial(_next_commit, store, waiting, write), WAIT_SECONDS).result()
+        store.submit_prepared(partial(_next_commit, store, waiting, write), MEMORY_JOB_TIMEOUT_SECONDS).result()
         pause(time.perf_counter() - started)
 
 
@@ -152,7 +152,7 @@ def _next_commit(store: OpenStore, waiting: deque[_Item], write: Callable[[Rows,
     """What the next few come to together; they wait no more."""
     together, changed, touched = WriteBatch(), set[str](), set[str]()
     with store.reading() as rows:
-        while waiting and together.size < _ROWS_AT_ONCE:
+        while waiting and together.size < _MERGE_BATCH_ROWS:
             batch = write(rows, waiting[0])
             nodes = {*(put.id for put in batch.nodes), *batch.delete_nodes}
             ends = {end for put in batch.edges for end in put.key[:2]} | {
@@ -192,7 +192,7 @@ def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch
     found = rows.nodes(cluster.ids)
     cluster = _with_possible_layer(rows, cluster, found[cluster.primary])
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
-    if sum(map(len, edges.values())) > _MAX_EDGES:
+    if sum(map(len, edges.values())) > _MAX_RECORDED_EDGES:
         raise TooManyEdges
     primary, says_more = found[cluster.primary], cluster.says_more(found[cluster.primary])
     had, parented = _had(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
@@ -301,7 +301,7 @@ def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> l
                 yield row, read(row.attributes)
 
     wanted = NodeFilter(types=(node_type,))
-    found = store.listing(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_RUNS))])
+    found = store.listing(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_LISTED_RUNS))])
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
@@ -378,7 +378,7 @@ def _told_of_changed(rows: Rows, changed: Sequence[str]) -> str:
             by = f"the consolidation {taken_of(own).run!r}" if own != NO_ATTRIBUTES else "a merge by hand"
             first = "undo that first, and then this one" if own != NO_ATTRIBUTES else "undo it with force"
             return f"{memory!r} was absorbed by {into.target!r} since, in {by}: {first}"
-    named = ", ".join(map(repr, changed[:_NAMED])) + (" and more" if len(changed) > _NAMED else "")
+    named = ", ".join(map(repr, changed[:_MAX_QUOTED_IDS])) + (" and more" if len(changed) > _MAX_QUOTED_IDS else "")
     return f"changed since the consolidation: {named}; undo it with force to keep what they say now"
 
 
@@ -455,6 +455,6 @@ def _close_run(store: OpenStore, row: NodeRow, run: RunRecord, restored: Iterabl
         store.submit(WriteBatch(delete_nodes=[row.id])).result()
         return
     undone = msgspec.structs.replace(
-        run, status="undone", apart=[*restored][:_MAX_APART], clusters=0, merged=0, deleted=0
+        run, status="undone", apart=[*restored][:_MAX_RECORDED_RESTORED], clusters=0, merged=0, deleted=0
     )
     _write_run(store, RunInProgress(row.id, undone, author))

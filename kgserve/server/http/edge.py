@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, urlsplit
 import structlog
 from litestar.enums import ScopeType
 
-from kgserve.api.operation import KEY, Operation
+from kgserve.api.operation import OPERATION_OPT_KEY, Operation
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, Hidden, RequestContext, WrongKey
 from kgserve.platform.hosts import is_loopback, network_of
@@ -278,7 +278,7 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     A route without an Operation (those of OPTIONS, the files of /docs) needs the least that there is: some key.
     """
     context = cast("RequestContext", connection.scope["state"]["request_context"])
-    operation = cast("Operation | None", handler.opt.get(KEY))
+    operation = cast("Operation | None", handler.opt.get(OPERATION_OPT_KEY))
     if operation is None:
         context.authorize(connection.path_params.get("store"))
     else:

@@ -16,9 +16,9 @@ from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
-from kgserve.api.operation import ALWAYS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
-from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
+from kgserve.graph.events import START_POSITION, Delivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.server.http import sse
@@ -78,14 +78,14 @@ class EventsQuery(StoreEventsQuery, kw_only=True):
     store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
 
 
-_ERRORS = (*ALWAYS, "not_found", "gone")
+_ERRORS = (*COMMON_ERRORS, "not_found", "gone")
 _STORE_EVENTS = Operation(
     id="storeEvents",
     role="read",
     tag="events",
     summary="What changes in one store, as it changes",
     query=StoreEventsQuery,
-    answer=Body(None, examples.EVENTS, sse.MEDIA_TYPE),
+    answer=Body(None, examples.STORE_EVENTS_EXAMPLE, sse.MEDIA_TYPE),
     errors=_ERRORS,
 )
 _EVENTS = Operation(
@@ -94,7 +94,7 @@ _EVENTS = Operation(
     tag="events",
     summary="What changes in several stores, or in all",
     query=EventsQuery,
-    answer=Body(None, examples.ALL_EVENTS, sse.MEDIA_TYPE),
+    answer=Body(None, examples.ALL_EVENTS_EXAMPLE, sse.MEDIA_TYPE),
     errors=(*_ERRORS, "too_large", "conflict"),
 )
 
@@ -373,7 +373,7 @@ class Merged:
     @property
     def place(self) -> str:
         """See `EventReader.place`."""
-        return format_positions({**self._places, EVERY_OTHER_STORE: START})
+        return format_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
     def behind(self) -> int:
@@ -430,16 +430,18 @@ class Merged:
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
                 yield Delivery(
-                    f"{first},{format_positions({**others, EVERY_OTHER_STORE: START})}", delivery.kind, delivery.data
+                    f"{first},{format_positions({**others, EVERY_OTHER_STORE: START_POSITION})}",
+                    delivery.kind,
+                    delivery.data,
                 )
 
     def _is_new(self, store: str, position: Position) -> bool:
-        known = self._places.get(store, START)
-        if position > START or store in self._made:
+        known = self._places.get(store, START_POSITION)
+        if position > START_POSITION or store in self._made:
             return position > known
         # Being made comes before all positions, so who begins with a store has come as far.
         self._made.add(store)
-        return known == START
+        return known == START_POSITION
 
     def _reach(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():

@@ -18,10 +18,18 @@ from litestar import Request, Response, get
 from litestar.routes import HTTPRoute
 
 from kgserve import __version__
-from kgserve.api.operation import ALIAS, KEY, STORE_HEADER, STORE_PARAMETER, Body, Operation, described
+from kgserve.api.operation import (
+    ALIAS_OPT_KEY,
+    OPERATION_OPT_KEY,
+    STORE_HEADER,
+    STORE_PARAMETER,
+    Body,
+    Operation,
+    described,
+)
 from kgserve.graph.answers import Problem
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
-from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON
+from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES, VERSIONED_JSON_MEDIA_TYPE
 from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.coding import etag_of
@@ -85,11 +93,11 @@ _OF_DEFAULT: tuple[Json, ...] = tuple(
     )
 )
 _FIELD_NAMES: Json = {
-    "name": FIELD_NAMES,
+    "name": FIELD_NAMES_PARAMETER,
     "in": "query",
     "required": False,
     "description": "Fields of the answer as versioned writes name them: `lineage_id`, `kind`, `metadata`",
-    "schema": {"enum": [VERSIONED]},
+    "schema": {"enum": [VERSIONED_FIELD_NAMES]},
 }
 _SCHEMES: dict[str, Json] = {
     "key": {
@@ -129,7 +137,7 @@ def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Ope
     for route in sorted(app.routes, key=lambda route: route.path_format):
         if isinstance(route, HTTPRoute):
             for method, (handler, _) in sorted(route.route_handler_map.items()):
-                if (operation := handler.opt.get(KEY)) and not handler.opt.get(ALIAS):
+                if (operation := handler.opt.get(OPERATION_OPT_KEY)) and not handler.opt.get(ALIAS_OPT_KEY):
                     yield route.path_format, method, handler, operation
 
 
@@ -145,7 +153,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
             *_path_parameters(path),
             *_query_parameters(operation),
             *(_OF_DEFAULT if operation.of_default else ()),
-            *(_FIELD_NAMES for other in operation.others if other.media == VERSIONED_JSON),
+            *(_FIELD_NAMES for other in operation.others if other.media == VERSIONED_JSON_MEDIA_TYPE),
         ],
         "responses": _responses(operation),
     }

@@ -43,7 +43,7 @@ class FieldType(NamedTuple):
 
 STRING_TYPE = FieldType("STRING", "string")
 STRING_LIST_TYPE = FieldType("STRING[]", "string[]")
-INTEGER_TYPE = FieldType("INT64", "int64")
+INT64_TYPE = FieldType("INT64", "int64")
 INTEGER_LIST_TYPE = FieldType("INT64[]", "int64[]")
 DOUBLE_TYPE = FieldType("DOUBLE", "float64")
 TIMESTAMP_TYPE = FieldType("TIMESTAMP", "timestamp[us]")
@@ -135,8 +135,8 @@ NODE = Fields(
         _field("type", STRING_TYPE),
         _field("content", STRING_TYPE, max_bytes=MAX_CONTENT_BYTES),
         _field("attributes", STRING_TYPE, max_bytes=MAX_ATTRIBUTES_BYTES),
-        _field("version", INTEGER_TYPE),
-        _field("sequence", INTEGER_TYPE, is_own=True),
+        _field("version", INT64_TYPE),
+        _field("sequence", INT64_TYPE, is_own=True),
         _field("created_at", TIMESTAMP_TYPE),
         _field("updated_at", TIMESTAMP_TYPE),
     ),
@@ -156,14 +156,14 @@ NODE = Fields(
         _field("importance", DOUBLE_TYPE),
         _field("source", STRING_TYPE),
         _field("context", STRING_TYPE, max_bytes=MAX_CONTEXT_BYTES),
-        _field("layer", INTEGER_TYPE),
+        _field("layer", INT64_TYPE),
         _field("ended", STRING_TYPE, is_kept=True),
         _field("former_from", TIMESTAMP_TYPE, is_kept=True),
         _field("former_to", TIMESTAMP_TYPE, is_kept=True),
         _field("belongs_to", STRING_TYPE, is_kept=True),
     ),
     read=(
-        _field("access_count", INTEGER_TYPE),
+        _field("access_count", INT64_TYPE),
         _field("last_accessed_at", TIMESTAMP_TYPE),
         _field("access_confidence", DOUBLE_TYPE),
     ),
@@ -175,11 +175,11 @@ EDGE = Fields(
         _field("relation_type", STRING_TYPE),
         _field("weight", DOUBLE_TYPE),
         _field("attributes", STRING_TYPE, max_bytes=MAX_ATTRIBUTES_BYTES),
-        _field("version", INTEGER_TYPE),
-        _field("sequence", INTEGER_TYPE, is_own=True),
+        _field("version", INT64_TYPE),
+        _field("sequence", INT64_TYPE, is_own=True),
     ),
     extras=(
-        _field("ordinal", INTEGER_TYPE),
+        _field("ordinal", INT64_TYPE),
         _field("created_by", STRING_TYPE),
         _field("valid_from", TIMESTAMP_TYPE),
         _field("valid_to", TIMESTAMP_TYPE),

@@ -23,7 +23,7 @@ FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
 STORED: dict[fields.FieldType, Any] = {
     fields.STRING_TYPE: str,
     fields.STRING_LIST_TYPE: tuple[str, ...],
-    fields.INTEGER_TYPE: int,
+    fields.INT64_TYPE: int,
     fields.INTEGER_LIST_TYPE: tuple[int, ...],
     fields.DOUBLE_TYPE: float,
     fields.TIMESTAMP_TYPE: int,

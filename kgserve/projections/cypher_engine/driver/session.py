@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
-from kgserve.cypher.guard import MAX_REMEMBERED_TEXT, Statement
+from kgserve.cypher.guard import MAX_CACHED_STATEMENT_CHARS, Statement
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
@@ -98,7 +98,7 @@ class DriverSession:
 
     def remember(self, statement: Statement) -> None:
         """Know a text again that has run in a transaction that only reads."""
-        if len(statement.text) <= MAX_REMEMBERED_TEXT:
+        if len(statement.text) <= MAX_CACHED_STATEMENT_CHARS:
             self._met[statement.text] = None
         if len(self._met) > MAX_PREPARED_STATEMENTS:
             del self._met[next(iter(self._met))]
