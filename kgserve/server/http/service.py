@@ -38,7 +38,7 @@ from kgserve.api.operation import (
 )
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON, renamed
-from kgserve.graph.handle import CopyReads, Graphs
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.codecs import convert, decode_json, kind_of, lone_surrogate, place_of
 from kgserve.platform.settings import MEBIBYTE
@@ -51,6 +51,7 @@ from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.rows.walk import TooLong
+from kgserve.stores.access import CopyReads
 from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
 from kgserve.stores.pool import NotOpen
 
