@@ -201,7 +201,7 @@ def metrics(graphs: Graphs, caller: Caller, moment: TransportState, accept: str)
 
 
 def _of_server(graphs: Graphs, found: list[StoreLag], moment: TransportState) -> Iterator[Family]:
-    pool, indexer = graphs.pool, graphs.indexer
+    pool, indexer = graphs.whole_pool, graphs.indexer
     observation = pool.observation
     yield from _of_requests(observation, moment)
     yield from _of_commits(observation)

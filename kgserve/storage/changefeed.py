@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import NoStore
 from kgserve.storage.journal.tail import Tail, oldest_sequence
@@ -309,8 +310,33 @@ T = TypeVar("T")
 NamedWake: TypeAlias = Callable[[str], None]
 
 
-class Feeds:
-    """One feed per store that was open or listened to."""
+class FeedLookup(Protocol):
+    """The feeds of stores as their listeners find them."""
+
+    @property
+    def turn(self) -> int:
+        """Number of stores made, changed and dropped so far."""
+        ...
+
+    def of(self, store: str) -> Feed:
+        """Return the feed of a store, which need not be open."""
+        ...
+
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        """Have ``wake`` called when ``turn`` has moved on. Return what ends that."""
+        ...
+
+    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+        """Have ``wake`` called with the name of each store that was made, changed or dropped. Return what ends that."""
+        ...
+
+    def arrival(self, store: str) -> int | None:
+        """Return the sequence since which a store is served here; None for one that is not, or is being opened."""
+        ...
+
+
+class Feeds(FeedLookup):
+    """One feed per store that was open or listened to. See `FeedLookup`."""
 
     def __init__(self, layout: Callable[[str], Layout]) -> None:
         self._layout = layout
@@ -320,22 +346,27 @@ class Feeds:
         self._named_wakes: dict[int, NamedWake] = {}
         self._numbers = count()
         self._arrivals: dict[str, int] = {}
-        self.turn = 0
+        self._turn = 0
 
+    @property
+    @override
+    def turn(self) -> int:
+        return self._turn
+
+    @override
     def of(self, store: str) -> Feed:
-        """The feed of a store, which need not be open."""
         with self._lock:
             feed = self._feeds.get(store)
             if feed is None:
                 feed = self._feeds[store] = Feed(self._layout(store))
             return feed
 
+    @override
     def listen(self, wake: Wake) -> Callable[[], None]:
-        """Have ``wake`` called when a store was made, changed or dropped and ``turn`` has moved on; what ends it."""
         return self._listen(self._wakes, wake)
 
+    @override
     def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
-        """As `listen`, with the name of the store that was made, changed or dropped."""
         return self._listen(self._named_wakes, wake)
 
     def created(self, store: str) -> None:
@@ -350,8 +381,8 @@ class Feeds:
             self._arrivals[store] = sequence
         self._announce(store)
 
+    @override
     def arrival(self, store: str) -> int | None:
-        """The sequence since which a cluster's store is served here; None for one that is not, or is being opened."""
         with self._lock:
             return self._arrivals.get(store)
 
@@ -396,7 +427,7 @@ class Feeds:
 
     def _announce(self, store: str | None = None) -> None:
         with self._lock:
-            self.turn += 1
+            self._turn += 1
             wakes, named = list(self._wakes.values()), list(self._named_wakes.values())
         for wake in wakes:
             wake()

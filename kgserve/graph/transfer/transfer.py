@@ -69,7 +69,7 @@ from kgserve.storage.rows.encoding import (
     ExportedNode,
     node_line,
 )
-from kgserve.stores.pool import CreateIfMissing
+from kgserve.stores.access import CreateIfMissing
 from kgserve.stores.store import OpenStore
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.

@@ -43,7 +43,7 @@ from kgserve.graph.compat.versioned_names import (
     VERSIONED_JSON_MEDIA_TYPE,
     renamed,
 )
-from kgserve.graph.handle import CopyReads, Graphs
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.codecs import convert, decode_json, kind_of, lone_surrogate, place_of
 from kgserve.platform.settings import MEBIBYTE
@@ -56,6 +56,7 @@ from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.rows.walk import TooLong
+from kgserve.stores.access import CopyReads
 from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 from kgserve.stores.pool import NotOpen
 

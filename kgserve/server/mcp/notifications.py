@@ -36,7 +36,7 @@ from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import Position, StoreEvent, Told
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.stores.pool import StorePool
+from kgserve.stores.access import StoreAccess
 
 MAX_SUBSCRIBED_STORES = 256
 """Stores that are followed at once: of each that is, the newest commits are kept in memory."""
@@ -69,7 +69,7 @@ class Watching:
     For one event loop, that calls `begin` first. What blocks runs in a thread of its own.
     """
 
-    def __init__(self, pool: StorePool) -> None:
+    def __init__(self, pool: StoreAccess) -> None:
         self._pool = pool
         self._thread = CapacityLimiter(1)
         self._stores: dict[str, _Store] = {}
@@ -306,7 +306,7 @@ _listening: ContextVar[Subscriber] = ContextVar("listening")
 class Notifications:
     """Follows the stores of a pool while `following` runs."""
 
-    def __init__(self, pool: StorePool) -> None:
+    def __init__(self, pool: StoreAccess) -> None:
         self._feeds = pool.feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
