@@ -14,7 +14,7 @@ import msgspec
 
 from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.edits import Edits
-from kgserve.cypher.lexer import AGGREGATES, Outline
+from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, Outline
 from kgserve.cypher.matching import PatternAnalysis, check_condition
 from kgserve.cypher.operators import are_alike, describe_keys
 from kgserve.cypher.parser import parse
@@ -38,7 +38,7 @@ from kgserve.cypher.syntax import (
 )
 from kgserve.cypher.types import ValueType
 
-_MANY_ROWS = 1_000_000_000
+_UNLIMITED_ROWS = 1_000_000_000
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ class _UnionPart:
         if not isinstance(first, ProjectionBody):
             return first is not None
         outline, places = self._context.outline, range(first.start, first.items_end)
-        found = [at for at in places if outline.calls(at) in AGGREGATES]
+        found = [at for at in places if outline.calls(at) in AGGREGATE_FUNCTIONS]
         each = (outline.calls(at) in {"min", "max"} or outline.word(at + 1) == "DISTINCT" for at in found)
         return not all(each) if found else not first.is_distinct
 
@@ -256,7 +256,7 @@ class _UnionPart:
                 raise self._context.refuse(item.start, what)
 
     def _has_aggregate(self, start: int, end: int) -> bool:
-        return any(self._context.outline.calls(at) in AGGREGATES for at in range(start, end))
+        return any(self._context.outline.calls(at) in AGGREGATE_FUNCTIONS for at in range(start, end))
 
     def _order(self, clause: ProjectionBody, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
         both = Scope(before.bindings | after.bindings, is_open=before.is_open)
@@ -278,7 +278,7 @@ class _UnionPart:
                 text = self._context.text(item.value)
                 self._context.edits.before(item.start, f"({text}) <> ({text}){item.alias and ' '}{item.alias}, ")
         if clause.order and clause.word == "WITH" and not clause.bounds:
-            self._context.edits.behind(clause.order_end - 1, f" LIMIT {_MANY_ROWS}")
+            self._context.edits.behind(clause.order_end - 1, f" LIMIT {_UNLIMITED_ROWS}")
 
     def _alias_of(self, clause: ProjectionBody, value: Expression) -> str | None:
         """Return the column that is the same expression, and not just a name."""

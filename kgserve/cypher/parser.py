@@ -24,7 +24,7 @@ from kgserve.cypher.syntax import (
     Unwind,
 )
 
-_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
+_PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
 def parse(outline: Outline) -> QueryStatement:
@@ -174,7 +174,7 @@ class _Parser(ExpressionParser):
 
     def _mode(self) -> str:
         words: list[str] = []
-        while self.word() in _MODES:
+        while self.word() in _PATH_MODES:
             words.append(self.word())
             self.at += 1
         if words and words[-1] == "WSHORTEST":

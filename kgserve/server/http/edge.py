@@ -25,13 +25,13 @@ from urllib.parse import SplitResult, urlsplit
 import structlog
 from litestar.enums import ScopeType
 
-from kgserve.api.operation import KEY, Operation
+from kgserve.api.operation import OPERATION_OPT_KEY, Operation
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
-from kgserve.platform.access.authentication import NOBODY, Hidden, RequestContext, WrongKey
+from kgserve.platform.access.authentication import ANONYMOUS_CALLER, Hidden, RequestContext, WrongKey
 from kgserve.platform.hosts import is_loopback, network_of
 from kgserve.platform.log import Who, masked
 from kgserve.platform.log import request as request_line
-from kgserve.platform.metrics.observation import UNMATCHED, Origin, begin_request, end_request
+from kgserve.platform.metrics.observation import UNMATCHED_ROUTE, Origin, begin_request, end_request
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.coding import (
     GZIP,
@@ -243,7 +243,7 @@ class Gateway:
             self._rates.failed(context.address)
             raise
         except Unauthenticated:
-            self._rates.admit(NOBODY, context.address)
+            self._rates.admit(ANONYMOUS_CALLER, context.address)
             raise
         context.caller = caller
         asker.set(context.asker)
@@ -278,7 +278,7 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     A route without an Operation (those of OPTIONS, the files of /docs) needs the least that there is: some key.
     """
     context = cast("RequestContext", connection.scope["state"]["request_context"])
-    operation = cast("Operation | None", handler.opt.get(KEY))
+    operation = cast("Operation | None", handler.opt.get(OPERATION_OPT_KEY))
     if operation is None:
         context.authorize(connection.path_params.get("store"))
     else:
@@ -485,7 +485,7 @@ class _Observed:
 
     def _count(self) -> None:
         exchange, method = self._exchange, self._scope["method"]
-        route = self._scope.get("path_template") or UNMATCHED
+        route = self._scope.get("path_template") or UNMATCHED_ROUTE
         status = exchange.outcome or 0
         seconds = None if exchange.streamed else exchange.seconds
         self._observation.requests.done(method, route, status, (exchange.received, exchange.sent), seconds)

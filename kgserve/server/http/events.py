@@ -16,10 +16,10 @@ from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
-from kgserve.api.operation import ALWAYS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
-from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
-from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS
+from kgserve.graph.events import START_POSITION, Delivery, EventPage, EventReader, EventSubscription
+from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.server.http import sse
 from kgserve.server.http.forward import in_the_name_of
@@ -27,7 +27,7 @@ from kgserve.server.http.problem import target_of
 from kgserve.server.http.service import Service, client_left, path_text, query_of, service_of
 from kgserve.server.proxy import HOPS, NodeProxy
 from kgserve.storage.model.events import (
-    REST,
+    EVERY_OTHER_STORE,
     Position,
     Selection,
     format_positions,
@@ -78,14 +78,14 @@ class EventsQuery(StoreEventsQuery, kw_only=True):
     store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
 
 
-_ERRORS = (*ALWAYS, "not_found", "gone")
+_ERRORS = (*COMMON_ERRORS, "not_found", "gone")
 _STORE_EVENTS = Operation(
     id="storeEvents",
     role="read",
     tag="events",
     summary="What changes in one store, as it changes",
     query=StoreEventsQuery,
-    answer=Body(None, examples.EVENTS, sse.MEDIA_TYPE),
+    answer=Body(None, examples.STORE_EVENTS_EXAMPLE, sse.MEDIA_TYPE),
     errors=_ERRORS,
 )
 _EVENTS = Operation(
@@ -94,7 +94,7 @@ _EVENTS = Operation(
     tag="events",
     summary="What changes in several stores, or in all",
     query=EventsQuery,
-    answer=Body(None, examples.ALL_EVENTS, sse.MEDIA_TYPE),
+    answer=Body(None, examples.ALL_EVENTS_EXAMPLE, sse.MEDIA_TYPE),
     errors=(*_ERRORS, "too_large", "conflict"),
 )
 
@@ -243,7 +243,7 @@ class _Pump:
         """Wait for news, or until the key is to be looked at; with a sign of life when the time has come."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
-        if not await self._stream.wait(min(left, ASKED_EVERY_SECONDS)) and left <= ASKED_EVERY_SECONDS:
+        if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
             await self._write(sse.heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
@@ -276,7 +276,7 @@ def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[
 
 
 def _since(asked: StoreEventsQuery) -> dict[str, Position]:
-    return {} if asked.since is None else {REST: Position.after(asked.since)}
+    return {} if asked.since is None else {EVERY_OTHER_STORE: Position.after(asked.since)}
 
 
 GOES_ON = "kgserve-goes-on"
@@ -347,8 +347,8 @@ class Merged:
         Raises Gone and TooLarge as ``own`` does, which is open and listens from these positions on.
         """
         self._own = own
-        self._places = {name: at for name, at in positions.items() if name != REST}
-        self._rest = positions.get(REST)
+        self._places = {name: at for name, at in positions.items() if name != EVERY_OTHER_STORE}
+        self._rest = positions.get(EVERY_OTHER_STORE)
         self._reach(own.positions)
         others = self._placement.others()
         self._awaited = {*others}
@@ -373,7 +373,7 @@ class Merged:
     @property
     def place(self) -> str:
         """See `EventReader.place`."""
-        return format_positions({**self._places, REST: START})
+        return format_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
     def behind(self) -> int:
@@ -429,19 +429,23 @@ class Merged:
             if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
-                yield Delivery(f"{first},{format_positions({**others, REST: START})}", delivery.kind, delivery.data)
+                yield Delivery(
+                    f"{first},{format_positions({**others, EVERY_OTHER_STORE: START_POSITION})}",
+                    delivery.kind,
+                    delivery.data,
+                )
 
     def _is_new(self, store: str, position: Position) -> bool:
-        known = self._places.get(store, START)
-        if position > START or store in self._made:
+        known = self._places.get(store, START_POSITION)
+        if position > START_POSITION or store in self._made:
             return position > known
         # Being made comes before all positions, so who begins with a store has come as far.
         self._made.add(store)
-        return known == START
+        return known == START_POSITION
 
     def _reach(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():
-            if store != REST and position > self._places.get(store, _NOWHERE):
+            if store != EVERY_OTHER_STORE and position > self._places.get(store, _NOWHERE):
                 self._places[store] = position
 
     # What nodes send
@@ -471,7 +475,7 @@ class Merged:
         """Pass on what a node sends, until it ends. Raises Unavailable."""
         headers = self._asked.headers
         if node.node not in self._awaited:
-            positions = self._places.copy() if self._rest is None else {**self._places, REST: self._rest}
+            positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
             headers = {**headers, POSITION: format_positions(positions), GOES_ON: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:

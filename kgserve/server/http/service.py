@@ -28,7 +28,7 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.api.operation import (
-    ALIAS,
+    ALIAS_OPT_KEY,
     SEQUENCE_HEADER,
     STORE_HEADER,
     STORE_PARAMETER,
@@ -37,8 +37,13 @@ from kgserve.api.operation import (
     described,
 )
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
-from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON, renamed
-from kgserve.graph.handle import CopyReads, Graphs
+from kgserve.graph.compat.versioned_names import (
+    FIELD_NAMES_PARAMETER,
+    VERSIONED_FIELD_NAMES,
+    VERSIONED_JSON_MEDIA_TYPE,
+    renamed,
+)
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.codecs import convert, decode_json, kind_of, lone_surrogate, place_of
 from kgserve.platform.settings import MEBIBYTE
@@ -51,7 +56,8 @@ from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.rows.walk import TooLong
-from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
+from kgserve.stores.access import CopyReads
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 from kgserve.stores.pool import NotOpen
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ T = TypeVar("T")
 JSON = "application/json"
 COPIES = "copies"
 """Of a request's state: with what copies of stores it bears."""
-READ, AT_LEAST = READ_HEADER.lower().encode(), AT_LEAST_HEADER.lower().encode()
+READ, AT_LEAST = READ_FROM_HEADER.lower().encode(), MIN_SEQUENCE_HEADER.lower().encode()
 _COPY_HEADERS = frozenset({READ, AT_LEAST})
 _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 
@@ -240,10 +246,10 @@ def bear_with_copies(scope: HTTPScope, operation: Operation) -> None:
     if READ not in sent or operation.role != "read" or operation.answer.media == EVENT_STREAM:
         return
     if sent[READ] != b"copy":
-        _refuse_header(READ_HEADER, "is `copy`, or left out")
+        _refuse_header(READ_FROM_HEADER, "is `copy`, or left out")
     at_least = sent.get(AT_LEAST, b"0")
     if not at_least.isdigit():
-        _refuse_header(AT_LEAST_HEADER, "is the `sequence` of a commit")
+        _refuse_header(MIN_SEQUENCE_HEADER, "is the `sequence` of a commit")
     scope["state"][COPIES] = CopyReads(int(at_least))
 
 
@@ -292,20 +298,20 @@ def _check_header(name: str) -> None:
 
 def asks_versioned_names(query: bytes) -> bool:
     """Whether an answer shall have the fields' names of versioned writes. Raises InvalidInput for any others."""
-    given = [value for name, value in _pairs(query) if name == FIELD_NAMES] if NAMES_ASKED in query else []
-    _once([FIELD_NAMES] * len(given))
-    if given and given != [VERSIONED]:
-        message = f"is {VERSIONED}, or left out"
-        raise InvalidInput(f"query: {FIELD_NAMES}: {message}", (FieldError(FIELD_NAMES, message),))
+    given = [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER] if NAMES_ASKED in query else []
+    _once([FIELD_NAMES_PARAMETER] * len(given))
+    if given and given != [VERSIONED_FIELD_NAMES]:
+        message = f"is {VERSIONED_FIELD_NAMES}, or left out"
+        raise InvalidInput(f"query: {FIELD_NAMES_PARAMETER}: {message}", (FieldError(FIELD_NAMES_PARAMETER, message),))
     return bool(given)
 
 
 NONE: frozenset[str] = frozenset()
 OF_DEFAULT = frozenset({STORE_PARAMETER})
 """What `asked_store` reads."""
-NAMES = frozenset({FIELD_NAMES})
+NAMES = frozenset({FIELD_NAMES_PARAMETER})
 """What `asks_versioned_names` reads."""
-NAMES_ASKED = FIELD_NAMES.encode()
+NAMES_ASKED = FIELD_NAMES_PARAMETER.encode()
 """Stands in each query in which it may find any."""
 
 
@@ -579,7 +585,7 @@ class DirectOperation(NamedTuple):
             if versioned:
                 scope["state"][RENAMED] = True
             found = await self.answered(scope, request.receive, service)
-            return Response(renamed(found), media_type=VERSIONED_JSON) if versioned else answer(found)
+            return Response(renamed(found), media_type=VERSIONED_JSON_MEDIA_TYPE) if versioned else answer(found)
         target, asked = await self._request(scope, request.receive, service)
         async with service.in_turn(self.case.threads):
             made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
@@ -634,7 +640,7 @@ def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
 def _route(found: DirectOperation, method: Method) -> HTTPRouteHandler:
     case = found.case
     path = case.path.replace("}", ":str}")
-    opt = described(case.operation) | {DIRECT: found, ALIAS: method != case.method}
+    opt = described(case.operation) | {DIRECT: found, ALIAS_OPT_KEY: method != case.method}
     route = HTTPRouteHandler(path, http_method=method, status_code=case.operation.statuses[0], opt=opt)
 
     async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:

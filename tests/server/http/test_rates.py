@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput, Limited
-from kgserve.platform.access.authentication import LOCAL, Caller
+from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
 from kgserve.platform.hosts import network_of
 from kgserve.platform.settings import Settings
 from kgserve.server.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets
@@ -61,16 +61,16 @@ def test_abuse_18_each_for_oneself() -> None:
     assert admitted(rates, KEYED, FAR, 20) == 10
     assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
     assert admitted(rates, Caller("other", "read", key_id="k2"), FAR, 20) == 10
-    assert admitted(rates, LOCAL, FAR, 20) == 10
-    assert admitted(rates, LOCAL, "192.0.2.8", 20) == 10
+    assert admitted(rates, LOCAL_CALLER, FAR, 20) == 10
+    assert admitted(rates, LOCAL_CALLER, "192.0.2.8", 20) == 10
 
 
 @pytest.mark.abuse(18)
 def test_abuse_18_programs_of_this_machine_are_not_held_up() -> None:
     """ABUSE 18: unless they come with a key."""
     rates = RateLimits(1, Clock())
-    assert admitted(rates, LOCAL, "127.0.0.1", 1000) == 1000
-    assert admitted(rates, LOCAL, "::1", 1000) == 1000
+    assert admitted(rates, LOCAL_CALLER, "127.0.0.1", 1000) == 1000
+    assert admitted(rates, LOCAL_CALLER, "::1", 1000) == 1000
     assert admitted(rates, KEYED, "127.0.0.1", 1000) == 2
 
 
