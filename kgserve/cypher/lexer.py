@@ -4,7 +4,7 @@ Where the two could still differ, the engine does not get to choose: `guard.exam
 and with plain spaces, and characters that mean something to the engine but are not known here are refused.
 
 First the words, by what they do, in upper case; and the functions and types that a text may name. Functions that read
-files or change anything are left out, and those that fail the engine: DESIGN.md says how.
+files or change anything are left out, and those that fail the engine: docs/adr/0022 says how.
 """
 
 from __future__ import annotations

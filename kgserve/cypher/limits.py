@@ -2,7 +2,7 @@
 
 And what a statement calls: an allow-list of functions, and bounds for those that make large values out of small ones.
 The engine recurses over brackets, operators, CASE and functions given to functions, joins in exponential time, and
-looks at no clock while it does. DESIGN.md has the measurements.
+looks at no clock while it does. docs/adr/0022 has the measurements.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _USUAL, _SPREAD, _WORTH = 0.05, 0.1, 10
 _MAX_CONCEPT_SHARE = 0.08
 """What seems to belong to a concept is at most such a part of the memories that say what is usual."""
 _STANDS_OUT, _IS_AHEAD, _LEAST = 0.9, 0.75, 2.5
-"""The score is the chance that a place is right, fitted to sentences of many topics (`memories/DESIGN.md`)."""
+"""The score is the chance that a place is right, fitted to sentences of many topics (docs/adr/0024)."""
 _PLACED_VECTORS_BATCH_SIZE = 1_000
 _CONCEPTS_BATCH_SIZE = 100
 _MAX_SIMILAR_PAIRS = 500_000

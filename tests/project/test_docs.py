@@ -164,6 +164,9 @@ def test_the_site_lists_every_page_once() -> None:
 def test_links_lead_on_from_the_site() -> None:
     assert "](design.md#the-past)" in expanded("[past](../DESIGN.md#the-past)")
     assert "](rest.md)" in expanded("[all](rest.md)")
+    assert "](../engines.md)" in expanded("[engines](../engines.md)", DOCS / "adr")
+    assert "](../design.md)" in expanded("[design](../../DESIGN.md)", DOCS / "adr")
+    assert "](adr/0020-history-in-sqlite.md)" in expanded("<!-- file: DESIGN.md -->")
     assert "/blob/main/kgserve/storage/rows/DESIGN.md)" in expanded("[why](../kgserve/storage/rows/DESIGN.md)")
     taken = expanded("<!-- run -->\n<!-- file: CONTRIBUTING.md -->")
     assert "](design.md)" in taken
