@@ -52,6 +52,9 @@ class Analysis(msgspec.Struct, frozen=True):
     depends_on_values: bool
 
 
+_SEVERAL_NANS = "may be NaN, and the engine would not take two of them for one value; it stands"
+
+
 def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysis:
     """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
     query = parse(outline)
@@ -62,6 +65,8 @@ def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> An
         first = columns if first is None else first
         if first is not None and columns is not None:
             _check_union(context, part[-1].start, first, columns)
+            if query.is_distinct and any(kind.is_nan_possible for kind in columns.values()):
+                raise context.refuse(part[-1].start, f"a column of this {_SEVERAL_NANS}")
     return Analysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
 
 
@@ -250,10 +255,9 @@ class _UnionPart:
             if is_undirected and not self._has_aggregate(item.start, item.end):
                 what = "to the engine a relationship that is followed both ways is two; write id(…) of it. It stands"
                 raise self._context.refuse(item.start, what)
-            is_nan = kind is not None and kind.kind == "float" and kind.may_be_nan
+            is_nan = kind is not None and kind.is_nan_possible
             if is_nan and not self._has_aggregate(item.start, item.end):
-                what = "this may be NaN, and the engine would not take two of them for one value; it stands"
-                raise self._context.refuse(item.start, what)
+                raise self._context.refuse(item.start, f"this {_SEVERAL_NANS}")
 
     def _has_aggregate(self, start: int, end: int) -> bool:
         return any(self._context.outline.calls(at) in AGGREGATE_FUNCTIONS for at in range(start, end))

@@ -23,9 +23,9 @@ from kgserve.cypher.types import (
     list_of,
 )
 
-_AGGREGATE_FUNCTIONS = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "max"})
+_AGGREGATE_FUNCTIONS = frozenset({"count", "collect", "sum", "avg", "min", "max"})
 _CONTAINMENT_FUNCTIONS = frozenset({"list_contains", "list_has"})
-_NEVER_NULL_FUNCTIONS = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
+_NEVER_NULL_FUNCTIONS = frozenset({"count", "collect", "sum", "id", "label", "labels"})
 _NUMBER_MIXING_FUNCTIONS = frozenset({"coalesce", "ifnull"})
 _ELEMENT_ADDING_FUNCTIONS = frozenset({"list_append", "list_prepend"})
 _LIST_JOINING_FUNCTIONS = frozenset({"list_concat", "list_cat"})

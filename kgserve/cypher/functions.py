@@ -63,7 +63,6 @@ start_node end_node = . -> node
 range = III? -> list integer
 collect = . -> list first
 count = . -> count
-count_if = B -> count
 sum = N -> sum
 avg = N -> average
 min max = O -> first

@@ -506,13 +506,16 @@ def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]
     return [{name: column[row] for name, column in names.items()} for row in range(len(items))]
 
 
-def _lists(items: list[list[Any] | None], path: str) -> list[list[Any] | None]:
-    """Inner lists are of one type: that of all their elements together."""
+def _lists(items: list[list[Any] | None], path: str) -> list[list[Any]]:
+    """Inner lists are of one type: that of all their elements together. None may be null."""
+    if None in items:
+        what = "the engine takes null among lists for an empty list; send an empty list in its place, or leave it out"
+        raise InvalidInput.at(f"{path}[{items.index(None)}]", what)
     flat = _list([part for item in items if item for part in item], f"{path}[]", 0)
     if not flat:
         raise InvalidInput.at(path, "a list of empty lists has no type")
     parts = iter(flat)
-    return [None if item is None else [next(parts) for _ in item] for item in items]
+    return [[next(parts) for _ in item or ()] for item in items]
 
 
 _KIND_NAMES = {

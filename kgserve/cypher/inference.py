@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from kgserve.cypher.calls import CallRules
-from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
+from kgserve.cypher.context import AnalysisContext, Binding, Scope, is_constant, tie_bounds, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
 from kgserve.cypher.operators import OperatorRules, are_alike, describe_keys
 from kgserve.cypher.syntax import (
@@ -331,6 +331,9 @@ class Typer:
             may_be_null = may_be_null or wanted.is_nullable
             if subject is not None:
                 self._check_compared(condition, subject, wanted)
+            elif isinstance(ungroup(condition), AccessExpression | Case | Variable):
+                # Of such a condition alone engines take some rows, or all, for false.
+                self._context.edits.around(condition.start, condition.end, "(", ") = true")
             kinds.append(self.type_of(value, scope))
         if may_be_null:
             self._compare_subject(case)
@@ -445,9 +448,12 @@ class Typer:
             return kind
         self._check_list(step.start, kind)
         dots = step.start + 1 if step.first is None else step.first.end
-        self._context.edits.replace(dots, dots + 1, ":")
+        last = "" if step.last is None or is_constant(step.last) else self._context.text(step.last)
+        self._context.edits.replace(dots, dots + 1, ":" if step.first or not last else f"{tie_bounds('1', last)}:")
         if step.first is not None:
             self._count_from_one(step.first, is_last=False)
+            if last:
+                self._context.edits.around(step.first.start, step.first.end, "(", f") + 0 * ({last})")
         if step.last is not None:
             self._count_from_one(step.last, is_last=True)
         return kind.derived()

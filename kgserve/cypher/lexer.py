@@ -58,7 +58,7 @@ CLAUSES = frozenset({"MATCH", "UNWIND", "WITH", "RETURN", "CALL", "CREATE", "MER
 CLAUSE_ENDS = CLAUSES | {"OPTIONAL", "DETACH", "ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
 """Words before which a clause or a part of it ends."""
 
-AGGREGATE_FUNCTIONS = frozenset({"avg", "collect", "count", "count_if", "max", "min", "sum"})
+AGGREGATE_FUNCTIONS = frozenset({"avg", "collect", "count", "max", "min", "sum"})
 
 _GRAPH_FUNCTIONS = (
     "end_node id is_acyclic is_trail keys label labels length nodes properties rels relationships start_node"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kgserve.cypher.context import AnalysisContext, ungroup
+from kgserve.cypher.context import AnalysisContext, is_constant, tie_bounds, ungroup
 from kgserve.cypher.syntax import Expression, FunctionCall, Literal, Parameter
 from kgserve.cypher.types import ValueType
 
@@ -31,6 +31,8 @@ _PLAIN_TEXT = re.compile(
     r"[\x20-\x7e\xa1-\xac\xae-\u0148\u014a-\u01ef\u0391-\u03a1\u03b1-\u03c1\u3041-\u3096\u4e00-\u9fff]*"
 )
 """Texts in which each code point is a letter of its own, and of one other case at most."""
+_ASCII_TEXT = re.compile(r"[\x20-\x7e]*")
+"""Texts whose parts engines cut rightly. Of others they return the whole for a part that begins behind its end."""
 _NULL_TEXT = "CAST(NULL AS STRING)"
 _UNLIMITED_CHARS = 2_000_000
 """More characters than a text of a store can have."""
@@ -62,20 +64,23 @@ class TextRules:
                 self._cut_middle(call, kinds)
             case "lpad" | "rpad":
                 self._pad(call)
+            case "split_part" if not is_constant(call.arguments[2]):
+                number = self._context.text(call.arguments[2])
+                self._around(call.arguments[1], "(", f" + repeat('', 0 * ({number})))")
             case _:
                 pass
 
     def _around(self, expression: Expression, opening: str, closing: str) -> None:
         self._context.edits.around(expression.start, expression.end, opening, closing)
 
-    def _is_plain(self, expression: Expression) -> bool:
+    def _is_plain(self, expression: Expression, plain: re.Pattern[str] = _PLAIN_TEXT) -> bool:
         """Tell whether a text is known, and each of its code points is a letter of its own."""
         inner = ungroup(expression)
         value = inner.value if isinstance(inner, Literal) else None
         if isinstance(inner, Parameter):
             value = self._context.parameters.get(inner.name)
             self._context.depends_on_values |= isinstance(value, str)
-        return isinstance(value, str) and _PLAIN_TEXT.fullmatch(value) is not None
+        return isinstance(value, str) and plain.fullmatch(value) is not None
 
     def _trim(self, call: FunctionCall) -> None:
         """The engine takes off ASCII white space alone."""
@@ -90,11 +95,12 @@ class TextRules:
 
     def _map_case(self, call: FunctionCall, letter: str, several: str, unknown: str) -> None:
         """Write the letters that become several, and fail on those that the engine does not know."""
-        text, replacement = call.arguments[0], f"'{several}'"
+        text = call.arguments[0]
         if not self._is_plain(text):
+            # Around the call: engines lose texts where a replacement varies. See `tie_bounds`.
             failing = self._failing(text, unknown, f"{call.name}() of letters without a single other case")
-            replacement = f"CASE {failing} WHEN 0 THEN {replacement} END"
-        self._around(text, "regexp_replace(", f", '{letter}', {replacement}, 'g')")
+            self._context.edits.around(call.start, call.end, f"(CASE {failing} WHEN 0 THEN ", " END)")
+        self._around(text, "regexp_replace(", f", '{letter}', '{several}', 'g')")
 
     def _failing(self, text: Expression, unknown: str, what: str) -> str:
         """Return a whole number for the engine: 0, or a failure that says what cannot be done."""
@@ -113,7 +119,8 @@ class TextRules:
             return
         self._context.check_one_source(call, (count,))
         number = self._number(count)
-        part = f"[1:{number}]" if call.name == "left" else f"[-{number}:]"
+        first = "1" if number.isdecimal() else tie_bounds("1", number)
+        part = f"[{first}:{number}]" if call.name == "left" else f"[-{number}:]"
         self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
         self._context.edits.behind(call.end - 1, f", {_ANY_CODE_POINT}){part})")
 
@@ -121,7 +128,7 @@ class TextRules:
         text, start, *lengths = call.arguments
         edits, first = self._context.edits, self._number(start)
         following = str(int(first) + 1) if first.isdecimal() else f"({first} + 1)"
-        if self._is_plain(text):
+        if self._is_plain(text, _ASCII_TEXT):
             edits.replace(start.start, start.end, following)
             if not lengths:
                 edits.behind(start.end - 1, f", {_UNLIMITED_CHARS}")

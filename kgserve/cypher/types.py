@@ -101,6 +101,11 @@ class ValueType(msgspec.Struct, frozen=True):
         """Return the same for a value that may be null."""
         return self if self.is_nullable else msgspec.structs.replace(self, is_nullable=True)
 
+    @property
+    def is_nan_possible(self) -> bool:
+        """Whether it is a decimal number that may be NaN."""
+        return self.kind == "float" and self.may_be_nan
+
     def derived(self) -> ValueType:
         """Return the same for a value that is no column any more."""
         return msgspec.structs.replace(self, is_column=False) if self.is_column else self
