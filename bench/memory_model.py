@@ -14,7 +14,7 @@ import numpy as np
 
 from bench import graphs, wordnet
 from kgserve.embedding.embedder import Embedder
-from kgserve.memory.recall_scoring import MOST_ENTITIES
+from kgserve.memory.recall_scoring import MAX_SPREAD_ENTITIES
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.vector.index import VectorHit
 
@@ -199,7 +199,7 @@ class Model:
                     further[other] = max(further.get(other, 0.0), strength * worth)
             level = further
             best = {key: max(best.get(key, 0.0), level.get(key, 0.0)) for key in (*best, *level)}
-        best = dict(sorted(best.items(), key=lambda each: -each[1])[:MOST_ENTITIES])
+        best = dict(sorted(best.items(), key=lambda each: -each[1])[:MAX_SPREAD_ENTITIES])
         ways = ((key, [best.get(e, 0.0) * r for e, r in self.made[key].about]) for key in among)
         return {key: max(found) * self.worth(self.made[key]) for key, found in ways if max(found, default=0.0) > 0}
 

@@ -84,7 +84,7 @@ def _route(case: UseCase) -> str:
     answer = RICHER.get(case.answer.__name__, case.answer.__name__)
     flags = {"in_body": case.in_body, "reads": case.of_store and case.operation.role == "read"}
     more = "".join(f", {name}=True" for name, is_set in flags.items() if is_set)
-    return f'{case.name.upper()} = Route("{case.name}", "{case.method}", "{case.path}", {answer}{more})'
+    return f'{case.name.upper()}_ROUTE = Route("{case.name}", "{case.method}", "{case.path}", {answer}{more})'
 
 
 def _function(case: UseCase) -> str:
@@ -96,7 +96,7 @@ def _function(case: UseCase) -> str:
     given += ["*", *(each.parameter for each in named)] if named else []
     answer = RICHER.get(case.answer.__name__, case.answer.__name__)
     more = "".join([", idempotent=False" * (not case.repeatable), ", wait=None" * case.long])
-    call = f"{case.name.upper()}.ask({', '.join([first or 'None', *_asked(case, fields)])}{more})"
+    call = f"{case.name.upper()}_ROUTE.ask({', '.join([first or 'None', *_asked(case, fields)])}{more})"
     noqa = "  # noqa: PLR0913 - the fields of the request" if len(given) > MOST_PARAMETERS else ""
     doc = indent(f"{case.operation.summary}.\n\n{cleandoc(case.run.__doc__ or '')}", "    ").strip()
     return f'''

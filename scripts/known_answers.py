@@ -14,7 +14,13 @@ import msgspec
 
 from bench.server import Server
 from kgserve.cli.mcp_stdio import tool_hints
-from kgserve.cli.mcp_stdio.forwarder import FILE, METHODS, TOOLS, TOOLSETS, named
+from kgserve.cli.mcp_stdio.forwarder import (
+    KNOWN_ANSWER_METHODS,
+    KNOWN_ANSWERS_FILE,
+    KNOWN_TOOLSETS,
+    TOOLS_LIST_METHOD,
+    named,
+)
 from kgserve.server.mcp import toolsets
 
 HANDSHAKE = "2025-11-25"
@@ -106,12 +112,12 @@ def known(data: Path) -> str:
     answers: dict[str, dict[str, int]] = {}
     for version in VERSIONS:
         answers[version] = {}
-        for tools in TOOLSETS:
+        for tools in KNOWN_TOOLSETS:
             # With a wish of its own it asks the server, whatever is known.
             wishes = ("--answers", "both", *(("--tools", tools) if tools else ()))
             with Editor(bridge(data, *wishes), version) as editor:
                 opened = editor.open()
-                for method in (TOOLS,) if tools else METHODS:
+                for method in (TOOLS_LIST_METHOD,) if tools else KNOWN_ANSWER_METHODS:
                     if (result := opened if method == editor.beginning else _asked(editor, method)) is None:
                         continue
                     if result not in results:
@@ -137,9 +143,9 @@ def hints() -> str:
 
 def main() -> None:
     """Write both files."""
-    tool_hints.FILE.write_text(hints(), encoding="utf-8")
+    tool_hints.TOOL_HINTS_FILE.write_text(hints(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder, "data"), {"embedding_provider": "hashing"}):
-        FILE.write_text(known(Path(folder, "data")), encoding="utf-8")
+        KNOWN_ANSWERS_FILE.write_text(known(Path(folder, "data")), encoding="utf-8")
 
 
 if __name__ == "__main__":

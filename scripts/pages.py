@@ -21,19 +21,21 @@ MARK = re.compile(r"^<!-- [^>]* -->\n", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What mkdocs calls: a page with everything in it that it stands for."""
-    return expanded(markdown)
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return a page for mkdocs, with the files that it stands for."""
+    return expanded(markdown, (DOCS / page.file.src_uri).parent)
 
 
-def expanded(markdown: str) -> str:
-    """A page of ``docs/`` with its files, without marks for tests."""
-    text = FILE_MARK.sub(lambda mark: for_site((TOP / mark[1]).read_text().strip(), TOP), for_site(markdown, DOCS))
+def expanded(markdown: str, folder: Path = DOCS) -> str:
+    """Return a page that is in ``folder``, with its files and without marks for tests."""
+    text = FILE_MARK.sub(
+        lambda mark: for_site((TOP / mark[1]).read_text().strip(), TOP, folder), for_site(markdown, folder, folder)
+    )
     return MARK.sub("", text)
 
 
-def for_site(text: str, folder: Path) -> str:
-    """``text`` of a file in ``folder`` with links that lead on from a page of the site."""
+def for_site(text: str, folder: Path, page_folder: Path) -> str:
+    """Return ``text`` of a file in ``folder`` with links that work on a page in ``page_folder`` of the site."""
     places = file_pages()
 
     def link(found: re.Match[str]) -> str:
@@ -42,11 +44,18 @@ def for_site(text: str, folder: Path) -> str:
             return found[0]
         target = Path(os.path.normpath(folder / path))
         if target.is_relative_to(DOCS):
-            return f"]({target.relative_to(DOCS).as_posix()}{fragment})"
+            return f"]({relative(target, page_folder)}{fragment})"
         name = target.relative_to(TOP).as_posix()
-        return f"]({places.get(name) or f'{repository()}/blob/main/{name}'}{fragment})"
+        if name in places:
+            return f"]({relative(DOCS / places[name], page_folder)}{fragment})"
+        return f"]({repository()}/blob/main/{name}{fragment})"
 
     return LINK.sub(link, text)
+
+
+def relative(target: Path, folder: Path) -> str:
+    """Return the link to ``target`` from a page in ``folder``."""
+    return Path(os.path.relpath(target, folder)).as_posix()
 
 
 def file_pages() -> dict[str, str]:

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from kgserve.cli.mcp import EDITORS
-from kgserve.cli.options import VARIABLES_ALONE, description, option_names, variable_name
+from kgserve.cli.options import SETTINGS_WITHOUT_OPTION, description, option_names, variable_name
 from kgserve.cli.root import kgserve
-from kgserve.cli.shell.commands import COMMANDS
+from kgserve.cli.shell.commands import SHELL_COMMANDS
 from kgserve.platform.settings import Settings
 from scripts.conformance import difference_rows, requirement_rows, summary_rows
 from scripts.pages import DOCS, PAPERS, TOP
@@ -49,7 +49,7 @@ def _editors() -> str:
 def _settings() -> str:
     rows = (
         (
-            f"`{option_names(field.name)[0]}`" if field.name not in VARIABLES_ALONE else "",
+            f"`{option_names(field.name)[0]}`" if field.name not in SETTINGS_WITHOUT_OPTION else "",
             f"`{variable_name(field.name)}`",
             f"`{field.default}`" if field.default not in {"", None} else "",
             description(field),
@@ -104,7 +104,8 @@ def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
 
 def _shell() -> str:
     rows = (
-        (f"`{_escaped(each.usage)}`", _escaped(f"{each.summary} {each.details}".strip())) for each in COMMANDS.values()
+        (f"`{_escaped(each.usage)}`", _escaped(f"{each.summary} {each.details}".strip()))
+        for each in SHELL_COMMANDS.values()
     )
     return _table(("command of the shell", "what it does"), rows)
 

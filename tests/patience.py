@@ -13,7 +13,7 @@ REQUEST_SECONDS = 60.0
 
 def be_patient() -> None:
     """Let recalls wait until indexes have seen what was stored just now, and readers of the past for its history."""
-    recall_stores.FRESH_SECONDS = as_of_graph.FRESH_SECONDS = SECONDS
+    recall_stores.RECALL_INDEX_TIMEOUT_SECONDS = as_of_graph.HISTORY_CATCH_UP_TIMEOUT_SECONDS = SECONDS
 
 
 def wait_long_for_answers() -> None:

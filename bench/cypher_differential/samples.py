@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from bench.cypher_reference.times import read_timestamp
-from kgserve.cypher.lexer import ALLOWED
-from kgserve.storage.model.fields import EDGE, ENDS, NODE
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
 
 _MAX = (1 << 63) - 1
 INTEGERS = (
@@ -34,7 +34,7 @@ TIMESTAMPS = tuple(
 _KINDS = {"STRING": "s", "INT64": "i", "DOUBLE": "f", "TIMESTAMP": "t", "STRING[]": "S", "INT64[]": "I"}
 COLUMNS_OF_NODES = tuple((field.name, _KINDS[field.type.engine]) for field in NODE.whole if field.name != "attributes")
 COLUMNS_OF_EDGES = tuple(
-    (field.name, _KINDS[field.type.engine]) for field in EDGE.whole[ENDS:] if field.name != "attributes"
+    (field.name, _KINDS[field.type.engine]) for field in EDGE.whole[EDGE_ENDPOINTS:] if field.name != "attributes"
 )
 
 _SIGNATURES = """
@@ -79,7 +79,7 @@ SIGNATURES = _signatures()
 """The functions that give a kind, with the kinds of their arguments."""
 
 KNOWN = {
-    kind: tuple(form for form in forms if form.partition(" ")[0].lower() in ALLOWED)
+    kind: tuple(form for form in forms if form.partition(" ")[0].lower() in ALLOWED_FUNCTIONS)
     for kind, forms in SIGNATURES.items()
 }
 """Those of them that the product has."""

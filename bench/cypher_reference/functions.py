@@ -296,7 +296,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "bitshift_right": ("ii", lambda a, b: a >> _bounded(b)),
     "ceil": ("n", _rounding(math.ceil)),
     "ceiling": ("n", _rounding(math.ceil)),
-    "cot": ("n", _real(lambda x: 1 / math.tan(x) if x else math.inf)),
+    "cot": ("n", _real(lambda x: 1 / math.tan(x) if x else math.copysign(math.inf, x))),
     "floor": ("n", _rounding(math.floor)),
     "negate": ("x", negate),
     "pi": ("", lambda: math.pi),

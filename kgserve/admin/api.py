@@ -12,10 +12,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.storage.model.statuses import ExtractionStatus, HistoryStatus, IndexStatus, SyncerStatus
 from kgserve.storage.model.store_settings import (
+    MAX_ATTRIBUTE_KEY_BYTES,
+    MAX_CONFIGURED_KINDS,
     MAX_DAYS,
-    MAX_INDEXED,
-    MAX_KEY,
-    MAX_KINDS,
+    MAX_INDEXED_ATTRIBUTES,
     ConflictPolicy,
     IndexesKept,
     Keeping,
@@ -35,7 +35,9 @@ _Policy = Annotated[
 _Kinds = (
     Annotated[
         list[_Kind],
-        Meta(max_length=MAX_KINDS, description="Types that nodes may have; left out: kept; empty: all of them"),
+        Meta(
+            max_length=MAX_CONFIGURED_KINDS, description="Types that nodes may have; left out: kept; empty: all of them"
+        ),
     ]
     | None
 )
@@ -45,9 +47,9 @@ _Metadata = Annotated[
 ]
 _Indexed = (
     Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]],
+        list[Annotated[str, Meta(min_length=1, max_length=MAX_ATTRIBUTE_KEY_BYTES)]],
         Meta(
-            max_length=MAX_INDEXED,
+            max_length=MAX_INDEXED_ATTRIBUTES,
             description='Attributes whose values search finds nodes by; "*": all; left out: kept; empty: none',
         ),
     ]

@@ -15,10 +15,11 @@ import structlog
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.platform.settings import Settings
-from kgserve.storage.layout import SUFFIX, closed_state
+from kgserve.storage.layout import STORE_FOLDER_SUFFIX, closed_state
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import from_text, to_text
 from kgserve.storage.model.store_names import check_store_name
+from kgserve.stores.access import StoreAccess
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -30,14 +31,13 @@ from kgserve.stores.backup.api import (
     StoreBackupRequest,
 )
 from kgserve.stores.backup.create import BackupOptions, BackupSource, back_up, back_up_one
-from kgserve.stores.backup.folder import FOLDER, STORES, BackupFolder, BackupManifest, StoreBackup
+from kgserve.stores.backup.folder import STORES_FILE, STORES_FOLDER, BackupFolder, BackupManifest, StoreBackup
 from kgserve.stores.backup.restore import build, find_point
-from kgserve.stores.pool import StorePool
 
 log = structlog.get_logger()
 
-MAX_PART_BYTES = 255
-_STAGING = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
+MAX_PATH_PART_BYTES = 255
+_STAGING_FOLDER_NAME = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -124,8 +124,10 @@ def permitted(settings: Settings, named: str) -> Path:
             "backup` and `kgserve restore` on its machine"
         )
     root = settings.backup_dir.resolve()
-    if any(len(part.encode()) > MAX_PART_BYTES for part in named.split("/")):
-        raise InvalidInput(f"a part of this path is longer than {MAX_PART_BYTES} bytes, which no file system takes")
+    if any(len(part.encode()) > MAX_PATH_PART_BYTES for part in named.split("/")):
+        raise InvalidInput(
+            f"a part of this path is longer than {MAX_PATH_PART_BYTES} bytes, which no file system takes"
+        )
     try:
         path = (root / named).resolve()
     except (OSError, ValueError, RuntimeError) as error:
@@ -157,25 +159,25 @@ def without_roots(settings: Settings, text: str) -> str:
 
 def _is_inside(folder: Path) -> bool:
     """Whether a folder is where a backup keeps its stores, and nobody else anything."""
-    return folder.name == FOLDER and (folder.parent / STORES).is_file()
+    return folder.name == STORES_FOLDER and (folder.parent / STORES_FILE).is_file()
 
 
-def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
+def backup(pool: StoreAccess, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
     """Back stores up into a folder. Blocks; neither opens a store nor holds a write up."""
     return back_up(BackupFolder(folder), [_wanted(pool, name) for name in names], ways)
 
 
-def backup_one(pool: StorePool, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
+def backup_one(pool: StoreAccess, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     pool.require_files(name)
     return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 
-def _wanted(pool: StorePool, name: str) -> BackupSource:
+def _wanted(pool: StoreAccess, name: str) -> BackupSource:
     return BackupSource(pool.layout(name), lambda: _mark(pool, name))
 
 
-def _mark(pool: StorePool, name: str) -> int:
+def _mark(pool: StoreAccess, name: str) -> int:
     if pool.placement.is_shared:
         return _shared_mark(pool, name)
     store = pool.open_stores().get(name)
@@ -188,7 +190,7 @@ def _mark(pool: StorePool, name: str) -> int:
     return closed_state(layout).sequence
 
 
-def _shared_mark(pool: StorePool, name: str) -> int:
+def _shared_mark(pool: StoreAccess, name: str) -> int:
     """Bring the files of a cluster's store on this node up to date; return the sequence that they reach."""
     found = pool.acquire(name, at_least=0)
     try:
@@ -202,7 +204,7 @@ def _shared_mark(pool: StorePool, name: str) -> int:
         pool.release(found)
 
 
-def restore(pool: StorePool, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
+def restore(pool: StoreAccess, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
     """Make stores out of a backup, one after the other; those before one that fails stay.
 
     Raises Conflict, before any is made, when one exists already, BackupDamaged, InvalidInput, NotFound.
@@ -217,7 +219,7 @@ def restore(pool: StorePool, folder: Path, sources: Iterable[Source]) -> Restore
 def require_free(data_dir: Path, sources: Iterable[Source]) -> None:
     """Raises Conflict when one of the stores that are to be made exists already."""
     for source in sources:
-        if (data_dir / f"{check_store_name(source.into)}{SUFFIX}").exists():
+        if (data_dir / f"{check_store_name(source.into)}{STORE_FOLDER_SUFFIX}").exists():
             raise _exists(source.into)
 
 
@@ -259,7 +261,7 @@ def prepare(data_dir: Path, aside: Path, backed_up: StoreBackup, source: Source)
         raise
 
 
-def _restore(pool: StorePool, backed_up: StoreBackup, source: Source) -> RestoredStore:
+def _restore(pool: StoreAccess, backed_up: StoreBackup, source: Source) -> RestoredStore:
     started = time.perf_counter()
     aside = pool.staging(source.into)
     state = prepare(pool.data_dir, aside, backed_up, source)
@@ -280,18 +282,18 @@ def restored(source: Source, state: StoreState, started: float) -> RestoredStore
     )
 
 
-def place(pool: StorePool, prepared: PreparedStore) -> RestoreBackupAnswer:
+def place(pool: StoreAccess, prepared: PreparedStore) -> RestoreBackupAnswer:
     """Make a store of a folder that a local command has prepared beside the stores. Raises NotFound, Conflict."""
     started = time.perf_counter()
     folder = pool.data_dir / prepared.folder
-    if not _STAGING.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
+    if not _STAGING_FOLDER_NAME.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
         raise NotFound(f"there is no prepared store {prepared.folder!r} in the data folder")
     state = StoreState(sequence=prepared.sequence, digest=from_text(prepared.digest))
     found = _place(pool, prepared.store, folder, state)
     return RestoreBackupAnswer(stores=[restored(Source(prepared.store, prepared.store), found, started)])
 
 
-def _place(pool: StorePool, name: str, folder: Path, expected: StoreState) -> StoreState:
+def _place(pool: StoreAccess, name: str, folder: Path, expected: StoreState) -> StoreState:
     try:
         pool.adopt(name, folder)
     except BaseException:

@@ -112,13 +112,13 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
     from kgserve.cluster.pool import ClusterPlacement  # noqa: PLC0415 - as above
     from kgserve.cluster.protocols import Beat  # noqa: PLC0415 - as above
-    from kgserve.cluster.records import FORMAT  # noqa: PLC0415 - as above
+    from kgserve.cluster.records import RECORD_FORMAT  # noqa: PLC0415 - as above
     from kgserve.cluster.shared import SharedAudit, SharedKeys  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
     membership = Membership(
-        registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token, format=FORMAT)
+        registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT)
     )
     stack.enter_context(membership)
     stack.enter_context(SharedAudit(logs, membership.beat.node, settings.data_dir))

@@ -14,7 +14,7 @@ from kgserve.platform.permissions import Mended, close_data_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files
 from kgserve.projections.history.recovery import describe_gap, find_fault, gaps_of, salvage_history
-from kgserve.storage.commit_clock import SHARED_ADVICE
+from kgserve.storage.commit_clock import CLUSTER_REPAIR_TIMES_ADVICE
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments, segment_fault
 from kgserve.storage.journal.tail import oldest_sequence
@@ -198,7 +198,9 @@ def _history(layout: Layout) -> str:
 def require_alone(data_dir: Path) -> None:
     """Raise Conflict for the data folder of a cluster's node, whose stores are repaired elsewhere."""
     if (data_dir / NODE_FILE).exists():
-        raise Conflict(f"{data_dir} belongs to a node of a cluster, whose log has the commits: {SHARED_ADVICE}")
+        raise Conflict(
+            f"{data_dir} belongs to a node of a cluster, whose log has the commits: {CLUSTER_REPAIR_TIMES_ADVICE}"
+        )
 
 
 def _times(pool: StorePool, name: str, *, repair: bool) -> str:

@@ -15,11 +15,11 @@ from kgserve.storage.model.digest import shift
 from kgserve.storage.model.events import former_of
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, edge_stamps
-from kgserve.storage.plan import MAX_DRIFT, Report, commit_time
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, Report, commit_time
 from kgserve.stores.store import OpenStore
 
 MAX_ROWS_PER_COMMIT = 10_000
-_ROW_BYTES = 512
+_BATCH_ROW_BYTES = 512
 
 
 class FutureStamps(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class StampRepair:
     @property
     def cost(self) -> int:
         """See `Planned.cost`."""
-        return _ROW_BYTES * (len(self._nodes) + len(self._edges) + len(self._accesses))
+        return _BATCH_ROW_BYTES * (len(self._nodes) + len(self._edges) + len(self._accesses))
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
         """See `Planned.change`."""
@@ -85,7 +85,7 @@ class StampRepair:
 
 def find_future_stamps(store: OpenStore) -> FutureStamps:
     """Count the rows and access counters of an open store with times after now. Reads all of them."""
-    limit = wall_time() + MAX_DRIFT
+    limit = wall_time() + MAX_CLOCK_DRIFT_MICROSECONDS
     with store.reading() as rows:
         nodes = [_latest_of_node(row) for row in rows.all_nodes() if _latest_of_node(row) > limit]
         edges = [_latest_of_edge(row) for row in rows.all_edges() if _latest_of_edge(row) > limit]
@@ -98,7 +98,7 @@ def repair_stamps(store: OpenStore) -> int:
 
     The former states stay in the history. Nobody else may write meanwhile.
     """
-    limit = wall_time() + MAX_DRIFT
+    limit = wall_time() + MAX_CLOCK_DRIFT_MICROSECONDS
     with store.reading() as rows:
         nodes = (row for row in rows.all_nodes() if _latest_of_node(row) > limit)
         edges = (row for row in rows.all_edges() if _latest_of_edge(row) > limit)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kgserve.memory.extraction.worker import Extractor
     from kgserve.projections.connectors.syncer import Syncers
 
-_MICROSECONDS = 1e6
-_ELSEWHERE = 307
+_MICROSECONDS_IN_SECOND = 1e6
+_REDIRECT_STATUS = 307
 """The status of what another node of the cluster is to answer, and of nothing else."""
 
 
@@ -115,13 +115,13 @@ _GAUGES = (
     _Number(
         "last_backup_timestamp_seconds",
         "When it was last backed up",
-        lambda each: None if (time := each.store.layout.backed_up_at()) is None else time / _MICROSECONDS,
+        lambda each: None if (time := each.store.layout.backed_up_at()) is None else time / _MICROSECONDS_IN_SECOND,
     ),
     _Number("pending_entities", "Entities that indexes are taking in", lambda each: sum(each.pending.values())),
     _Number(
         "last_check_timestamp_seconds",
         "When engine and journal were last compared",
-        lambda each: each.store.last_check.time / _MICROSECONDS if each.store.last_check else None,
+        lambda each: each.store.last_check.time / _MICROSECONDS_IN_SECOND if each.store.last_check else None,
     ),
     _Number(
         "last_check_ok",
@@ -201,7 +201,7 @@ def metrics(graphs: Graphs, caller: Caller, moment: TransportState, accept: str)
 
 
 def _of_server(graphs: Graphs, found: list[StoreLag], moment: TransportState) -> Iterator[Family]:
-    pool, indexer = graphs.pool, graphs.indexer
+    pool, indexer = graphs.whole_pool, graphs.indexer
     observation = pool.observation
     yield from _of_requests(observation, moment)
     yield from _of_commits(observation)
@@ -248,7 +248,7 @@ def _of_node(status: ClusterStatus, counts: NodeCounts) -> Iterator[Family]:
 
 
 def _elsewhere(observation: Observation, counts: NodeCounts) -> Family:
-    sent = sum(dict(each.statuses).get(_ELSEWHERE, 0) for each in dict(observation.requests.routes).values())
+    sent = sum(dict(each.statuses).get(_REDIRECT_STATUS, 0) for each in dict(observation.requests.routes).values())
     values: dict[Labels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
     text = "Requests that other nodes answer: by a client that was sent there, or asked by this one"
     return counter("kgserve_cluster_elsewhere", text, ("how",), values)

@@ -34,7 +34,7 @@ from kgserve.graph.requests import NodeInput
 from kgserve.graph.temporal import whole_history
 from kgserve.graph.validate import Faults, check_label, node_put
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
-from kgserve.platform.access.authentication import LOCAL
+from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storage_error, write_all
 from kgserve.platform.idempotency import is_repeated, making
@@ -44,10 +44,10 @@ from kgserve.platform.version import __version__
 from kgserve.projections.indexer import Indexer
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.layout import ROOM_BYTES, Layout, StoreFile, closed_state
+from kgserve.storage.layout import MIN_FREE_BYTES, Layout, StoreFile, closed_state
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import to_text
-from kgserve.storage.model.rows import EMPTY_OBJECT
+from kgserve.storage.model.rows import NO_ATTRIBUTES
 from kgserve.storage.model.statuses import IndexStatus
 from kgserve.storage.model.store_settings import MAX_NAME_BYTES, MemorySettingsChange, StoreSettings
 from kgserve.stores.cluster_api import (
@@ -62,8 +62,8 @@ from kgserve.stores.cluster_api import (
 from kgserve.stores.placement import Away
 from kgserve.stores.store import OpenStore
 
-TOP_TYPES = 100
-MOST_LISTED = 4096
+MAX_LISTED_STORE_TYPES = 100
+MAX_LISTED_METADATA_BYTES = 4096
 """Bytes of metadata that the list of stores shows."""
 
 
@@ -211,8 +211,8 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        types=store.listing(lambda catalog, _: catalog.types(TOP_TYPES)),
-        relation_types=store.listing(lambda catalog, _: catalog.relation_types(TOP_TYPES)),
+        types=store.listing(lambda catalog, _: catalog.types(MAX_LISTED_STORE_TYPES)),
+        relation_types=store.listing(lambda catalog, _: catalog.relation_types(MAX_LISTED_STORE_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
         snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
@@ -275,7 +275,7 @@ def _summary_of_another(name: str, away: Away) -> StoreSummary:
 
 
 def _choices(described: StoreFile) -> StoreChoices:
-    small = len(msgspec.json.encode(described.metadata)) <= MOST_LISTED
+    small = len(msgspec.json.encode(described.metadata)) <= MAX_LISTED_METADATA_BYTES
     return StoreChoices(
         name=described.name,
         conflict_policy=described.conflict_policy,
@@ -350,16 +350,16 @@ def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
     """Metadata with its keys in order, checked as the attributes of a node are."""
     node = NodeInput(id="metadata", attributes=metadata)
     checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
-    return decode_json(checked.attributes or EMPTY_OBJECT, dict[str, Any])
+    return decode_json(checked.attributes or NO_ATTRIBUTES, dict[str, Any])
 
 
-PROBE_FILE = ".ready"
-_ALIVE = encoded(msgspec.json.encode(Health(version=__version__)))
+READY_PROBE_FILE = ".ready"
+_HEALTH_ANSWER = encoded(msgspec.json.encode(Health(version=__version__)))
 
 
 def health(_graphs: Graphs) -> EncodedAnswer[Health]:
     """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
-    return _ALIVE
+    return _HEALTH_ANSWER
 
 
 def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
@@ -370,7 +370,7 @@ def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
         role=caller.role,
         stores=[*caller.stores],
         expires=None if caller.expires_at is None else format_time(caller.expires_at),
-        open=caller is LOCAL,
+        open=caller is LOCAL_CALLER,
         backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
     return encoded(msgspec.json.encode(found))
@@ -383,10 +383,10 @@ def ready(graphs: Graphs) -> Ready:
     """
     pool = graphs.pool
     free = shutil.disk_usage(pool.data_dir).free
-    if free < ROOM_BYTES:
+    if free < MIN_FREE_BYTES:
         raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk of {pool.data_dir.name}")
     try:
-        _write_probe(pool.data_dir / PROBE_FILE)
+        _write_probe(pool.data_dir / READY_PROBE_FILE)
     except OSError as error:
         raise storage_error(error, "writing to the data folder") from error
     opened = pool.open_stores().values()

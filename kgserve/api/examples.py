@@ -81,64 +81,69 @@ from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
 from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
 
-_TIME = "2025-07-15T12:00:00.000000Z"
-_LOGIN = "User must log in with email and password"
+EXAMPLE_TIME = "2025-07-15T12:00:00.000000Z"
+_LOGIN_CONTENT = "User must log in with email and password"
 
-INJECT: dict[str, Any] = {
+INJECT_REQUEST_EXAMPLE: dict[str, Any] = {
     "nodes": [
-        {"id": "req-001", "type": "requirement", "content": _LOGIN, "attributes": {"priority": "high", "sprint": 3}},
+        {
+            "id": "req-001",
+            "type": "requirement",
+            "content": _LOGIN_CONTENT,
+            "attributes": {"priority": "high", "sprint": 3},
+        },
         {"id": "feat-jwt", "type": "code_symbol", "content": "JWT handler"},
     ],
     "edges": [{"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY", "weight": 1.0}],
 }
-EDGE_KEY: dict[str, Any] = {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"}
-TRAVERSE: dict[str, Any] = {"start_id": "req-001", "depth": 2}
-NDJSON_LINES = (
+EDGE_KEY_EXAMPLE: dict[str, Any] = {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"}
+TRAVERSE_REQUEST_EXAMPLE: dict[str, Any] = {"start_id": "req-001", "depth": 2}
+NDJSON_LINES_EXAMPLE = (
     '{"kind":"node","id":"req-001","type":"requirement","content":"User must log in"}\n'
     '{"kind":"node","id":"feat-jwt","type":"code_symbol"}\n'
     '{"kind":"edge","from":"req-001","to":"feat-jwt","relation_type":"IMPLEMENTED_BY","weight":1.0}\n'
 )
-METRICS = (
+METRICS_EXAMPLE = (
     "# HELP kgserve_store_sequence Number of the last commit\n# TYPE kgserve_store_sequence gauge\n"
     'kgserve_store_sequence{store="project"} 42.0\n'
 )
-OPENMETRICS = METRICS + "# EOF\n"
-EVENTS = (
+OPENMETRICS_EXAMPLE = METRICS_EXAMPLE + "# EOF\n"
+STORE_EVENTS_EXAMPLE = (
     "retry: 1000\nid: 0\n\n"
     'id: 1-0\nevent: node_created\ndata: {"store":"project","time":"2025-07-15T12:00:00.000000Z","sequence":1,'
     '"id":"feat-jwt","type":"code_symbol","content":"JWT handler","attributes":{},"version":1,'
     '"created_at":"2025-07-15T12:00:00.000000Z","updated_at":"2025-07-15T12:00:00.000000Z"}\n\n'
     ": heartbeat\nid: 1\n\n"
 )
-ALL_EVENTS = (
+ALL_EVENTS_EXAMPLE = (
     "retry: 1000\nid: project:1,*:0\n\n"
     "id: notes:0-0,project:1,*:0\nevent: store_created\n"
     'data: {"store":"notes","time":"2025-07-15T12:00:00.000000Z","sequence":0}\n\n'
 )
 
-_ATTRIBUTES = {"priority": "high", "sprint": 3}
-_NODE = Node(
+_NODE_ATTRIBUTES_EXAMPLE = {"priority": "high", "sprint": 3}
+_NODE_EXAMPLE = Node(
     id="req-001",
     type="requirement",
-    content=_LOGIN,
-    attributes=_ATTRIBUTES,
+    content=_LOGIN_CONTENT,
+    attributes=_NODE_ATTRIBUTES_EXAMPLE,
     version=1,
     sequence=1,
-    created_at=_TIME,
-    updated_at=_TIME,
+    created_at=EXAMPLE_TIME,
+    updated_at=EXAMPLE_TIME,
 )
-_EDGE = Edge(
+_EDGE_EXAMPLE = Edge(
     id="req-001~IMPLEMENTED_BY~feat-jwt",
     source="req-001",
     target="feat-jwt",
     relation_type="IMPLEMENTED_BY",
     weight=1.0,
-    attributes={"created_at": _TIME, "updated_at": _TIME},
+    attributes={"created_at": EXAMPLE_TIME, "updated_at": EXAMPLE_TIME},
     version=1,
     sequence=1,
 )
 
-INJECTED = InjectAnswer(
+INJECT_ANSWER_EXAMPLE = InjectAnswer(
     nodes_sent=2,
     edges_sent=1,
     nodes_created=2,
@@ -151,19 +156,19 @@ INJECTED = InjectAnswer(
     edges_skipped_count=0,
     sequence=1,
 )
-NODE_DELETED = DeleteNodeAnswer(deleted_id="req-001", existed=True, edges_deleted=1, sequence=2)
-EDGE_DELETED = DeleteEdgeAnswer(existed=True, sequence=2)
-TRAVERSED = TraverseAnswer(
+DELETE_NODE_ANSWER_EXAMPLE = DeleteNodeAnswer(deleted_id="req-001", existed=True, edges_deleted=1, sequence=2)
+DELETE_EDGE_ANSWER_EXAMPLE = DeleteEdgeAnswer(existed=True, sequence=2)
+TRAVERSE_ANSWER_EXAMPLE = TraverseAnswer(
     nodes=[
         ReachedNode(
             id="req-001",
             type="requirement",
-            content=_LOGIN,
-            attributes=_ATTRIBUTES,
+            content=_LOGIN_CONTENT,
+            attributes=_NODE_ATTRIBUTES_EXAMPLE,
             version=1,
             sequence=1,
-            created_at=_TIME,
-            updated_at=_TIME,
+            created_at=EXAMPLE_TIME,
+            updated_at=EXAMPLE_TIME,
             depth=0,
         ),
         ReachedNode(
@@ -173,39 +178,39 @@ TRAVERSED = TraverseAnswer(
             attributes={},
             version=1,
             sequence=1,
-            created_at=_TIME,
-            updated_at=_TIME,
+            created_at=EXAMPLE_TIME,
+            updated_at=EXAMPLE_TIME,
             depth=1,
         ),
     ],
-    edges=[_EDGE],
+    edges=[_EDGE_EXAMPLE],
     count=2,
     truncated=False,
     sequence=1,
 )
-NODE = NodeAnswer(node=_NODE, outgoing=[_EDGE], incoming=[], edges_truncated=False)
-PAGE = NodePage(nodes=[_NODE], next_cursor=None)
-GET_NODES: dict[str, Any] = {"ids": ["req-001", "req-002"]}
-NODES_GOT = NodesAnswer(nodes=[_NODE], missing=["req-002"])
-COUNT: dict[str, Any] = {"types": ["requirement"], "attributes": {"status": "open"}}
-COUNTED = CountAnswer(count=1, exact=True, sequence=1)
-DELETE_NODES: dict[str, Any] = {"attributes": {"status": "dropped"}, "dry_run": True}
-NODES_DELETED = DeleteNodesAnswer(
+NODE_ANSWER_EXAMPLE = NodeAnswer(node=_NODE_EXAMPLE, outgoing=[_EDGE_EXAMPLE], incoming=[], edges_truncated=False)
+NODE_PAGE_EXAMPLE = NodePage(nodes=[_NODE_EXAMPLE], next_cursor=None)
+GET_NODES_REQUEST_EXAMPLE: dict[str, Any] = {"ids": ["req-001", "req-002"]}
+GET_NODES_ANSWER_EXAMPLE = NodesAnswer(nodes=[_NODE_EXAMPLE], missing=["req-002"])
+COUNT_REQUEST_EXAMPLE: dict[str, Any] = {"types": ["requirement"], "attributes": {"status": "open"}}
+COUNT_ANSWER_EXAMPLE = CountAnswer(count=1, exact=True, sequence=1)
+DELETE_NODES_REQUEST_EXAMPLE: dict[str, Any] = {"attributes": {"status": "dropped"}, "dry_run": True}
+DELETE_NODES_ANSWER_EXAMPLE = DeleteNodesAnswer(
     dry_run=True, count=1, ids=["req-007"], edges_deleted=2, missing=[], more=False, sequence=1
 )
-_TAGS = [TagFreq(tag="status:open", count=1), TagFreq(tag="security", count=1)]
-TAGS = TagList(tags=_TAGS)
-SCHEMA = SchemaDescription(
+_TAG_COUNTS_EXAMPLE = [TagFreq(tag="status:open", count=1), TagFreq(tag="security", count=1)]
+TAG_LIST_EXAMPLE = TagList(tags=_TAG_COUNTS_EXAMPLE)
+SCHEMA_EXAMPLE = SchemaDescription(
     store="project",
     node_count=2,
     kinds=[
         KindFreq(kind="code_symbol", count=1, examples=["JWT handler"]),
-        KindFreq(kind="requirement", count=1, examples=[_LOGIN]),
+        KindFreq(kind="requirement", count=1, examples=[_LOGIN_CONTENT]),
     ],
     tag_prefixes=[TagPrefixFreq(prefix="status", count=1, values=["open"])],
-    tags=_TAGS,
+    tags=_TAG_COUNTS_EXAMPLE,
 )
-LINKS = LinkManifest(
+LINK_MANIFEST_EXAMPLE = LinkManifest(
     store="project",
     outbound=[LinkedStore("standards", 3)],
     inbound=[LinkedStore("team", 1)],
@@ -213,7 +218,7 @@ LINKS = LinkManifest(
     truncated=False,
     sequence=42,
 )
-STORES = StoreList(
+STORE_LIST_EXAMPLE = StoreList(
     stores=[
         StoreSummary(
             name="project",
@@ -223,8 +228,8 @@ STORES = StoreList(
             sequence=1,
             journal_bytes=612,
             engine_bytes=3_149_824,
-            created_at=_TIME,
-            last_write=_TIME,
+            created_at=EXAMPLE_TIME,
+            last_write=EXAMPLE_TIME,
             settings=StoreChoices(
                 name="", conflict_policy="lww", kind_whitelist=[], indexed_attributes=[], metadata={}
             ),
@@ -233,9 +238,9 @@ STORES = StoreList(
     ],
     count=1,
 )
-STORE = StoreAnswer(name="project", created=True, sequence=0)
-DROPPED = DropAnswer(dropped="project")
-STATS = StoreStats(
+CREATE_STORE_ANSWER_EXAMPLE = StoreAnswer(name="project", created=True, sequence=0)
+DROP_ANSWER_EXAMPLE = DropAnswer(dropped="project")
+STORE_STATS_EXAMPLE = StoreStats(
     name="project",
     nodes=2,
     edges=1,
@@ -267,24 +272,29 @@ STATS = StoreStats(
     last_check=None,
     last_check_ok=None,
     digest="3f1d0c5a9be84276a2b7c6d1e0f94853",
-    created_at=_TIME,
+    created_at=EXAMPLE_TIME,
     history_lag=0,
-    history=HistoryStatus(oldest=0, bytes=61_440, gaps=[], scrubbed_bytes=0, scrubbed_at=_TIME, damage=None),
+    history=HistoryStatus(oldest=0, bytes=61_440, gaps=[], scrubbed_bytes=0, scrubbed_at=EXAMPLE_TIME, damage=None),
 )
-REINDEXING = ReindexAnswer(name="project", sequence=1)
-SEARCH: dict[str, Any] = {"query": "how do users sign in?", "limit": 5, "types": ["requirement"], "at_least": 1}
-FOUND = SearchAnswer(
-    hits=[SearchHit(node=_NODE, score=0.61, keyword_score=1.86, semantic_score=0.48, hops=0)],
+REINDEX_ANSWER_EXAMPLE = ReindexAnswer(name="project", sequence=1)
+SEARCH_REQUEST_EXAMPLE: dict[str, Any] = {
+    "query": "how do users sign in?",
+    "limit": 5,
+    "types": ["requirement"],
+    "at_least": 1,
+}
+SEARCH_ANSWER_EXAMPLE = SearchAnswer(
+    hits=[SearchHit(node=_NODE_EXAMPLE, score=0.61, keyword_score=1.86, semantic_score=0.48, hops=0)],
     degraded=False,
     index_sequence=1,
     took_ms=6.2,
 )
-BATCH_SEARCH: dict[str, Any] = {
+BATCH_SEARCH_REQUEST_EXAMPLE: dict[str, Any] = {
     "queries": [{"query": "how do users sign in?"}, {"query": "login", "mode": "keyword", "limit": 10}],
     "limit": 5,
 }
-BATCH_FOUND = BatchSearchAnswer(
-    hits=[BatchHit(node=_NODE, score=0.0328, queries_matched=[0, 1])],
+BATCH_SEARCH_ANSWER_EXAMPLE = BatchSearchAnswer(
+    hits=[BatchHit(node=_NODE_EXAMPLE, score=0.0328, queries_matched=[0, 1])],
     query_count=2,
     unique_hits=1,
     per_query_hits=[1, 1],
@@ -292,16 +302,16 @@ BATCH_FOUND = BatchSearchAnswer(
     index_sequence=1,
     took_ms=9.8,
 )
-CONTEXT: dict[str, Any] = {"query": "how do users sign in?", "budget": 500}
-CONTEXT_FOUND = ContextAnswer(
-    text=f"- [req-001] (requirement) {_LOGIN}",
+CONTEXT_REQUEST_EXAMPLE: dict[str, Any] = {"query": "how do users sign in?", "budget": 500}
+CONTEXT_ANSWER_EXAMPLE = ContextAnswer(
+    text=f"- [req-001] (requirement) {_LOGIN_CONTENT}",
     tokens=20,
     ids=["req-001"],
     truncated=False,
     degraded=False,
     index_sequence=1,
 )
-IMPORTED = ImportAnswer(
+IMPORT_ANSWER_EXAMPLE = ImportAnswer(
     ok=True,
     lines=3,
     nodes_sent=2,
@@ -318,9 +328,9 @@ IMPORTED = ImportAnswer(
     error_count=0,
     sequence=1,
 )
-HEALTHY = Health(version="0.1.0")
-DRAW: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
-DRAWN = Drawing(
+HEALTH_EXAMPLE = Health(version="0.1.0")
+DRAW_REQUEST_EXAMPLE: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
+DRAW_ANSWER_EXAMPLE = Drawing(
     sequence=7,
     truncated=False,
     types=["requirement", "code_symbol"],
@@ -336,20 +346,22 @@ DRAWN = Drawing(
     left_out=[[0, 212]],
     missing=[],
 )
-TIMELINE = Timeline(
+TIMELINE_EXAMPLE = Timeline(
     sequence=7, oldest=0, buckets=[[1, 7, "2025-07-15T12:00:00.000000Z", "2025-07-15T12:05:00.000000Z", 7]]
 )
-CYPHER_WORDS = CypherWords(
+CYPHER_WORDS_EXAMPLE = CypherWords(
     keywords=["MATCH", "RETURN", "WHERE"],
     functions=["count", "toupper"],
     procedures=["show_tables"],
     labels={"Entity": {"id": "STRING", "type": "STRING"}, "RELATES_TO": {"weight": "DOUBLE"}},
 )
-BROWSER_KEY = BrowserKey(
+BROWSER_KEY_EXAMPLE = BrowserKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
 )
-WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False, backups=False)
-RECORDED = AuditAnswer(
+WHOAMI_EXAMPLE = Whoami(
+    name="ann-laptop", role="write", stores=["project", "team-*"], expires=EXAMPLE_TIME, open=False, backups=False
+)
+AUDIT_ANSWER_EXAMPLE = AuditAnswer(
     records=[
         AuditRecord(
             time="2026-03-01T09:30:00.000000Z",
@@ -365,7 +377,7 @@ RECORDED = AuditAnswer(
         )
     ]
 )
-CLUSTER = ClusterStatus(
+CLUSTER_STATUS_EXAMPLE = ClusterStatus(
     node="a",
     silent=False,
     format=1,
@@ -375,23 +387,23 @@ CLUSTER = ClusterStatus(
         ClusterNode(name="c", url="http://10.0.0.3:8080", state="gone", stores=3),
     ],
 )
-DRAIN: dict[str, Any] = {"undo": False}
-DRAINED = DrainAnswer(node="a", draining=True, moved=12, failed={})
-UPGRADED = UpgradeAnswer(format=1)
-REPAIRED = RepairAnswer(store="project", node="a", sequence=1042, found=1037)
-MOVE: dict[str, Any] = {"to": "b"}
-MOVED = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
-READY = Ready(open_stores=1, free_bytes=52_613_349_376)
+DRAIN_REQUEST_EXAMPLE: dict[str, Any] = {"undo": False}
+DRAIN_ANSWER_EXAMPLE = DrainAnswer(node="a", draining=True, moved=12, failed={})
+UPGRADE_ANSWER_EXAMPLE = UpgradeAnswer(format=1)
+REPAIR_ANSWER_EXAMPLE = RepairAnswer(store="project", node="a", sequence=1042, found=1037)
+MOVE_REQUEST_EXAMPLE: dict[str, Any] = {"to": "b"}
+MOVE_ANSWER_EXAMPLE = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
+READY_EXAMPLE = Ready(open_stores=1, free_bytes=52_613_349_376)
 
-CYPHER: dict[str, Any] = {
+CYPHER_REQUEST_EXAMPLE: dict[str, Any] = {
     "query": "MATCH (r:Entity {type: $type})-[e]->(c) RETURN r.id, e.relation_type, c.id ORDER BY c.id",
     "params": {"type": "requirement"},
 }
 
-_COLUMNS = ["r.id", "e.relation_type", "c.id"]
+_CYPHER_COLUMNS_EXAMPLE = ["r.id", "e.relation_type", "c.id"]
 
-CYPHER_ROWS = CypherAnswer(
-    columns=_COLUMNS,
+CYPHER_ANSWER_EXAMPLE = CypherAnswer(
+    columns=_CYPHER_COLUMNS_EXAMPLE,
     types=["STRING", "STRING", "STRING"],
     rows=[["req-001", "IMPLEMENTED_BY", "feat-jwt"]],
     row_count=1,
@@ -399,26 +411,26 @@ CYPHER_ROWS = CypherAnswer(
     took_ms=1.7,
 )
 
-CYPHER_LINES = (
+CYPHER_NDJSON_EXAMPLE = (
     '{"columns":["r.id","e.relation_type","c.id"],"types":["STRING","STRING","STRING"]}\n'
     '["req-001","IMPLEMENTED_BY","feat-jwt"]\n'
     '{"row_count":1,"truncated":false,"took_ms":1.7}\n'
 )
 
-CYPHER_CSV = "r.id,e.relation_type,c.id\r\nreq-001,IMPLEMENTED_BY,feat-jwt\r\n"
+CYPHER_CSV_EXAMPLE = "r.id,e.relation_type,c.id\r\nreq-001,IMPLEMENTED_BY,feat-jwt\r\n"
 
-REVERT: dict[str, Any] = {"version": 1}
-RESTORE: dict[str, Any] = {"as_of": "2025-07-15T12:00:00Z", "into": "project-as-it-was"}
-RESTORED = RestoreAnswer(name="project-as-it-was", nodes=2, edges=1, from_sequence=1, sequence=1)
+REVERT_REQUEST_EXAMPLE: dict[str, Any] = {"version": 1}
+RESTORE_REQUEST_EXAMPLE: dict[str, Any] = {"as_of": "2025-07-15T12:00:00Z", "into": "project-as-it-was"}
+RESTORE_ANSWER_EXAMPLE = RestoreAnswer(name="project-as-it-was", nodes=2, edges=1, from_sequence=1, sequence=1)
 
-HISTORY = NodeHistory(
+NODE_HISTORY_EXAMPLE = NodeHistory(
     id="req-001",
     states=[
         NodeState(
-            node=msgspec.structs.replace(NODE.node, version=2, sequence=2),
+            node=msgspec.structs.replace(NODE_ANSWER_EXAMPLE.node, version=2, sequence=2),
             from_sequence=2,
             to_sequence=None,
-            recorded_from=_TIME,
+            recorded_from=EXAMPLE_TIME,
             recorded_to=None,
             deleted=False,
             diff=[FieldChange(path="attributes.sprint", before=2, after=3)],
@@ -427,16 +439,16 @@ HISTORY = NodeHistory(
     next_before=2,
 )
 
-CHANGES = ChangesPage(
+CHANGES_PAGE_EXAMPLE = ChangesPage(
     changes=[
         ChangeEntry(
             sequence=1,
-            time=_TIME,
+            time=EXAMPLE_TIME,
             rows=3,
-            nodes_created=[NODE.node],
+            nodes_created=[NODE_ANSWER_EXAMPLE.node],
             nodes_updated=[],
             nodes_deleted=[],
-            edges_created=NODE.outgoing,
+            edges_created=NODE_ANSWER_EXAMPLE.outgoing,
             edges_updated=[],
             edges_deleted=[],
             truncated=False,
@@ -446,7 +458,7 @@ CHANGES = ChangesPage(
     sequence=2,
 )
 
-SETTINGS: dict[str, Any] = {
+SETTINGS_REQUEST_EXAMPLE: dict[str, Any] = {
     "name": "The web shop",
     "kind_whitelist": ["requirement", "code_symbol"],
     "metadata": {"team": "checkout"},
@@ -455,7 +467,7 @@ SETTINGS: dict[str, Any] = {
     "history": 90,
     "memory": {"half_life_by_type": {"preference": None}},
 }
-SETTINGS_SET = StoreSettingsAnswer(
+SETTINGS_ANSWER_EXAMPLE = StoreSettingsAnswer(
     store="project",
     name="The web shop",
     conflict_policy="lww",
@@ -465,19 +477,19 @@ SETTINGS_SET = StoreSettingsAnswer(
     indexes="words",
     history=90,
     memory=MemorySettings(half_life_by_type={"preference": None}),
-    created_at=_TIME,
+    created_at=EXAMPLE_TIME,
     sequence=1,
 )
-PRUNE: dict[str, Any] = {"before": "30d"}
-PRUNED = PruneAnswer(store="project", pruned=1, oldest=2, sequence=2)
-ENTITY_HISTORY = [
+PRUNE_HISTORY_REQUEST_EXAMPLE: dict[str, Any] = {"before": "30d"}
+PRUNE_HISTORY_ANSWER_EXAMPLE = PruneAnswer(store="project", pruned=1, oldest=2, sequence=2)
+ENTITY_HISTORY_EXAMPLE = [
     EntityVersion(
         id="req-001@1",
         entity_id="req-001",
-        content=_LOGIN,
+        content=_LOGIN_CONTENT,
         layer=2,
         parent_id="accounts",
-        valid_from=_TIME,
+        valid_from=EXAMPLE_TIME,
         valid_to=None,
         version=1,
         type="requirement",
@@ -486,32 +498,32 @@ ENTITY_HISTORY = [
     )
 ]
 
-PUT_NODE = PutNodeRequest(
+PUT_NODE_REQUEST_EXAMPLE = PutNodeRequest(
     lineage_id="req-001",
     kind="requirement",
     content="Sessions last 12 hours.",
     tags=["status:open"],
     based_on_version=1,
 )
-NODE_PUT = PutNodeAnswer(node=_NODE, created=False, sequence=2)
-PUT_SUBGRAPH = PutSubgraphRequest(
+PUT_NODE_ANSWER_EXAMPLE = PutNodeAnswer(node=_NODE_EXAMPLE, created=False, sequence=2)
+PUT_SUBGRAPH_REQUEST_EXAMPLE = PutSubgraphRequest(
     nodes=[NodeSpec(ref="a", kind="decision", content="Use JWT.")],
     edges=[EdgeSpec(from_ref="a", to_lineage="req-001", kind="SATISFIES")],
 )
-SUBGRAPH_PUT = PutSubgraphAnswer(
+PUT_SUBGRAPH_ANSWER_EXAMPLE = PutSubgraphAnswer(
     nodes=[NodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
     edges=[EdgeResult(edge_id="9f1c~SATISFIES~req-001")],
     sequence=3,
 )
-RETIRE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
-RETIRE_EDGE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
-RETIRED = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
-MERGE = MergeRequest(into="req-001")
-MERGED = MergeAnswer(
+RETIRE_REQUEST_EXAMPLE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
+RETIRE_EDGE_REQUEST_EXAMPLE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
+RETIRE_ANSWER_EXAMPLE = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
+MERGE_REQUEST_EXAMPLE = MergeRequest(into="req-001")
+MERGE_ANSWER_EXAMPLE = MergeAnswer(
     id="req-one",
     into="req-001",
     changed=True,
-    node=_NODE,
+    node=_NODE_EXAMPLE,
     edges_moved=3,
     edges_dropped=1,
     loops_dropped=0,
@@ -519,12 +531,12 @@ MERGED = MergeAnswer(
     not_taken=["content"],
     sequence=5,
 )
-UNMERGE = UnmergeRequest(created_by="ada")
-UNMERGED = UnmergeAnswer(
+UNMERGE_REQUEST_EXAMPLE = UnmergeRequest(created_by="ada")
+UNMERGE_ANSWER_EXAMPLE = UnmergeAnswer(
     id="req-001",
     out_of="req-002",
     changed=True,
-    node=_NODE,
+    node=_NODE_EXAMPLE,
     edges_restored=4,
     edges_removed=3,
     edges_kept=1,
@@ -534,21 +546,26 @@ UNMERGED = UnmergeAnswer(
     kept=[],
     sequence=6,
 )
-EDGES = EdgeList(edges=[_EDGE], next_offset=None)
-ONE_EDGE = EdgeAnswer(edge=_EDGE)
+EDGE_LIST_EXAMPLE = EdgeList(edges=[_EDGE_EXAMPLE], next_offset=None)
+EDGE_ANSWER_EXAMPLE = EdgeAnswer(edge=_EDGE_EXAMPLE)
 
-_DIGEST = "3f1d0c5a9be84276a2b7c6d1e0f94853"
+_DIGEST_EXAMPLE = "3f1d0c5a9be84276a2b7c6d1e0f94853"
 
-BACKUP: dict[str, Any] = {"to": "nightly", "keep": 4}
-BACKUP_SOME: dict[str, Any] = {"to": "nightly", "stores": ["project"]}
-RESTORE_BACKUP: dict[str, Any] = {"from": "nightly", "store": "project", "as": "project-before", "until": "41"}
-STORE_BACKED_UP = StoreBackupAnswer(
+BACKUP_REQUEST_EXAMPLE: dict[str, Any] = {"to": "nightly", "keep": 4}
+BACKUP_STORES_REQUEST_EXAMPLE: dict[str, Any] = {"to": "nightly", "stores": ["project"]}
+RESTORE_BACKUP_REQUEST_EXAMPLE: dict[str, Any] = {
+    "from": "nightly",
+    "store": "project",
+    "as": "project-before",
+    "until": "41",
+}
+STORE_BACKUP_ANSWER_EXAMPLE = StoreBackupAnswer(
     store="project",
     sequence=42,
     first=0,
     since="2025-07-15T12:00:00.000000Z",
     taken_at="2025-07-16T03:00:00.250000Z",
-    digest=_DIGEST,
+    digest=_DIGEST_EXAMPLE,
     nodes=2,
     edges=1,
     new_base="",
@@ -557,11 +574,19 @@ STORE_BACKED_UP = StoreBackupAnswer(
     bases=1,
     took_ms=6.1,
 )
-BACKED_UP = BackupAnswer(folder="nightly", stores=[STORE_BACKED_UP], failed=[], bytes_copied=612)
-BACKUP_RESTORED = RestoreBackupAnswer(
+BACKUP_ANSWER_EXAMPLE = BackupAnswer(
+    folder="nightly", stores=[STORE_BACKUP_ANSWER_EXAMPLE], failed=[], bytes_copied=612
+)
+RESTORE_BACKUP_ANSWER_EXAMPLE = RestoreBackupAnswer(
     stores=[
         RestoredStore(
-            store="project-before", source="project", sequence=41, digest=_DIGEST, nodes=2, edges=1, took_ms=84.2
+            store="project-before",
+            source="project",
+            sequence=41,
+            digest=_DIGEST_EXAMPLE,
+            nodes=2,
+            edges=1,
+            took_ms=84.2,
         )
     ]
 )

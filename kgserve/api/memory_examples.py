@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kgserve.api.examples import EXAMPLE_TIME
 from kgserve.memory.api import (
     Cluster,
     ConsolidationReport,
@@ -57,12 +58,11 @@ from kgserve.memory.reflect_api import Candidate, Link, Proposal, Reflection
 from kgserve.memory.relationships import WholeMemory
 from kgserve.memory.retain_api import ForgetAnswer, RetainAnswer, Retained, RetainedBatch, RetainOperation
 
-_TIME = "2025-07-15T12:00:00.000000Z"
-_ID = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
-_OTHER = "01980de1-3c10-7b52-8e4f-0a7c9d1b2e63"
-_ABOUT = MemoryEntity(id="Alice", name="Alice", entity_type="person", relevance=1.0)
-_MEMORY: dict[str, Any] = {
-    "id": _ID,
+_MEMORY_ID_EXAMPLE = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
+_OTHER_MEMORY_ID_EXAMPLE = "01980de1-3c10-7b52-8e4f-0a7c9d1b2e63"
+_MEMORY_ENTITY_EXAMPLE = MemoryEntity(id="Alice", name="Alice", entity_type="person", relevance=1.0)
+_MEMORY_FIELDS_EXAMPLE: dict[str, Any] = {
+    "id": _MEMORY_ID_EXAMPLE,
     "content": "Alice prefers PostgreSQL 16 for the web shop.",
     "memory_type": "preference",
     "tags": ["database"],
@@ -72,26 +72,30 @@ _MEMORY: dict[str, Any] = {
     "source": "stand-up",
     "context": None,
     "metadata": {},
-    "entities": [_ABOUT],
+    "entities": [_MEMORY_ENTITY_EXAMPLE],
     "access_count": 0,
     "last_accessed_at": None,
-    "created_at": _TIME,
-    "updated_at": _TIME,
+    "created_at": EXAMPLE_TIME,
+    "updated_at": EXAMPLE_TIME,
     "version": 1,
 }
-_SIMILAR = [Similar(id=_OTHER, similarity=0.97, differs="numbers", content="Alice prefers PostgreSQL 15.")]
+_SIMILAR_EXAMPLE = [
+    Similar(id=_OTHER_MEMORY_ID_EXAMPLE, similarity=0.97, differs="numbers", content="Alice prefers PostgreSQL 15.")
+]
 
-STORE_MEMORY: dict[str, Any] = {
-    "content": _MEMORY["content"],
+STORE_MEMORY_REQUEST_EXAMPLE: dict[str, Any] = {
+    "content": _MEMORY_FIELDS_EXAMPLE["content"],
     "memory_type": "preference",
     "tags": ["database"],
     "source": "stand-up",
     "entities": [{"name": "Alice", "entity_type": "person"}],
 }
-MEMORY = Memory(**_MEMORY)
-MEMORY_UPDATED = UpdatedMemory(**_MEMORY, sequence=3)
-STORED = StoredMemory(**_MEMORY, outcome="created", similar=_SIMILAR, near_checked=True, sequence=2)
-_DOMAIN: dict[str, Any] = _MEMORY | {
+MEMORY_EXAMPLE = Memory(**_MEMORY_FIELDS_EXAMPLE)
+UPDATE_MEMORY_ANSWER_EXAMPLE = UpdatedMemory(**_MEMORY_FIELDS_EXAMPLE, sequence=3)
+STORE_MEMORY_ANSWER_EXAMPLE = StoredMemory(
+    **_MEMORY_FIELDS_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE, near_checked=True, sequence=2
+)
+_DOMAIN_FIELDS_EXAMPLE: dict[str, Any] = _MEMORY_FIELDS_EXAMPLE | {
     "id": "web-shop",
     "content": "The web shop",
     "memory_type": "domain",
@@ -99,38 +103,54 @@ _DOMAIN: dict[str, Any] = _MEMORY | {
     "source": None,
     "entities": [],
 }
-DOMAIN = Memory(**_DOMAIN, layer=0)
-WHOLE_MEMORY = WholeMemory(**_MEMORY, parent_id="web-shop", parent=DOMAIN, children=0, relationships=[], versions=[])
-PLACED = [PlacedMemory(**_MEMORY, parent_id="web-shop", depth=1)]
-STORE_MEMORIES: dict[str, Any] = {"memories": [STORE_MEMORY]}
-STORED_MANY = StoredMemories(
-    results=[StoredInBatch(id=_ID, outcome="created", similar=_SIMILAR)],
+DOMAIN_MEMORY_EXAMPLE = Memory(**_DOMAIN_FIELDS_EXAMPLE, layer=0)
+WHOLE_MEMORY_EXAMPLE = WholeMemory(
+    **_MEMORY_FIELDS_EXAMPLE,
+    parent_id="web-shop",
+    parent=DOMAIN_MEMORY_EXAMPLE,
+    children=0,
+    relationships=[],
+    versions=[],
+)
+PLACED_MEMORIES_EXAMPLE = [PlacedMemory(**_MEMORY_FIELDS_EXAMPLE, parent_id="web-shop", depth=1)]
+STORE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {"memories": [STORE_MEMORY_REQUEST_EXAMPLE]}
+STORE_MEMORIES_ANSWER_EXAMPLE = StoredMemories(
+    results=[StoredInBatch(id=_MEMORY_ID_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE)],
     created=1,
     duplicates=0,
     merged=0,
     near_checked=True,
     sequence=2,
 )
-UPDATE_MEMORY: dict[str, Any] = {"tags": ["database", "decided"], "importance": 1.0}
-MEMORY_DELETED = MemoryDeleted(deleted_id=_ID, existed=True, sequence=3)
-DELETE_MEMORIES: dict[str, Any] = {"memory_types": ["error"], "min_confidence_below": 0.2, "dry_run": True}
-MEMORIES_DELETED = MemoriesDeleted(dry_run=True, count=1, ids=[_OTHER], missing=[], more=False, sequence=3)
+UPDATE_MEMORY_REQUEST_EXAMPLE: dict[str, Any] = {"tags": ["database", "decided"], "importance": 1.0}
+DELETE_MEMORY_ANSWER_EXAMPLE = MemoryDeleted(deleted_id=_MEMORY_ID_EXAMPLE, existed=True, sequence=3)
+DELETE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {
+    "memory_types": ["error"],
+    "min_confidence_below": 0.2,
+    "dry_run": True,
+}
+DELETE_MEMORIES_ANSWER_EXAMPLE = MemoriesDeleted(
+    dry_run=True, count=1, ids=[_OTHER_MEMORY_ID_EXAMPLE], missing=[], more=False, sequence=3
+)
 
-RECALL: dict[str, Any] = {"query": "which database does the shop use?", "types": ["preference", "decision"]}
-RECALLED = RecallAnswer(
-    hits=[RecalledMemory(**_MEMORY, score=0.81)],
+RECALL_REQUEST_EXAMPLE: dict[str, Any] = {
+    "query": "which database does the shop use?",
+    "types": ["preference", "decision"],
+}
+RECALL_ANSWER_EXAMPLE = RecallAnswer(
+    hits=[RecalledMemory(**_MEMORY_FIELDS_EXAMPLE, score=0.81)],
     withheld={"below_confidence": 1},
     degraded=False,
     index_sequence=2,
     took_ms=9.5,
 )
-RETAIN: dict[str, Any] = {
+RETAIN_REQUEST_EXAMPLE: dict[str, Any] = {
     "content": "Alice lives in London.",
     "entity_id": "alice-location",
     "valid_from": "2025-07-01T00:00:00Z",
     "entities": [{"name": "Alice", "entity_type": "person"}],
 }
-RETAINED = RetainAnswer(
+RETAIN_ANSWER_EXAMPLE = RetainAnswer(
     operations=[
         RetainOperation(
             type="update",
@@ -144,24 +164,30 @@ RETAINED = RetainAnswer(
     sequence=3,
     near_checked=True,
 )
-RETAIN_BATCH: dict[str, Any] = {"items": [RETAIN]}
-RETAINED_BATCH = RetainedBatch(
-    results=[Retained(operations=RETAINED.operations, similar=[])], sequence=3, near_checked=False
+RETAIN_BATCH_REQUEST_EXAMPLE: dict[str, Any] = {"items": [RETAIN_REQUEST_EXAMPLE]}
+RETAIN_BATCH_ANSWER_EXAMPLE = RetainedBatch(
+    results=[Retained(operations=RETAIN_ANSWER_EXAMPLE.operations, similar=[])], sequence=3, near_checked=False
 )
-FORGET: dict[str, Any] = {"ids": [_ID], "reason": "Alice asked for it"}
-FORGOTTEN = ForgetAnswer(
+FORGET_REQUEST_EXAMPLE: dict[str, Any] = {"ids": [_MEMORY_ID_EXAMPLE], "reason": "Alice asked for it"}
+FORGET_ANSWER_EXAMPLE = ForgetAnswer(
     memories_removed=1,
     relations_removed=1,
     memories_restored=0,
     relations_restored=0,
-    ids=[_ID],
+    ids=[_MEMORY_ID_EXAMPLE],
     matches=[],
     dry_run=False,
     sequence=4,
 )
-CONSOLIDATE: dict[str, Any] = {"similarity_threshold": 0.85, "dry_run": True}
-_CLUSTER = Cluster(primary=_ID, absorbed=[_OTHER], similarity=0.91, content=_MEMORY["content"], tags=["database"])
-CONSOLIDATED = ConsolidationReport(
+CONSOLIDATE_REQUEST_EXAMPLE: dict[str, Any] = {"similarity_threshold": 0.85, "dry_run": True}
+_CLUSTER_EXAMPLE = Cluster(
+    primary=_MEMORY_ID_EXAMPLE,
+    absorbed=[_OTHER_MEMORY_ID_EXAMPLE],
+    similarity=0.91,
+    content=_MEMORY_FIELDS_EXAMPLE["content"],
+    tags=["database"],
+)
+CONSOLIDATE_ANSWER_EXAMPLE = ConsolidationReport(
     dry_run=True,
     run=None,
     plan=2,
@@ -169,20 +195,20 @@ CONSOLIDATED = ConsolidationReport(
     clusters_found=1,
     memories_merged=1,
     memories_deleted=1,
-    clusters=[_CLUSTER],
-    kept_apart=[KeptApart(ids=[_ID, _OTHER], similarity=0.97, differs="numbers")],
+    clusters=[_CLUSTER_EXAMPLE],
+    kept_apart=[KeptApart(ids=[_MEMORY_ID_EXAMPLE, _OTHER_MEMORY_ID_EXAMPLE], similarity=0.97, differs="numbers")],
     kept_apart_count=1,
     left=[],
     near_checked=True,
     sequence=2,
     took_ms=12.5,
 )
-_RUN = "01980de2-0b11-7c64-a1d2-3e5f7a9b0c1d"
-CONSOLIDATIONS = ConsolidationRuns(
+_RUN_ID_EXAMPLE = "01980de2-0b11-7c64-a1d2-3e5f7a9b0c1d"
+CONSOLIDATION_RUNS_EXAMPLE = ConsolidationRuns(
     runs=[
         ConsolidationRun(
-            id=_RUN,
-            started_at=_TIME,
+            id=_RUN_ID_EXAMPLE,
+            started_at=EXAMPLE_TIME,
             trigger="manual",
             state="done",
             threshold=0.85,
@@ -194,22 +220,34 @@ CONSOLIDATIONS = ConsolidationRuns(
         )
     ]
 )
-UNDO: dict[str, Any] = {"force": False}
-UNDONE = ConsolidationUndone(run=_RUN, restored=[_OTHER], restored_count=1, skipped=[], sequence=4)
-PRUNE: dict[str, Any] = {"dry_run": True}
-PRUNED = PruneReport(
-    dry_run=True, mode="archive", threshold=0.05, count=1, ids=[_OTHER], kept={"pinned": 1}, sequence=3
+UNDO_CONSOLIDATION_REQUEST_EXAMPLE: dict[str, Any] = {"force": False}
+UNDO_CONSOLIDATION_ANSWER_EXAMPLE = ConsolidationUndone(
+    run=_RUN_ID_EXAMPLE, restored=[_OTHER_MEMORY_ID_EXAMPLE], restored_count=1, skipped=[], sequence=4
+)
+PRUNE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
+PRUNE_MEMORIES_ANSWER_EXAMPLE = PruneReport(
+    dry_run=True,
+    mode="archive",
+    threshold=0.05,
+    count=1,
+    ids=[_OTHER_MEMORY_ID_EXAMPLE],
+    kept={"pinned": 1},
+    sequence=3,
 )
 
-REFLECT: dict[str, Any] = {"dry_run": True}
-REFLECTED = Reflection(
+REFLECT_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
+REFLECT_ANSWER_EXAMPLE = Reflection(
     dry_run=True,
     run=None,
     looked_at=5,
     merged=0,
-    linked=[Link(id=_ID, parent_id="colours", score=0.71)],
+    linked=[Link(id=_MEMORY_ID_EXAMPLE, parent_id="colours", score=0.71)],
     linked_count=1,
-    proposals=[Proposal(number=1, kind="link", ids=[_OTHER], candidates=[Candidate(id="colours", score=0.48)])],
+    proposals=[
+        Proposal(
+            number=1, kind="link", ids=[_OTHER_MEMORY_ID_EXAMPLE], candidates=[Candidate(id="colours", score=0.48)]
+        )
+    ],
     proposals_count=1,
     stale=[],
     stale_count=0,
@@ -220,21 +258,21 @@ REFLECTED = Reflection(
     took_ms=21.4,
 )
 
-EXTRACT: dict[str, Any] = {"ids": [_ID, "not-there"]}
-EXTRACTING = ExtractAnswer(queued=1, missing=["not-there"], waiting=1, sequence=3)
+EXTRACT_REQUEST_EXAMPLE: dict[str, Any] = {"ids": [_MEMORY_ID_EXAMPLE, "not-there"]}
+EXTRACT_ANSWER_EXAMPLE = ExtractAnswer(queued=1, missing=["not-there"], waiting=1, sequence=3)
 
-_ALICE: dict[str, Any] = {
+_ENTITY_FIELDS_EXAMPLE: dict[str, Any] = {
     "id": "Alice",
     "name": "Alice",
     "entity_type": "person",
     "description": "Software engineer",
     "metadata": {},
     "aliases": ["Al"],
-    "created_at": _TIME,
-    "updated_at": _TIME,
+    "created_at": EXAMPLE_TIME,
+    "updated_at": EXAMPLE_TIME,
     "version": 1,
 }
-_WORKS: dict[str, Any] = {
+_RELATION_FIELDS_EXAMPLE: dict[str, Any] = {
     "id": "Alice~works_on~Web shop",
     "source": "Alice",
     "source_name": "Alice",
@@ -246,20 +284,26 @@ _WORKS: dict[str, Any] = {
     "effective_confidence": 1.0,
     "context": None,
     "metadata": {},
-    "created_at": _TIME,
-    "updated_at": _TIME,
+    "created_at": EXAMPLE_TIME,
+    "updated_at": EXAMPLE_TIME,
 }
-_KEY: dict[str, Any] = {"source": "Alice", "target": "Web shop", "relation_type": "works_on"}
-ENTITY_INPUT: dict[str, Any] = {"name": "Alice", "entity_type": "person", "description": "Software engineer"}
-ENTITIES_INPUT: dict[str, Any] = {"entities": [ENTITY_INPUT]}
-ENTITY = NamedEntity(**_ALICE)
-ENTITY_UPDATED = UpdatedEntity(**_ALICE, sequence=3)
-ENTITY_CREATED = CreatedEntity(**_ALICE, outcome="created", sequence=2)
-ENTITIES_CREATED = EntitiesCreated(entities=[ENTITY_CREATED], created=1, sequence=2)
-ENTITY_WHOLE = EntityAnswer(**_ALICE, relations=[Relation(**_WORKS)], relations_truncated=False, memories=1)
-UPDATE_ENTITY: dict[str, Any] = {"aliases": ["Al", "Alice B."]}
-DELETE_ENTITIES: dict[str, Any] = {"entity_names": ["Alice"], "cascade_memories": True, "dry_run": True}
-ENTITIES_DELETED = EntitiesDeleted(
+_RELATION_KEY_EXAMPLE: dict[str, Any] = {"source": "Alice", "target": "Web shop", "relation_type": "works_on"}
+CREATE_ENTITY_REQUEST_EXAMPLE: dict[str, Any] = {
+    "name": "Alice",
+    "entity_type": "person",
+    "description": "Software engineer",
+}
+CREATE_ENTITIES_REQUEST_EXAMPLE: dict[str, Any] = {"entities": [CREATE_ENTITY_REQUEST_EXAMPLE]}
+NAMED_ENTITY_EXAMPLE = NamedEntity(**_ENTITY_FIELDS_EXAMPLE)
+UPDATE_ENTITY_ANSWER_EXAMPLE = UpdatedEntity(**_ENTITY_FIELDS_EXAMPLE, sequence=3)
+CREATE_ENTITY_ANSWER_EXAMPLE = CreatedEntity(**_ENTITY_FIELDS_EXAMPLE, outcome="created", sequence=2)
+CREATE_ENTITIES_ANSWER_EXAMPLE = EntitiesCreated(entities=[CREATE_ENTITY_ANSWER_EXAMPLE], created=1, sequence=2)
+ENTITY_ANSWER_EXAMPLE = EntityAnswer(
+    **_ENTITY_FIELDS_EXAMPLE, relations=[Relation(**_RELATION_FIELDS_EXAMPLE)], relations_truncated=False, memories=1
+)
+UPDATE_ENTITY_REQUEST_EXAMPLE: dict[str, Any] = {"aliases": ["Al", "Alice B."]}
+DELETE_ENTITIES_REQUEST_EXAMPLE: dict[str, Any] = {"entity_names": ["Alice"], "cascade_memories": True, "dry_run": True}
+DELETE_ENTITIES_ANSWER_EXAMPLE = EntitiesDeleted(
     dry_run=True,
     count=1,
     ids=["Alice"],
@@ -269,37 +313,43 @@ ENTITIES_DELETED = EntitiesDeleted(
     memories_shared=0,
     sequence=2,
 )
-ENTITY_GRAPH = EntityGraph(
-    nodes=[GraphEntity(**_ALICE, depth=0, memory_count=1, memories=[MEMORY])],
+ENTITY_GRAPH_EXAMPLE = EntityGraph(
+    nodes=[GraphEntity(**_ENTITY_FIELDS_EXAMPLE, depth=0, memory_count=1, memories=[MEMORY_EXAMPLE])],
     edges=[],
     truncated=False,
     sequence=2,
 )
-RELATION_INPUT: dict[str, Any] = {**_KEY, "strength": 0.8}
-RELATIONS_INPUT: dict[str, Any] = {"relations": [RELATION_INPUT]}
-RELATION_CREATED = CreatedRelation(**_WORKS, outcome="created", sequence=2)
-RELATIONS_CREATED = RelationsCreated(relations=[RELATION_CREATED], created=1, entities_created=["Web shop"], sequence=2)
-DELETE_RELATIONS: dict[str, Any] = {"relations": [_KEY]}
-RELATIONS_DELETED = RelationsDeleted(deleted=1, missing=[RelationKey(**_KEY)], sequence=3)
+CREATE_RELATION_REQUEST_EXAMPLE: dict[str, Any] = {**_RELATION_KEY_EXAMPLE, "strength": 0.8}
+CREATE_RELATIONS_REQUEST_EXAMPLE: dict[str, Any] = {"relations": [CREATE_RELATION_REQUEST_EXAMPLE]}
+CREATE_RELATION_ANSWER_EXAMPLE = CreatedRelation(**_RELATION_FIELDS_EXAMPLE, outcome="created", sequence=2)
+CREATE_RELATIONS_ANSWER_EXAMPLE = RelationsCreated(
+    relations=[CREATE_RELATION_ANSWER_EXAMPLE], created=1, entities_created=["Web shop"], sequence=2
+)
+DELETE_RELATIONS_REQUEST_EXAMPLE: dict[str, Any] = {"relations": [_RELATION_KEY_EXAMPLE]}
+DELETE_RELATIONS_ANSWER_EXAMPLE = RelationsDeleted(
+    deleted=1, missing=[RelationKey(**_RELATION_KEY_EXAMPLE)], sequence=3
+)
 
-MEMORY_PAGE = MemoryPage(memories=[MEMORY], next_cursor=None)
-ENTITY_PAGE = EntityPage(entities=[ENTITY], next_cursor=None)
-RELATION_PAGE = RelationPage(relations=[Relation(**_WORKS)], next_cursor=None)
-STATS = MemoryStats(
+MEMORY_PAGE_EXAMPLE = MemoryPage(memories=[MEMORY_EXAMPLE], next_cursor=None)
+ENTITY_PAGE_EXAMPLE = EntityPage(entities=[NAMED_ENTITY_EXAMPLE], next_cursor=None)
+RELATION_PAGE_EXAMPLE = RelationPage(relations=[Relation(**_RELATION_FIELDS_EXAMPLE)], next_cursor=None)
+MEMORY_STATS_EXAMPLE = MemoryStats(
     total_memories=1,
     total_entities=2,
     total_relations=1,
     memories_by_type={"preference": 1},
     average_confidence=0.97,
-    oldest_memory=_TIME,
-    newest_memory=_TIME,
+    oldest_memory=EXAMPLE_TIME,
+    newest_memory=EXAMPLE_TIME,
     low_confidence_count=0,
     ended={"merged": 1},
     second_parents=0,
     cycles=0,
     sequence=2,
 )
-GROWTH = Growth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])
-TYPES = MemoryTypes(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
-TAGS = MemoryTags(tags=[MemoryTagCount(tag="database", count=1)])
-CONFIDENCE = ConfidenceHistogram(buckets=[ConfidenceBucket(least=0.9, most=1.0, count=1)], average=0.97, total=1)
+MEMORY_GROWTH_EXAMPLE = Growth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])
+MEMORY_TYPES_EXAMPLE = MemoryTypes(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
+MEMORY_TAGS_EXAMPLE = MemoryTags(tags=[MemoryTagCount(tag="database", count=1)])
+MEMORY_CONFIDENCE_EXAMPLE = ConfidenceHistogram(
+    buckets=[ConfidenceBucket(least=0.9, most=1.0, count=1)], average=0.97, total=1
+)

@@ -10,31 +10,28 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, ge
 
 import msgspec
 
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, versioned_answer, with_versioned_names
 from kgserve.graph.handle import EncodedAnswer, Graph
 from kgserve.platform.access.authentication import Role
+from kgserve.platform.media_types import JSON_MEDIA_TYPE
 
-JSON = "application/json"
-NDJSON = "application/x-ndjson"
-CSV = "text/csv"
-XML = "application/xml"
-ZIP = "application/zip"
-
-STORE = "/api/memory/{store}"
-KEY = "operation"
-ALIAS = "alias"
+STORE_PATH = "/api/memory/{store}"
+OPERATION_OPT_KEY = "operation"
+ALIAS_OPT_KEY = "alias"
 """The key of a handler's ``opt`` for being another way to an operation, which is described without it."""
 STORE_HEADER = "Kgserve-Store"
 STORE_PARAMETER = "store"
 SEQUENCE_HEADER = "Kgserve-Sequence"
 
 # The second row is the transport's: every request may meet it.
-ALWAYS = (
+COMMON_ERRORS = (
     *("invalid", "unauthenticated", "forbidden", "misdirected", "internal", "unavailable"),
     *("limited", "url_too_long", "head_too_large"),
 )
-READ = (*ALWAYS, "not_found", "timeout")
-WRITE = (*ALWAYS, "timeout", "conflict", "too_large", "unsupported", "storage_full")
+READ_ERRORS = (*COMMON_ERRORS, "not_found", "timeout")
+WRITE_ERRORS = (*COMMON_ERRORS, "timeout", "conflict", "too_large", "unsupported", "storage_full")
+UPDATE_ERRORS = (*WRITE_ERRORS, "not_found")
+"""Errors of writes to something that has to exist."""
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -47,7 +44,7 @@ class Body(NamedTuple):
 
     struct: type[msgspec.Struct] | None
     example: Any
-    media: str = JSON
+    media: str = JSON_MEDIA_TYPE
     many: bool = False
     optional: bool = False
 
@@ -63,7 +60,7 @@ class Operation(NamedTuple):
     tag: str
     summary: str
     answer: Body
-    errors: tuple[str, ...] = ALWAYS
+    errors: tuple[str, ...] = COMMON_ERRORS
     request: Body | None = None
     query: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
@@ -75,7 +72,7 @@ class Operation(NamedTuple):
 
 def described(operation: Operation) -> dict[str, Any]:
     """The ``opt`` of the handler that is ``operation``."""
-    return {KEY: operation}
+    return {OPERATION_OPT_KEY: operation}
 
 
 class UseCase:
@@ -113,7 +110,7 @@ class UseCase:
         answer: type[msgspec.Struct] | None = None,
         sent: Any = None,
         optional: bool = False,
-        errors: tuple[str, ...] = READ,
+        errors: tuple[str, ...] = READ_ERRORS,
         threads: ExecutorName = "reads",
         short: Callable[[Any], int] | Literal[0] | None = None,
         statuses: tuple[int, ...] = (200,),
@@ -144,12 +141,12 @@ class UseCase:
         headers = (("Location", "Where what was made can be read"),) if location else ()
         renamed = versioned_answer(answer or type(example))
         self.takes_names = renamed is not said.struct
-        versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON)
+        versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE)
         self.operation = Operation(
             *(id, tag, summary, said, errors, body, query, statuses, headers),
             others=(versioned,) if self.takes_names else (),
             role=role,
-            of_default=self.of_store and not path.startswith(STORE),
+            of_default=self.of_store and not path.startswith(STORE_PATH),
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from kgserve.cli.exit_codes import EXIT_FAILED
 from kgserve.cli.options import connect, given, require_data, server_options
 from kgserve.cli.terminal import TableColumn, as_size, json_option, show_table, told_as_json
 from kgserve.errors import NoStore
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from kgserve.platform.settings import Settings
     from kgserve.stores.backup.create import BackupOptions
 
-FAILED = 1
 
-_BACKED_UP = (
+_BACKUP_COLUMNS = (
     TableColumn("Store"),
     TableColumn("From", "number"),
     TableColumn("To", "number"),
@@ -36,13 +36,13 @@ _BACKED_UP = (
     TableColumn("Bases", "number"),
     TableColumn("Full copy because"),
 )
-_RESTORED = (
+_RESTORE_COLUMNS = (
     TableColumn("Store"),
     TableColumn("From backup of"),
     TableColumn("Sequence", "number"),
     TableColumn("Nodes", "number"),
 )
-_VERIFIED = (
+_VERIFY_COLUMNS = (
     TableColumn("Store"),
     TableColumn("Result"),
     TableColumn("From", "number"),
@@ -83,7 +83,7 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
         )
     if not told_as_json(answer):
         _show_backup(answer)
-    return FAILED if answer.failed else 0
+    return EXIT_FAILED if answer.failed else 0
 
 
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: BackupOptions) -> BackupAnswer:
@@ -180,7 +180,7 @@ def restore(folder: str, *, store: str | None, into: str | None, until: str | No
     else:
         answer = _restore(load({"data_dir": given("data_dir")}), Path(folder), store, into, until)
     if not told_as_json(answer):
-        show_table(_RESTORED, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
+        show_table(_RESTORE_COLUMNS, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
 
 
 def _restore(
@@ -207,7 +207,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
     import time
 
     from kgserve.admin import backup as ops
-    from kgserve.client.operations import RESTORE_BACKUP
+    from kgserve.client.operations import RESTORE_BACKUP_ROUTE
     from kgserve.storage.model.digest import to_text
     from kgserve.stores.backup.folder import BackupFolder
 
@@ -221,7 +221,9 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
     digest = to_text(state.digest)
     prepared = PreparedStore(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
     try:
-        client.connection.answer(RESTORE_BACKUP.call({}, body={"prepared": prepared}, wait=None, idempotent=False))
+        client.connection.answer(
+            RESTORE_BACKUP_ROUTE.call({}, body={"prepared": prepared}, wait=None, idempotent=False)
+        )
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return ops.restored(source, state, started)
@@ -242,7 +244,7 @@ def verify(folder: str, *, store: str | None) -> int:
     found = list(look(BackupFolder(Path(folder)), store))
     if not told_as_json(found):
         _show_verified(found)
-    return 0 if all(each.ok for each in found) else FAILED
+    return 0 if all(each.ok for each in found) else EXIT_FAILED
 
 
 def _show_verified(found: list[VerifiedStore]) -> None:
@@ -251,7 +253,7 @@ def _show_verified(found: list[VerifiedStore]) -> None:
         for each in found
         for base in each.bases
     ]
-    show_table(_VERIFIED, rows)
+    show_table(_VERIFY_COLUMNS, rows)
     for each in found:
         for fault in each.faults:
             click.echo(f"kgserve: {fault}", err=True)
@@ -261,7 +263,7 @@ def _show_verified(found: list[VerifiedStore]) -> None:
 
 def _show_backup(answer: BackupAnswer) -> None:
     rows = [(s.store, s.first, s.sequence, s.bytes_copied, s.bytes_total, s.bases, s.new_base) for s in answer.stores]
-    show_table(_BACKED_UP, rows)
+    show_table(_BACKUP_COLUMNS, rows)
     for failure in answer.failed:
         click.echo(f"kgserve: {failure.store} was not backed up: {failure.error}", err=True)
     if sys.stderr.isatty():

@@ -10,7 +10,7 @@ import click
 from kgserve.cli.terminal import TableColumn, show_table
 from kgserve.platform.resources import shipped
 
-COLUMNS = (TableColumn("What"), TableColumn("File"), TableColumn("Where to"), TableColumn("What it is"))
+SHIPPED_FILE_COLUMNS = (TableColumn("What"), TableColumn("File"), TableColumn("Where to"), TableColumn("What it is"))
 
 
 class Shipped(NamedTuple):
@@ -30,15 +30,15 @@ class Shipped(NamedTuple):
         return shipped(self.path).read_text("utf-8")
 
 
-_UNITS = "/etc/systemd/system/"
-_NATS = Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a server of replicated journals")
-FILES = {
+_SYSTEMD_UNIT_DIR = "/etc/systemd/system/"
+_NATS_CONFIG_FILE = Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a server of replicated journals")
+SHIPPED_FILES = {
     "systemd": (
-        Shipped("deploy/systemd/kgserve.service", _UNITS, "the server, with a user of its own and confined"),
+        Shipped("deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, with a user of its own and confined"),
         Shipped("deploy/systemd/kgserve.env", "/etc/kgserve/", "its settings"),
         Shipped("deploy/systemd/kgserve.sysusers.conf", "/etc/sysusers.d/kgserve.conf", "its user"),
-        Shipped("deploy/systemd/kgserve-backup.service", _UNITS, "a backup of all stores"),
-        Shipped("deploy/systemd/kgserve-backup.timer", _UNITS, "every night"),
+        Shipped("deploy/systemd/kgserve-backup.service", _SYSTEMD_UNIT_DIR, "a backup of all stores"),
+        Shipped("deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "every night"),
     ),
     "nginx": (Shipped("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
     "caddy": (Shipped("deploy/caddy/Caddyfile", "/etc/caddy/", "a proxy with TLS that gets its certificate"),),
@@ -48,12 +48,14 @@ FILES = {
     "compose-cluster": (
         Shipped("deploy/compose-cluster/compose.yaml", "a folder of its own", "containers for a machine of a cluster"),
         Shipped("deploy/compose-cluster/node.env", "beside it", "what differs between the machines"),
-        _NATS,
+        _NATS_CONFIG_FILE,
     ),
     "nats": (
-        _NATS,
+        _NATS_CONFIG_FILE,
         Shipped("deploy/nats/kgserve-nats.env", "/etc/nats/", "what differs between the servers"),
-        Shipped("deploy/nats/kgserve-nats.service", _UNITS, "the server, with a user of its own and confined"),
+        Shipped(
+            "deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, with a user of its own and confined"
+        ),
     ),
 }
 """What there is, by the name that asks for it; of several files the first is the main one."""
@@ -67,12 +69,12 @@ def deploy() -> None:
 @deploy.command("list")
 def list_() -> None:
     """List all files that there are, and where each belongs."""
-    rows = [(what, each.name, each.target, each.summary) for what, found in FILES.items() for each in found]
-    show_table(COLUMNS, rows)
+    rows = [(what, each.name, each.target, each.summary) for what, found in SHIPPED_FILES.items() for each in found]
+    show_table(SHIPPED_FILE_COLUMNS, rows)
 
 
 @deploy.command("print")
-@click.argument("what", type=click.Choice([*FILES]))
+@click.argument("what", type=click.Choice([*SHIPPED_FILES]))
 @click.argument("file", required=False)
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), help="Write all of its files into this folder.")
 def print_(what: str, *, file: str | None, to: Path | None) -> None:
@@ -85,7 +87,7 @@ def print_(what: str, *, file: str | None, to: Path | None) -> None:
         return
     if file is not None:
         raise click.UsageError("--to writes all files; leave out FILE")
-    targets = {to / each.name: each for each in FILES[what]}
+    targets = {to / each.name: each for each in SHIPPED_FILES[what]}
     if there := [str(path) for path in targets if path.exists()]:
         raise click.ClickException(f"nothing is written over: {', '.join(there)}")
     to.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ def print_(what: str, *, file: str | None, to: Path | None) -> None:
 
 
 def _named(what: str, file: str | None) -> Shipped:
-    found = {each.name: each for each in FILES[what]}
+    found = {each.name: each for each in SHIPPED_FILES[what]}
     if file is not None and file not in found:
         raise click.UsageError(f"{what} has no file {file!r}; there are {', '.join(found)}")
-    return found[file] if file is not None else FILES[what][0]
+    return found[file] if file is not None else SHIPPED_FILES[what][0]

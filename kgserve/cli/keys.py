@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgserve.platform.access.authentication import Key, Role
 
 ROLES = ("read", "write", "admin")
-COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
+KEY_COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
 
 
 class ListedKey(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ def list_keys(*, data_dir: str | None) -> None:
     listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
     if told_as_json(listed):
         return
-    show_table(COLUMNS, [_row(key) for key in listed])
+    show_table(KEY_COLUMNS, [_row(key) for key in listed])
 
 
 @keys.command()

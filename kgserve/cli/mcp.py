@@ -22,10 +22,10 @@ import msgspec
 from kgserve.cli.options import key_option, settings_options
 from kgserve.errors import InvalidInput
 
-TIMEOUT = 5
+HOOK_TIMEOUT_SECONDS = 5
 """Seconds that an editor gives the command, which ends earlier by itself."""
-_OF_PROMPTS = frozenset({"UserPromptSubmit", "BeforeAgent", "beforeSubmitPrompt"})
-_OF_CURSOR = frozenset({"sessionStart", "beforeSubmitPrompt"})
+_PROMPT_HOOK_EVENTS = frozenset({"UserPromptSubmit", "BeforeAgent", "beforeSubmitPrompt"})
+_CURSOR_HOOK_EVENTS = frozenset({"sessionStart", "beforeSubmitPrompt"})
 
 
 class HookEvent(msgspec.Struct):
@@ -48,11 +48,11 @@ class HookEvent(msgspec.Struct):
     @property
     def is_empty(self) -> bool:
         """Whether it is about a prompt that says nothing."""
-        return self.name in _OF_PROMPTS and not self.question
+        return self.name in _PROMPT_HOOK_EVENTS and not self.question
 
     def answer(self, context: str) -> str:
         """What the editor takes in as context for its model."""
-        if self.name in _OF_CURSOR:
+        if self.name in _CURSOR_HOOK_EVENTS:
             return json.dumps({"additional_context": context}, ensure_ascii=False)
         said = {"hookEventName": self.name, "additionalContext": context}
         return json.dumps({"hookSpecificOutput": said}, ensure_ascii=False)
@@ -77,13 +77,16 @@ class HookClient(NamedTuple):
     def entries(self, command: str) -> str:
         """What its file has to hold, to run a command."""
         hook: dict[str, Any] = {"type": "command"} if self.typed else {}
-        hook |= {"command": command, "timeout": TIMEOUT * 1_000 if self.milliseconds else TIMEOUT}
+        hook |= {
+            "command": command,
+            "timeout": HOOK_TIMEOUT_SECONDS * 1_000 if self.milliseconds else HOOK_TIMEOUT_SECONDS,
+        }
         entry = [{"hooks": [hook]}] if self.grouped else [hook]
         version = {} if self.version is None else {"version": self.version}
         return json.dumps({**version, "hooks": dict.fromkeys(self.events, entry)}, indent=2, ensure_ascii=False)
 
 
-_HOOKED = (
+_HOOK_CLIENTS_IN_ORDER = (
     HookClient("claude-code", ".claude/settings.json in the project, or ~/.claude/settings.json"),
     HookClient(
         "codex",
@@ -114,24 +117,24 @@ _HOOKED = (
     ),
 )
 
-HOOK_CLIENTS: Mapping[str, HookClient] = {client.name: client for client in _HOOKED}
+HOOK_CLIENTS: Mapping[str, HookClient] = {client.name: client for client in _HOOK_CLIENTS_IN_ORDER}
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OF_BOTH = ("data_dir", "call_timeout", "tools", "answers")
-_NEW_TOOLS = "memory"
+_SHARED_SETTINGS = ("data_dir", "call_timeout", "tools", "answers")
+_DEFAULT_TOOLS = "memory"
 """What a new set-up lists."""
-_STORE = "The store that tools use when a call names none."
+_STORE_HELP = "The store that tools use when a call names none."
 
 
-NAME = "kgserve"
+EDITOR_SERVER_NAME = "kgserve"
 """What the server is called in an editor."""
 
 GENERAL_STORE = "memory"
 """The store of an editor that reads one configuration for all projects."""
 
-MAX_STORE_NAME = 64
+MAX_FOLDER_STORE_NAME_CHARS = 64
 
 
 class Editor(NamedTuple):
@@ -151,14 +154,14 @@ class Editor(NamedTuple):
     variable: str = ""
 
 
-_ALL = (
+_EDITORS_IN_ORDER = (
     Editor("claude-desktop", "claude_desktop_config.json (Settings, Developer, Edit Config)"),
     Editor(
         "claude-code",
         ".mcp.json in the project",
         of_project=True,
         typed=True,
-        command=f"claude mcp add {NAME}",
+        command=f"claude mcp add {EDITOR_SERVER_NAME}",
         variable="-e",
     ),
     Editor("cursor", ".cursor/mcp.json in the project, or ~/.cursor/mcp.json", of_project=True),
@@ -168,7 +171,7 @@ _ALL = (
         "~/.codex/config.toml, or .codex/config.toml in a trusted project",
         root="mcp_servers",
         toml=True,
-        command=f"codex mcp add {NAME}",
+        command=f"codex mcp add {EDITOR_SERVER_NAME}",
         variable="--env",
     ),
     Editor("zed", "~/.config/zed/settings.json (zed: open settings)", root="context_servers"),
@@ -182,13 +185,13 @@ _ALL = (
     Editor("generic", "the editor's configuration of MCP servers", of_project=True),
 )
 
-EDITORS: Mapping[str, Editor] = {editor.name: editor for editor in _ALL}
+EDITORS: Mapping[str, Editor] = {editor.name: editor for editor in _EDITORS_IN_ORDER}
 
 
 def listed() -> str:
     """The places of all of them, as a list for a person."""
     width = max(map(len, EDITORS))
-    return "\n".join(f"{editor.name:<{width}}  {editor.place}" for editor in _ALL)
+    return "\n".join(f"{editor.name:<{width}}  {editor.place}" for editor in _EDITORS_IN_ORDER)
 
 
 def configuration(editor: Editor, command: list[str], key: str | None = None) -> str:
@@ -198,8 +201,8 @@ def configuration(editor: Editor, command: list[str], key: str | None = None) ->
     if key:
         entry["env"] = {"KGSERVE_KEY": key}
     if editor.toml:
-        return _toml(f"{editor.root}.{NAME}", entry)
-    return json.dumps({editor.root: {NAME: entry}}, indent=2, ensure_ascii=False)
+        return _toml(f"{editor.root}.{EDITOR_SERVER_NAME}", entry)
+    return json.dumps({editor.root: {EDITOR_SERVER_NAME: entry}}, indent=2, ensure_ascii=False)
 
 
 def entering(editor: Editor, command: list[str], *, keyed: bool) -> str | None:
@@ -217,7 +220,7 @@ def usual_store(editor: Editor, folder: Path, is_name: Callable[[str], bool]) ->
     """
     if not editor.of_project or folder in {Path.home(), Path(folder.anchor)}:
         return GENERAL_STORE
-    name = re.sub(r"[^a-z0-9_]+", "-", folder.name.lower()).strip("-_")[:MAX_STORE_NAME].rstrip("-_")
+    name = re.sub(r"[^a-z0-9_]+", "-", folder.name.lower()).strip("-_")[:MAX_FOLDER_STORE_NAME_CHARS].rstrip("-_")
     return name if is_name(name) else GENERAL_STORE
 
 
@@ -231,13 +234,13 @@ def _toml(table: str, entry: Mapping[str, Any]) -> str:
 
 def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
     """Add the bridge's options; ``store`` is said of ``--store``."""
-    named = click.option("--store", metavar="NAME", help=f"{_STORE}{store}")
+    named = click.option("--store", metavar="NAME", help=f"{_STORE_HELP}{store}")
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
 
     def add(function: Function) -> Function:
-        return settings_options(*_OF_BOTH)(url(named(key_option()(function))))
+        return settings_options(*_SHARED_SETTINGS)(url(named(key_option()(function))))
 
     return add
 
@@ -277,15 +280,15 @@ def config(
         raise click.UsageError(fault)
     editor = EDITORS[client]
     command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store)]
-    wishes["tools"] = wishes["tools"] or _NEW_TOOLS
+    wishes["tools"] = wishes["tools"] or _DEFAULT_TOOLS
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
     command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
     click.echo(configuration(editor, command, key))
     click.echo(f"This goes into {editor.place}.", err=True)
     if enter := entering(editor, command, keyed=bool(key)):
         click.echo(f"Or run: {enter}", err=True)
-    if wishes["tools"] == _NEW_TOOLS:
-        click.echo(_MINUTE, err=True)
+    if wishes["tools"] == _DEFAULT_TOOLS:
+        click.echo(_FIRST_STEPS, err=True)
 
 
 @mcp.command()
@@ -310,7 +313,7 @@ def hooks(client: str, store: str | None, url: str | None, data_dir: str | None)
         click.echo(f"{known.more[0].upper()}{known.more[1:]}.", err=True)
 
 
-_MINUTE = """
+_FIRST_STEPS = """
 Then restart the editor, and try it:
   you:   we ship with Postgres 16, Alice decided that on Monday
   agent: retain {"content": "The web shop ships with Postgres 16.", "entities": [{"name": "Alice"}]}
@@ -324,9 +327,9 @@ Then restart the editor, and try it:
 
 def executable() -> list[str]:
     """How to start this very installation from any folder: the script beside the interpreter, else the module."""
-    beside = Path(sys.executable).with_name(NAME)
-    found = str(beside) if beside.exists() else shutil.which(NAME)
-    return [str(Path(found).absolute())] if found else [sys.executable, "-m", NAME]
+    beside = Path(sys.executable).with_name(EDITOR_SERVER_NAME)
+    found = str(beside) if beside.exists() else shutil.which(EDITOR_SERVER_NAME)
+    return [str(Path(found).absolute())] if found else [sys.executable, "-m", EDITOR_SERVER_NAME]
 
 
 def _arguments(editor: Editor, data_dir: str | None, url: str | None, store: str | None) -> list[str]:

@@ -11,7 +11,7 @@ from kgserve.cli.terminal import TableColumn, show_table
 from kgserve.platform.permissions import private_files
 from kgserve.platform.settings import load
 
-COLUMNS = (
+MODEL_COLUMNS = (
     TableColumn("Model"),
     TableColumn("State"),
     TableColumn("Configured"),
@@ -73,7 +73,7 @@ def list_(**values: Any) -> None:
         )
         for each in list_models(settings)
     ]
-    show_table(COLUMNS, rows)
+    show_table(MODEL_COLUMNS, rows)
 
 
 def _tell(step: str) -> None:

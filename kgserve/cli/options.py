@@ -15,17 +15,17 @@ import click
 import msgspec
 
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.platform.settings import PREFIX, SETTINGS_FIELDS, Settings, load
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Settings, load
 
 if TYPE_CHECKING:
     from kgserve.client import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NOT_OF_SERVE = frozenset({"key", "call_timeout", "tools", "answers"})
+CLIENT_SETTINGS = frozenset({"key", "call_timeout", "tools", "answers"})
 """Settings of those who ask, not of the server."""
 
-VARIABLES_ALONE = frozenset(
+SETTINGS_WITHOUT_OPTION = frozenset(
     {
         "llm_key",
         "webhook_secret",
@@ -34,18 +34,18 @@ VARIABLES_ALONE = frozenset(
 )
 """Settings of a server that have no option: a secret, which all would see there, and what new stores begin with."""
 
-NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
+OPTION_NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
 """Options that are not simply called like their setting."""
 
 
 def option_names(field: str) -> tuple[str, ...]:
     """The option names of a setting, the documented one first."""
-    return NAMES.get(field, (f"--{field.replace('_', '-')}",))
+    return OPTION_NAMES.get(field, (f"--{field.replace('_', '-')}",))
 
 
 def variable_name(field: str) -> str:
     """The environment variable of a setting."""
-    return PREFIX + field.upper()
+    return ENVIRONMENT_PREFIX + field.upper()
 
 
 def description(field: msgspec.structs.FieldInfo) -> str:
@@ -58,7 +58,7 @@ def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function
     chosen = [
         field
         for field in SETTINGS_FIELDS
-        if (field.name in fields if fields else field.name not in NOT_OF_SERVE | VARIABLES_ALONE)
+        if (field.name in fields if fields else field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION)
     ]
 
     def add(function: Function) -> Function:
@@ -124,7 +124,7 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
     return {int: click.INT, float: click.FLOAT, Path: click.Path()}.get(kind, click.STRING)
 
 
-_KEPT: dict[str, Any] = {"expose_value": False, "callback": keep}
+_CONTEXT_OPTION: dict[str, Any] = {"expose_value": False, "callback": keep}
 
 
 class ServerUnreachable(click.ClickException):
@@ -142,10 +142,10 @@ def server_options(function: Function) -> Function:
     named = click.option(
         "--server",
         metavar="URL",
-        **_KEPT,
+        **_CONTEXT_OPTION,
         help="The server to talk to.  [default: that of the data folder; without --data else that at KGSERVE_PORT]",
     )
-    return named(settings_options("data_dir", **_KEPT)(key_option(**_KEPT)(function)))
+    return named(settings_options("data_dir", **_CONTEXT_OPTION)(key_option(**_CONTEXT_OPTION)(function)))
 
 
 @contextmanager

@@ -87,8 +87,8 @@ def _history() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "kgserve" / "history"
 
 
-COLUMNS = (TableColumn("Score"), TableColumn("Type"), TableColumn("Id"), TableColumn("Content"))
-_MOST_SHOWN = 200
+HIT_COLUMNS = (TableColumn("Score"), TableColumn("Type"), TableColumn("Id"), TableColumn("Content"))
+_MAX_CONTENT_CHARS = 200
 
 
 @click.command()
@@ -134,11 +134,11 @@ def search(
     if found.degraded:
         click.echo("kgserve: without an embedding model meaning is judged by words and letters alone", err=True)
     show_table(
-        COLUMNS,
+        HIT_COLUMNS,
         [(f"{hit.score:.3f}", hit.node.type, hit.node.id, _beginning(hit.node.content or "")) for hit in found.hits],
     )
 
 
 def _beginning(content: str) -> str:
-    words = " ".join(content[: 2 * _MOST_SHOWN].split())
-    return words if len(words) <= _MOST_SHOWN else f"{words[: _MOST_SHOWN - 1]}…"
+    words = " ".join(content[: 2 * _MAX_CONTENT_CHARS].split())
+    return words if len(words) <= _MAX_CONTENT_CHARS else f"{words[: _MAX_CONTENT_CHARS - 1]}…"

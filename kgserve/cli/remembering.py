@@ -21,19 +21,19 @@ from kgserve.cli.terminal import as_json_option, told_as_json
 from kgserve.errors import KgserveError
 from kgserve.memory.api import ConsolidationReport, ConsolidationUndone, Memory, RecalledMemory
 from kgserve.memory.reflect_api import Reflection, memory_line, proposal_line
-from kgserve.memory.retain_api import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
+from kgserve.memory.retain_api import MAX_CONVERSATION_MESSAGES, RECALLED, RECALLED_TOKENS
 from kgserve.platform.codecs import decode_json
 
 if TYPE_CHECKING:
     from kgserve.client import Store
 
-HOOK_SECONDS = 0.3
+DEFAULT_HOOK_TIMEOUT_SECONDS = 0.3
 """So long a server may take in all to answer a hook."""
-HOOK_SIMILARITY = 0.35
+MIN_HOOK_SIMILARITY = 0.35
 """What is farther from a prompt than this cosine is about something else."""
-_HOOK_TOKENS = 500
-_HOOK_MEMORIES = 5
-_MOST_QUERY = 2_000
+_DEFAULT_HOOK_TOKENS = 500
+_DEFAULT_HOOK_MEMORIES = 5
+_MAX_HOOK_QUERY_CHARS = 2_000
 
 
 class _Numbers(click.ParamType[list[int]]):
@@ -132,7 +132,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
         except msgspec.MsgspecError as error:
             raise click.ClickException(f"line {number:,} is no JSON object: {error}") from error
         texts = len(item["content"]) if isinstance(item.get("content"), list) else 1
-        if some and size + texts > MAX_MESSAGES:
+        if some and size + texts > MAX_CONVERSATION_MESSAGES:
             yield some
             some, size = [], 0
         some.append(item)
@@ -153,7 +153,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
 @click.option(
     "--within",
     type=click.FloatRange(0, min_open=True),
-    default=HOOK_SECONDS,
+    default=DEFAULT_HOOK_TIMEOUT_SECONDS,
     show_default=True,
     help="With --hook: seconds that the server may take in all.",
 )
@@ -177,7 +177,7 @@ def recall(
     """
     if hook:
         with suppress(KgserveError, click.ClickException, OSError, ValueError, msgspec.MsgspecError):
-            _answer_hook(Hook(store, also, limit or _HOOK_MEMORIES, budget or _HOOK_TOKENS, within))
+            _answer_hook(Hook(store, also, limit or _DEFAULT_HOOK_MEMORIES, budget or _DEFAULT_HOOK_TOKENS, within))
         return
     if not query:
         raise click.UsageError("say what to recall, as QUERY")
@@ -231,7 +231,7 @@ def _remembered(store: Store, hook: Hook, question: str) -> Sequence[Memory]:
         return store.memories(limit=hook.limit).memories
     # What nobody has asked for is no use of a memory, and nothing that a prompt should wait for.
     found = store.recall(
-        question[:_MOST_QUERY],
+        question[:_MAX_HOOK_QUERY_CHARS],
         limit=hook.limit,
         budget=hook.budget,
         also=hook.also,
@@ -242,7 +242,7 @@ def _remembered(store: Store, hook: Hook, question: str) -> Sequence[Memory]:
 
 
 def _fits(memory: RecalledMemory) -> bool:
-    return isinstance(memory.semantic_score, float) and memory.semantic_score >= HOOK_SIMILARITY
+    return isinstance(memory.semantic_score, float) and memory.semantic_score >= MIN_HOOK_SIMILARITY
 
 
 def in_time(seconds: float, work: Callable[[], Sequence[Memory]]) -> Sequence[Memory]:

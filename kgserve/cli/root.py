@@ -12,6 +12,7 @@ import click
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
 from kgserve.cli.deploy import deploy
+from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USAGE
 from kgserve.cli.keys import audit, keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
@@ -24,12 +25,7 @@ from kgserve.cli.top import top
 from kgserve.cli.transfer import export, import_
 from kgserve.errors import InvalidInput, KgserveError
 
-FAILED = 1
-WRONG_USAGE = 2
-INTERRUPTED = 130
-
-
-COMMANDS = {
+COMMAND_GROUPS = {
     "Server": (serve, stop, health, top, keys, audit, cluster, deploy, version),
     "Stores": (stores, create, settings, drop, reindex, prune_history),
     "Data": (import_, export, search, shell, open_),
@@ -45,7 +41,7 @@ class _Grouped(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, self.list_commands(ctx)))
-        for heading, commands in COMMANDS.items():
+        for heading, commands in COMMAND_GROUPS.items():
             with formatter.section(heading):
                 most = formatter.width - widest - 6
                 rows = [(f"{each.name or '':{widest}}", each.get_short_help_str(most)) for each in commands]
@@ -58,7 +54,7 @@ def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _commands in COMMANDS.values():
+for _commands in COMMAND_GROUPS.values():
     for _command in _commands:
         kgserve.add_command(_command)
 
@@ -70,10 +66,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
         error.show()
-        return WRONG_USAGE
+        return EXIT_WRONG_USAGE
     except BrokenPipeError:
         _discard_standard_output()
-        return FAILED
+        return EXIT_FAILED
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost place: nothing may pass it unexplained
         message, code = _outcome(error)
         click.echo(f"kgserve: {message}", err=True)
@@ -91,20 +87,20 @@ def _outcome(error: BaseException) -> tuple[str, int]:
         case click.ClickException():
             return error.format_message(), error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            return "interrupted", INTERRUPTED
+            return "interrupted", EXIT_INTERRUPTED
         case InvalidInput():
-            return in_words(error), WRONG_USAGE
+            return in_words(error), EXIT_WRONG_USAGE
         case KgserveError():
-            return error.message, FAILED
+            return error.message, EXIT_FAILED
         case OSError():
-            return _os_error_sentence(error), FAILED
+            return _os_error_sentence(error), EXIT_FAILED
         case _ if sys.flags.dev_mode:
             raise error
         case _:
             defect = f"{type(error).__name__}: {error}"
             return (
                 f"a defect in kgserve stopped this command ({defect}); `python -X dev -m kgserve …` shows where",
-                FAILED,
+                EXIT_FAILED,
             )
 
 

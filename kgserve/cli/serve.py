@@ -129,7 +129,12 @@ def _fragment(store: str | None, key: str | None) -> str:
     return f"#/{quote(store or '', safe='')}" + (f"?key={key}" if key else "")
 
 
-COLUMNS = (TableColumn("Node"), TableColumn("Address"), TableColumn("State"), TableColumn("Stores", "number"))
+CLUSTER_NODE_COLUMNS = (
+    TableColumn("Node"),
+    TableColumn("Address"),
+    TableColumn("State"),
+    TableColumn("Stores", "number"),
+)
 
 
 @click.group()
@@ -148,7 +153,7 @@ def status() -> None:
     with connect() as client:
         found = client.cluster()
     if not told_as_json(found):
-        show_table(COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
+        show_table(CLUSTER_NODE_COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
         if found.silent:
             click.echo(f"{found.node} is cut off from the servers of the cluster", err=True)
     if found.silent or any(each.state != "alive" for each in found.nodes):

@@ -23,7 +23,7 @@ from kgserve.storage.model.store_settings import StoreSettings
 if TYPE_CHECKING:
     from kgserve.client import Client
 
-COLUMNS = (
+STORE_COLUMNS = (
     TableColumn("Name"),
     TableColumn("State"),
     TableColumn("Nodes", "number"),
@@ -42,8 +42,8 @@ INDEX_COLUMNS = (
 )
 FINDING_COLUMNS = (TableColumn("Store"), TableColumn("Part"), TableColumn("Result"), TableColumn("Detail"))
 
-POLL_SECONDS = 0.25
-PATIENCE_SECONDS = 5.0
+INDEX_POLL_SECONDS = 0.25
+INDEX_ERROR_TIMEOUT_SECONDS = 5.0
 """How long an index may stand still with an error: it tries again by itself, and mostly overcomes it."""
 
 
@@ -67,7 +67,7 @@ def stores(*, indexes: bool) -> None:
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
     if told_as_json(answer):
         return
-    show_table(COLUMNS + INDEX_COLUMNS if indexes else COLUMNS, shown)
+    show_table(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
 
 
 @click.command()
@@ -166,7 +166,7 @@ def await_indexes(stats: Callable[[], StoreStats], sequence: int) -> list[IndexS
             if all(_is_through(index, sequence) for index in indexes):
                 return indexes
             patience.check(indexes)
-            time.sleep(POLL_SECONDS)
+            time.sleep(INDEX_POLL_SECONDS)
 
 
 def _row(each: StoreSummary) -> tuple[Any, ...]:
@@ -218,13 +218,13 @@ class _Patience:
             before, since = self._seen.get(index.name, ((), now))
             if state != before:
                 self._seen[index.name] = (state, now)
-            elif index.error is not None and now - since > PATIENCE_SECONDS:
+            elif index.error is not None and now - since > INDEX_ERROR_TIMEOUT_SECONDS:
                 raise click.ClickException(f"the {index.name} index: {index.error}")
 
 
 SETTING_COLUMNS = (TableColumn("Setting"), TableColumn("Value"))
-_USUAL = StoreSettings()
-_NAMES = StoreSettings.__struct_fields__
+_DEFAULT_STORE_SETTINGS = StoreSettings()
+_STORE_SETTING_NAMES = StoreSettings.__struct_fields__
 
 
 class Choice(NamedTuple):
@@ -244,8 +244,8 @@ class _Choices(click.ParamType[Choice]):
         if not equals or not setting:
             self.fail(f"{value!r} is no SETTING=VALUE, such as history=90", param, ctx)
         path = setting.split(".")
-        if path[0] not in _NAMES:
-            self.fail(f"there is no setting {path[0]!r}; there are {', '.join(_NAMES)}", param, ctx)
+        if path[0] not in _STORE_SETTING_NAMES:
+            self.fail(f"there is no setting {path[0]!r}; there are {', '.join(_STORE_SETTING_NAMES)}", param, ctx)
         return Choice(path, _value(setting, text))
 
 
@@ -256,7 +256,7 @@ def _value(setting: str, text: str) -> Any:
     try:
         return decode_json(text)
     except msgspec.MsgspecError:
-        is_list = isinstance(getattr(_USUAL, setting, None), tuple)
+        is_list = isinstance(getattr(_DEFAULT_STORE_SETTINGS, setting, None), tuple)
         return list(filter(None, map(str.strip, text.split(",")))) if is_list else text
 
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 Order = Literal["writes", "lag", "queue", "engine", "nodes", "journal", "name"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
-_ANSWER_SECONDS = 10.0
-_LEAST_ERROR = 400
-_ANSWERED = "kgserve_requests_total"
-_OWN = "/metrics"
-_PER_STORE = {
+_METRICS_TIMEOUT_SECONDS = 10.0
+_MIN_ERROR_STATUS = 400
+_REQUESTS_METRIC = "kgserve_requests_total"
+_METRICS_PATH = "/metrics"
+_STORE_METRICS = {
     "nodes": "nodes",
     "edges": "edges",
     "sequence": "sequence",
@@ -45,12 +45,12 @@ _PER_STORE = {
 }
 """Numbers of a store, and the metric that each is read from, without its ``kgserve_store_``."""
 
-_FACT_WIDTH = 19
+_FACT_WIDTH_CHARS = 19
 _OTHER_LINES = 7
-_NUMBER_WIDTH = 7
-_GAP = 3
-_LEAST_NAME = 8
-_UNKNOWN = "-"
+_NUMBER_WIDTH_CHARS = 7
+_COLUMN_GAP_CHARS = 3
+_MIN_NAME_WIDTH_CHARS = 8
+_UNKNOWN_VALUE = "-"
 
 
 @click.command()
@@ -77,7 +77,7 @@ def top(*, once: bool, order: Order, interval: float) -> None:
     """
     from rich.console import Console
 
-    with connect(timeout=_ANSWER_SECONDS) as client:
+    with connect(timeout=_METRICS_TIMEOUT_SECONDS) as client:
         watch = _Watch(client, named=given("server") is not None, folder=load({"data_dir": given("data_dir")}).data_dir)
         if once:
             watch.read()
@@ -106,7 +106,7 @@ class _Watch:
         from kgserve.client.wire import Route
         from kgserve.platform.metrics.exposition import Scrape
 
-        call = Route("metrics", "GET", _OWN, bytes).call({}, headers={"Accept": "*/*"})
+        call = Route("metrics", "GET", _METRICS_PATH, bytes).call({}, headers={"Accept": "*/*"})
         with self._client.http.open(call) as response:
             text = response.read()
         try:
@@ -264,7 +264,7 @@ def ordered(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
 
 
 def _stores(before: Reading, now: Reading) -> list[StoreRow]:
-    columns = {field: now.scrape.by("store", f"kgserve_store_{name}") for field, name in _PER_STORE.items()}
+    columns = {field: now.scrape.by("store", f"kgserve_store_{name}") for field, name in _STORE_METRICS.items()}
     written = _rates(before, now, "kgserve_store_writes_total")
     checks = now.scrape.by("store", "kgserve_store_last_check_ok")
     lags: dict[str, float] = {}
@@ -307,15 +307,15 @@ def _grown(before: Reading, now: Reading, count: Callable[[Scrape], float | None
 
 def _requests(scrape: Scrape) -> float | None:
     """Requests, but for those that ask for just this."""
-    total = scrape.value(_ANSWERED)
-    return None if total is None else total - (scrape.value(_ANSWERED, route=_OWN) or 0.0)
+    total = scrape.value(_REQUESTS_METRIC)
+    return None if total is None else total - (scrape.value(_REQUESTS_METRIC, route=_METRICS_PATH) or 0.0)
 
 
 def _errors(scrape: Scrape) -> float | None:
-    if _ANSWERED not in scrape.samples:
+    if _REQUESTS_METRIC not in scrape.samples:
         return None
-    by_status = scrape.by("status", _ANSWERED)
-    return sum(count for status, count in by_status.items() if int(status) >= _LEAST_ERROR)
+    by_status = scrape.by("status", _REQUESTS_METRIC)
+    return sum(count for status, count in by_status.items() if int(status) >= _MIN_ERROR_STATUS)
 
 
 def _p95(before: Reading, now: Reading) -> float | None:
@@ -330,7 +330,7 @@ def _p95(before: Reading, now: Reading) -> float | None:
 def _buckets(scrape: Scrape) -> dict[str, float]:
     """Requests by the time they took at most, but for those that ask for just this."""
     name = "kgserve_request_duration_seconds_bucket"
-    own = scrape.by("le", name, route=_OWN)
+    own = scrape.by("le", name, route=_METRICS_PATH)
     return {bound: count - own.get(bound, 0.0) for bound, count in scrape.by("le", name).items()}
 
 
@@ -341,7 +341,7 @@ class _Column(NamedTuple):
     text: Callable[[StoreRow], str]
 
 
-_COLUMNS = (
+_STORE_TABLE_COLUMNS = (
     _Column("Writes/s", 0, lambda store: f"{store.writes:,.1f}"),
     _Column("Lag", 0, lambda store: f"{store.lag:,}"),
     _Column("Queue", 50, lambda store: f"{store.queue:,}"),
@@ -377,7 +377,7 @@ def draw(frame: TopFrame, width: int, height: int | None) -> RenderableType:
     if frame.overview is None:
         parts.append(Text("Waiting for the first answer …" if frame.trouble is None else ""))
         return Group(*parts)
-    head = _head(frame.overview, max(min(width // _FACT_WIDTH, 5), 1))
+    head = _head(frame.overview, max(min(width // _FACT_WIDTH_CHARS, 5), 1))
     room = None if height is None else max(height - head.row_count - _OTHER_LINES, 1)
     parts += [head, _table(frame.overview.stores, frame.order, width, room)]
     if frame.keys:
@@ -405,12 +405,12 @@ def _head(seen: ServerOverview, per_row: int) -> Table:
     facts = (
         ("requests/s", _rounded(seen.requests)),
         ("errors/s", _rounded(seen.errors)),
-        ("p95", _UNKNOWN if seen.p95 is None else f"{seen.p95 * 1000:,.1f} ms"),
+        ("p95", _UNKNOWN_VALUE if seen.p95 is None else f"{seen.p95 * 1000:,.1f} ms"),
         ("in progress", _count(seen.in_progress)),
         ("writes/s", _rounded(seen.writes)),
         ("streams", _count(seen.streams)),
-        ("memory", _UNKNOWN if seen.memory is None else as_size(int(seen.memory))),
-        ("CPU", _UNKNOWN if seen.cpu is None else f"{seen.cpu * 100:,.0f} %"),
+        ("memory", _UNKNOWN_VALUE if seen.memory is None else as_size(int(seen.memory))),
+        ("CPU", _UNKNOWN_VALUE if seen.cpu is None else f"{seen.cpu * 100:,.0f} %"),
         ("threads", _count(seen.threads)),
         ("engines", f"{_count(seen.engines)}/{_count(seen.most_engines)}"),
         ("engine memory", as_size(int(seen.engine_memory))),
@@ -433,9 +433,14 @@ def _table(stores: Sequence[StoreRow], order: Order, width: int, room: int | Non
     stores = ordered(stores, order)
     most = len(stores) if room is None else room
     table = Table(box=box.SIMPLE_HEAD, expand=False)
-    columns = [column for column in _COLUMNS if width >= column.width]
-    others = sum(max(len(column.title), _NUMBER_WIDTH) + _GAP for column in columns)
-    table.add_column("Store", overflow="ellipsis", no_wrap=True, max_width=max(width - others - _GAP, _LEAST_NAME))
+    columns = [column for column in _STORE_TABLE_COLUMNS if width >= column.width]
+    others = sum(max(len(column.title), _NUMBER_WIDTH_CHARS) + _COLUMN_GAP_CHARS for column in columns)
+    table.add_column(
+        "Store",
+        overflow="ellipsis",
+        no_wrap=True,
+        max_width=max(width - others - _COLUMN_GAP_CHARS, _MIN_NAME_WIDTH_CHARS),
+    )
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
     for store in stores[:most]:
@@ -449,11 +454,11 @@ def _style(store: StoreRow) -> str:
 
 
 def _rounded(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:,.1f}"
+    return _UNKNOWN_VALUE if value is None else f"{value:,.1f}"
 
 
 def _count(value: Any) -> str:
-    return _UNKNOWN if value is None else f"{value:,.0f}"
+    return _UNKNOWN_VALUE if value is None else f"{value:,.0f}"
 
 
 def _span(seconds: float) -> str:

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from kgserve.graph.transfer.formats.csv_pair import Sink
     from kgserve.graph.transfer.formats.lines import Conversion, InputPart
 
-EXPORTED = ("ndjson", "parquet", "csv", "graphml", "memory-server")
-IMPORTED = (*EXPORTED, "graphiti", "kb")
-LINES = frozenset({"ndjson", "memory-server"})
+EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server")
+IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
+LINE_FORMATS = frozenset({"ndjson", "memory-server"})
 """What is sent as it is: the importer tells these lines apart."""
-MEMORIES = "memories"
+MEMORIES_FORMAT = "memories"
 """The memory server's lines as memories."""
-STREAMED = LINES | {"graphml", MEMORIES}
+STREAM_FORMATS = LINE_FORMATS | {"graphml", MEMORIES_FORMAT}
 """What standard input can hold."""
 
-BLOCK = 256 << 10
+INPUT_BLOCK_BYTES = 256 << 10
 """Bytes sent at a time."""
 
-SILENCE_SECONDS = 5.0
-SIGN_OF_LIFE = b" " * 1024
+MAX_INPUT_SILENCE_SECONDS = 5.0
+KEEPALIVE_BLANKS = b" " * 1024
 """Blanks before a line belong to it and change nothing. A body that brings nothing for too long is given up on."""
 
 
@@ -49,7 +49,10 @@ SIGN_OF_LIFE = b" " * 1024
 @click.argument("store")
 @click.argument("files", metavar="FILE...", nargs=-1)
 @click.option(
-    "--format", "kind", type=click.Choice(IMPORTED), help="What FILEs are.  [default: as their names end, else ndjson]"
+    "--format",
+    "kind",
+    type=click.Choice(IMPORT_FORMATS),
+    help="What FILEs are.  [default: as their names end, else ndjson]",
 )
 @click.option(
     "--mapping",
@@ -78,7 +81,7 @@ def import_(
     with ExitStack() as stack:
         if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
             raise click.UsageError("--as-memories is for files of the memory server: --format memory-server")
-        conversion, blocks, total = _read(files, MEMORIES if as_memories else kind, mapping, stack)
+        conversion, blocks, total = _read(files, MEMORIES_FORMAT if as_memories else kind, mapping, stack)
         if conversion is not None and conversion.fault_count and not conversion.lines:
             _summarise(store, conversion.answered(nothing_imported()), conversion)
             return 1
@@ -133,7 +136,7 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
     """Import lines as they come."""
     from kgserve.client import Client
     from kgserve.client.lines import Upload
-    from kgserve.client.streams import IMPORT
+    from kgserve.client.streams import IMPORT_ROUTE
 
     class AsRead(Upload):
         """Sent as it is read: what a pipe has brought does not wait until there is more of it."""
@@ -144,7 +147,7 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
 
     if not isinstance(opened, Client):
         return opened.store(store).import_(blocks)
-    return opened.connection.answer(IMPORT.call({"store": store}, body=AsRead(()), wait=None))
+    return opened.connection.answer(IMPORT_ROUTE.call({"store": store}, body=AsRead(()), wait=None))
 
 
 @contextmanager
@@ -164,14 +167,14 @@ def _received(
             yield blocks
 
 
-def lines_of(file: BinaryIO, silence: float = SILENCE_SECONDS) -> Iterator[bytes]:
+def lines_of(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
     """What is in the file, block by block; from a pipe what is there, and blanks while it is silent between lines."""
     read = getattr(file, "read1", file.read)  # waiting for a whole block would stall what comes behind the pipe
     between_lines = True
     while True:
         while between_lines and not _speaks(file, silence):
-            yield SIGN_OF_LIFE
-        block = read(BLOCK)
+            yield KEEPALIVE_BLANKS
+        block = read(INPUT_BLOCK_BYTES)
         if not block:
             return
         between_lines = block.endswith(b"\n")
@@ -203,7 +206,7 @@ def _read(
     paths = [Path(file) for file in files]
     kind = kind or import_format(paths)
     _check_present(paths, kind)
-    if kind in LINES and len(paths) == 1:
+    if kind in LINE_FORMATS and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
         return None, lines_of(file), _size(file)
     return _converted(kind, paths, None, stack)
@@ -216,10 +219,10 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | N
     kind = kind or "ndjson"
     if len(files) > 1:
         raise click.UsageError("standard input goes alone")
-    if kind not in STREAMED:
+    if kind not in STREAM_FORMATS:
         raise click.UsageError(f"{kind} cannot be read from standard input; name its files")
     file = sys.stdin.buffer
-    if kind in LINES:
+    if kind in LINE_FORMATS:
         return None, lines_of(file), _size(file)
     conversion = Conversion([stream_part(kind, file, "")])
     return conversion, _begun(conversion.blocks()), None
@@ -254,14 +257,14 @@ def _foreign(paths: list[Path], stack: ExitStack) -> list[InputPart]:
 
 
 def _check_present(paths: list[Path], kind: str) -> None:
-    from kgserve.graph.transfer.formats.files import PAIRS, pair
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
     from kgserve.graph.transfer.formats.kb import is_kb_folder
 
     for path in paths:
-        stands_for_two = kind in PAIRS and any(each.exists() for each in pair(path, kind))
+        stands_for_two = kind in PAIR_FORMATS and any(each.exists() for each in pair(path, kind))
         if not (path.exists() or stands_for_two):
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
-        if path.is_dir() and kind not in PAIRS and not (kind == "kb" and is_kb_folder(path)):
+        if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_folder(path)):
             raise click.BadParameter(f"{str(path)!r} is a folder, and {kind} is a file", param_hint="FILE")
 
 
@@ -274,7 +277,10 @@ def _check_present(paths: list[Path], kind: str) -> None:
     "[default: standard output]",
 )
 @click.option(
-    "--format", "kind", type=click.Choice(EXPORTED), help="What to write.  [default: as the name ends, else ndjson]"
+    "--format",
+    "kind",
+    type=click.Choice(EXPORT_FORMATS),
+    help="What to write.  [default: as the name ends, else ndjson]",
 )
 @click.option("--as-of", metavar="WHEN", help="As it was: a sequence, or a time such as 2025-07-15T12:00:00Z.")
 @click.option("--valid-at", metavar="TIME", help="Only what was true in the world then, or `now`.")
@@ -285,14 +291,14 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
     With -o files appear when they are complete; an export that breaks off leaves none behind. With --data, a folder
     that nobody serves is opened.
     """
-    from kgserve.graph.transfer.formats.files import PAIRS, export_format
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, export_format
 
     target = None if output is None else Path(output)
     chosen = kind or export_format(target)
     hidden = target is None and sys.stdout.isatty()
-    if chosen in PAIRS and output is None:
+    if chosen in PAIR_FORMATS and output is None:
         raise click.UsageError(f"{chosen} is two files; name them with -o")
-    if target is not None and target.is_dir() and chosen not in PAIRS:
+    if target is not None and target.is_dir() and chosen not in PAIR_FORMATS:
         raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
     with (
         _opened_stores() as opened,
@@ -307,9 +313,9 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
     """Write an export; the files that it is in."""
-    from kgserve.graph.transfer.formats.files import PAIRS, pair
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
 
-    if output is not None and kind in PAIRS:
+    if output is not None and kind in PAIR_FORMATS:
         target = Path(output)
         if output.endswith(os.sep):
             target.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", answers.SearchHit, answers.BatchHit)
 
-_SHOWN_ROWS = 20
-_SHOWN_TEXT = 200
-_WIDEST = 60
+_MAX_DISPLAYED_ROWS = 20
+_MAX_HTML_CELL_CHARS = 200
+_MAX_TEXT_CELL_CHARS = 60
 
 
 class Table(NamedTuple):
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """The head and the first rows, one line each, in columns that are as wide as they must be."""
-        cells = [[_one_line(cell) for cell in row] for row in (self.columns, *self.rows[:_SHOWN_ROWS])]
+        cells = [[_one_line(cell) for cell in row] for row in (self.columns, *self.rows[:_MAX_DISPLAYED_ROWS])]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
             yield "  " + "  ".join(starmap(str.ljust, zip(row, widths, strict=True))).rstrip()
@@ -41,13 +41,13 @@ class Table(NamedTuple):
     def html(self) -> str:
         """The same for a notebook, with longer texts."""
         head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows[:_SHOWN_ROWS])
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows[:_MAX_DISPLAYED_ROWS])
         more = f"<p>… and {self._more:,} more</p>" if self._more else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
     @property
     def _more(self) -> int:
-        return max(len(self.rows) - _SHOWN_ROWS, 0)
+        return max(len(self.rows) - _MAX_DISPLAYED_ROWS, 0)
 
 
 class Displayed:
@@ -113,14 +113,14 @@ def counted(number: int, what: str) -> str:
 def _one_line(value: Any) -> str:
     """A cell of a terminal: without line ends and what moves the cursor."""
     text = _text(value)
-    text = " ".join((text[: 4 * _WIDEST] if len(text) > 4 * _WIDEST else text).split())
+    text = " ".join((text[: 4 * _MAX_TEXT_CELL_CHARS] if len(text) > 4 * _MAX_TEXT_CELL_CHARS else text).split())
     printable = "".join(sign if sign.isprintable() else "·" for sign in text)
-    return printable if len(printable) <= _WIDEST else printable[: _WIDEST - 1] + "…"
+    return printable if len(printable) <= _MAX_TEXT_CELL_CHARS else printable[: _MAX_TEXT_CELL_CHARS - 1] + "…"
 
 
 def _cell(value: Any) -> str:
     text = _text(value)
-    return f"<td>{escape(text if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + '…')}</td>"
+    return f"<td>{escape(text if len(text) <= _MAX_HTML_CELL_CHARS else text[:_MAX_HTML_CELL_CHARS] + '…')}</td>"
 
 
 def _text(value: Any) -> str:

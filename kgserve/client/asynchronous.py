@@ -13,9 +13,9 @@ import httpx
 
 from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
 from kgserve.client.following import Event, Following
-from kgserve.client.lines import SEQUENCE, Upload, complete
+from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, complete
 from kgserve.client.streams import Paged
-from kgserve.client.wire import LIMITS, MOST_MOVES, ClientRequest, Streamed, Target, limit, method
+from kgserve.client.wire import CONNECTION_LIMITS, MAX_OWNER_REDIRECTS, ClientRequest, Streamed, Target, limit, method
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
 from kgserve.platform.server_discovery import DiscoveredServer
@@ -33,7 +33,7 @@ class AsyncConnection:
         self.retries = retries
         self._timeout = timeout
         self._http = httpx.AsyncClient(
-            verify=target.authorities, trust_env=not target.nearby, limits=LIMITS, headers=target.headers
+            verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
     async def answer(self, call: ClientRequest[T]) -> T:
@@ -58,7 +58,7 @@ class AsyncConnection:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
         try:
             to = self.target.serving(call)
-            for left in reversed(range(MOST_MOVES)):
+            for left in reversed(range(MAX_OWNER_REDIRECTS)):
                 async with self._sent(call, to) as response:
                     if response.is_success:
                         yield response
@@ -89,7 +89,7 @@ class AsyncConnection:
             with complete(path) as file:
                 async for block in response.aiter_bytes():
                     await anyio.to_thread.run_sync(file.write, block)
-                return int(response.headers[SEQUENCE])
+                return int(response.headers[SEQUENCE_RESPONSE_HEADER])
 
     async def rest(self, pause: float) -> None:
         """Wait before asking again, and look where the server is by then."""

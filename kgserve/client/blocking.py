@@ -17,9 +17,9 @@ import httpx
 
 from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
 from kgserve.client.following import Event, Following
-from kgserve.client.lines import SEQUENCE, Upload, complete
+from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, complete
 from kgserve.client.streams import Paged, events
-from kgserve.client.wire import LIMITS, MOST_MOVES, ClientRequest, Streamed, Target, limit, method
+from kgserve.client.wire import CONNECTION_LIMITS, MAX_OWNER_REDIRECTS, ClientRequest, Streamed, Target, limit, method
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
 from kgserve.platform.closing import Closing
@@ -134,7 +134,7 @@ class BlockingConnection:
         self.retries = retries
         self._timeout = timeout
         self._http = httpx.Client(
-            verify=target.authorities, trust_env=not target.nearby, limits=LIMITS, headers=target.headers
+            verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class BlockingConnection:
         with self.begun(call) as response, complete(path) as file:
             for block in response.iter_bytes():
                 file.write(block)
-            return int(response.headers[SEQUENCE])
+            return int(response.headers[SEQUENCE_RESPONSE_HEADER])
 
     @contextmanager
     def begun(self, call: ClientRequest[Any]) -> Generator[httpx.Response]:
@@ -185,7 +185,7 @@ class BlockingConnection:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
         try:
             to = self.target.serving(call)
-            for left in reversed(range(MOST_MOVES)):
+            for left in reversed(range(MAX_OWNER_REDIRECTS)):
                 with self._sent(call, to) as response:
                     if response.is_success:
                         yield response
@@ -248,7 +248,7 @@ class BlockingConnection:
                 self.rest(attempts.pause_after(error, idempotent=call.idempotent))
 
 
-CLOSE_SECONDS = 5.0
+HANDLER_TIMEOUT_SECONDS = 5.0
 """How long `Subscription.close` waits for the call of a handler that is under way."""
 
 _log = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ class Subscription(Closing):
     def close(self) -> None:
         """Tell no more. Waits for a call that is under way, at most five seconds; within a handler it does not wait."""
         self._following.ended = True
-        if self._calling.acquire(timeout=CLOSE_SECONDS):
+        if self._calling.acquire(timeout=HANDLER_TIMEOUT_SECONDS):
             self._calling.release()
 
     def _tell(self) -> None:

@@ -15,7 +15,7 @@ from kgserve.client.methods import (
     StoreMethods,
 )
 from kgserve.client.streams import export
-from kgserve.client.wire import TIMEOUT, Target
+from kgserve.client.wire import DEFAULT_REQUEST_TIMEOUT_SECONDS, Target
 
 
 class Client(ServerMethods):
@@ -33,7 +33,7 @@ class Client(ServerMethods):
         *,
         data: str | os.PathLike[str] | None = None,
         key: str | None = None,
-        timeout: float | None = TIMEOUT,
+        timeout: float | None = DEFAULT_REQUEST_TIMEOUT_SECONDS,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
         copies: bool = False,
     ) -> None:
@@ -89,7 +89,7 @@ class AsyncClient(AsyncServerMethods):
         *,
         data: str | os.PathLike[str] | None = None,
         key: str | None = None,
-        timeout: float | None = TIMEOUT,
+        timeout: float | None = DEFAULT_REQUEST_TIMEOUT_SECONDS,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
         copies: bool = False,
     ) -> None:

@@ -51,10 +51,10 @@ from kgserve.errors import (
 from kgserve.graph.answers import Problem
 from kgserve.platform.codecs import decode_json
 
-_TYPE = "urn:kgserve:error:"
-_BUSY = {502, 503, 504}
-_TOO_MANY = 429
-_SHOWN = 200
+_ERROR_TYPE_PREFIX = "urn:kgserve:error:"
+_UNAVAILABLE_STATUSES = {502, 503, 504}
+_TOO_MANY_REQUESTS = 429
+_MAX_QUOTED_BODY_BYTES = 200
 
 
 class Unreachable(KgserveError, ConnectionError):
@@ -85,7 +85,7 @@ class Unintelligible(KgserveError):
     code = "unintelligible"
 
 
-PLAIN: dict[str, type[KgserveError]] = {
+ERRORS_BY_CODE: dict[str, type[KgserveError]] = {
     error.code: error
     for error in (
         Unauthenticated,
@@ -133,7 +133,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> KgserveErro
 
 def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
     """The error that a problem document stands for; ``retry_after`` is in seconds."""
-    code, detail = problem.type.removeprefix(_TYPE), problem.detail or problem.title
+    code, detail = problem.type.removeprefix(_ERROR_TYPE_PREFIX), problem.detail or problem.title
     match code:
         case InvalidInput.code | KindNotAllowed.code:
             refused = InvalidInput if code == InvalidInput.code else KindNotAllowed
@@ -147,7 +147,7 @@ def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
         case Unavailable.code:
             return Unavailable(detail, retry_after)
         case _:
-            known = PLAIN.get(code)
+            known = ERRORS_BY_CODE.get(code)
             return known(detail) if known else Refused(detail, problem.status)
 
 
@@ -165,11 +165,11 @@ def _places(problem: Problem) -> tuple[FieldError, ...]:
 
 def _of_status(status: int, body: bytes, retry_after: int) -> KgserveError:
     """What a proxy in between says, who knows no problem documents."""
-    said = body[:_SHOWN].decode("utf-8", "replace").strip()
+    said = body[:_MAX_QUOTED_BODY_BYTES].decode("utf-8", "replace").strip()
     message = f"status {status}: {said}" if said else f"status {status}"
-    if status == _TOO_MANY:
+    if status == _TOO_MANY_REQUESTS:
         return Limited(message, retry_after)
-    return Unavailable(message, retry_after) if status in _BUSY else Refused(message, status)
+    return Unavailable(message, retry_after) if status in _UNAVAILABLE_STATUSES else Refused(message, status)
 
 
 def _retry_after(headers: Mapping[str, str]) -> int:
@@ -183,7 +183,7 @@ def _retry_after(headers: Mapping[str, str]) -> int:
         return 1
 
 
-TIMES = 4
+DEFAULT_RETRIES = 4
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +200,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
     def allows(self, number: int, addresses: int = 1) -> bool:
         """Whether there may be a repetition ``number``, counted from 0."""
-        most = math.inf if addresses > 1 else TIMES
+        most = math.inf if addresses > 1 else DEFAULT_RETRIES
         return number < (most if self.times is None else self.times)
 
     def pause(self, number: int, at_least: float = 0.0) -> float:

@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kgserve.client.failures import Retries, Unreachable, asked_for, decoded
-from kgserve.client.wire import EVENT_STREAM, ClientRequest, Route
+from kgserve.client.wire import ClientRequest, Route
 from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
 from kgserve.graph.answers import Edge, Node
 from kgserve.platform.codecs import convert
+from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.storage.model.store_settings import StoreSettings
 
-SILENCE = 60.0
+MAX_SILENCE_SECONDS = 60.0
 """Seconds without a sign of life, of which the server gives one every 15, after which a connection counts as lost."""
-PATIENCE = 60.0
+RECONNECT_TIMEOUT_SECONDS = 60.0
 """Seconds that a lost server is looked for, unless told otherwise."""
-_OF_EDGES = {"edge_created", "edge_updated", "link_created", "link_updated"}
+_EDGE_EVENT_KINDS = {"edge_created", "edge_updated", "link_created", "link_updated"}
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def edge(self) -> Edge | None:
         """The edge that was created or updated, be it one into another store, which has `to_graph`."""
-        return convert(self.data, Edge) if self.kind in _OF_EDGES else None
+        return convert(self.data, Edge) if self.kind in _EDGE_EVENT_KINDS else None
 
     @property
     def settings(self) -> StoreSettings | None:
@@ -84,10 +85,10 @@ class Following:
         place = self._parser.last_id
         self._parser.cut()
         self._blocks = 0
-        headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": place} if place else {})
+        headers = {"Accept": EVENT_STREAM_MEDIA_TYPE} | ({"Last-Event-ID": place} if place else {})
         parts = {} if self.store is None else {"store": self.store}
         query = {**self.query, "since": None if place else self.since}
-        return self._route.call(parts, query, headers=headers, wait=SILENCE)
+        return self._route.call(parts, query, headers=headers, wait=MAX_SILENCE_SECONDS)
 
     def take(self, chunk: bytes) -> list[Event]:
         """The events that have become whole."""

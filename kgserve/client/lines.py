@@ -21,7 +21,7 @@ from kgserve.platform.codecs import convert, json_decoder
 
 T = TypeVar("T")
 
-BLOCK = 256 << 10
+UPLOAD_BLOCK_BYTES = 256 << 10
 """Bytes of a body that are sent at a time."""
 
 Line = Mapping[str, Any] | NodeInput | EdgeInput | StoreLine
@@ -52,7 +52,7 @@ class Upload:
         self.begun = True
         if isinstance(self._source, str | os.PathLike):
             with Path(self._source).open("rb") as file:
-                yield from iter(partial(file.read, BLOCK), b"")
+                yield from iter(partial(file.read, UPLOAD_BLOCK_BYTES), b"")
             return
         pending = _Pending()
         for item in (self._source,) if isinstance(self._source, bytes) else self._source:
@@ -89,7 +89,7 @@ class _Pending:
         part = item if isinstance(item, bytes) else _line(item)
         self._parts.append(part)
         self._size += len(part)
-        return self._size >= BLOCK
+        return self._size >= UPLOAD_BLOCK_BYTES
 
     def take(self) -> bytes:
         block = b"".join(self._parts)
@@ -198,7 +198,7 @@ class RowDecoder(LineDecoder[list[Any]]):
         return rows
 
 
-SEQUENCE = "kgserve-sequence"
+SEQUENCE_RESPONSE_HEADER = "kgserve-sequence"
 """Header of an export: the commit that it shows."""
 
 

@@ -162,93 +162,95 @@ from kgserve.stores.cluster_api import (
     UpgradeAnswer,
 )
 
-HEALTH = Route("health", "GET", "/health", Health)
-READY = Route("ready", "GET", "/ready", Ready)
-WHOAMI = Route("whoami", "GET", "/api/whoami", Whoami)
-AUDIT = Route("audit", "GET", "/api/audit", AuditAnswer)
-CLUSTER = Route("cluster", "GET", "/api/cluster", ClusterStatus)
-DRAIN = Route("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
-FINISH_UPGRADE = Route("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
-CYPHER_WORDS = Route("cypher_words", "GET", "/api/cypher/words", CypherWords)
-INJECT = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
-DELETE_NODE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
-DELETE_EDGE = Route("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
-TRAVERSE = Route("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
-GRAPH = Route("graph", "POST", "/api/memory/{store}/graph", Drawing, in_body=True, reads=True)
-TIMELINE = Route("timeline", "GET", "/api/memory/{store}/timeline", Timeline, reads=True)
-STORES = Route("stores", "GET", "/api/memory", StoreList)
-SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer, reads=True)
-DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
-MOVE = Route("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
-REPAIR = Route("repair", "POST", "/api/memory/{store}/repair", RepairAnswer)
-STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats, reads=True)
-LINKS = Route("links", "GET", "/api/memory/{store}/links", LinkManifest, reads=True)
-NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer, reads=True)
-GET_NODES = Route("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True, reads=True)
-COUNT = Route("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True, reads=True)
-DELETE_NODES = Route("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
-DESCRIBE_SCHEMA = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription, reads=True)
-LIST_TAGS = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList, reads=True)
-OUTGOING = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList, reads=True)
-INCOMING = Route("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", EdgeList, reads=True)
-PUT_SUBGRAPH = Route("put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True)
-RETIRE = Route("retire", "POST", "/api/memory/{store}/nodes/{id}/retire", RetireAnswer, in_body=True)
-RETIRE_EDGE = Route("retire_edge", "POST", "/api/memory/{store}/edges/retire", RetireAnswer, in_body=True)
-MERGE = Route("merge", "POST", "/api/memory/{store}/nodes/{id}/merge", MergeAnswer, in_body=True)
-UNMERGE = Route("unmerge", "POST", "/api/memory/{store}/nodes/{id}/unmerge", UnmergeAnswer, in_body=True)
-EDGE = Route("edge", "GET", "/api/memory/{store}/edges/{id}", EdgeAnswer, reads=True)
-DELETE_EDGE_BY_ID = Route("delete_edge_by_id", "DELETE", "/api/memory/{store}/edges/{id}", DeleteEdgeAnswer)
-HISTORY = Route("history", "GET", "/api/memory/{store}/nodes/{id}/history", NodeHistory, reads=True)
-REVERT = Route("revert", "POST", "/api/memory/{store}/nodes/{id}/revert", InjectAnswer, in_body=True)
-CHANGES = Route("changes", "GET", "/api/memory/{store}/changes", ChangesPage, reads=True)
-RESTORE = Route("restore", "POST", "/api/memory/{store}/restore", RestoreAnswer, in_body=True)
-PRUNE_HISTORY = Route("prune_history", "POST", "/api/memory/{store}/history/prune", PruneAnswer, in_body=True)
-BACKUP = Route("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
-BACKUP_STORES = Route("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
-RESTORE_BACKUP = Route("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
-REINDEX = Route("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
-SEARCH = Route("search", "POST", "/api/memory/{store}/search", Hits, in_body=True, reads=True)
-CONTEXT = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True, reads=True)
-STORE_MEMORY = Route("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
-STORE_MEMORIES = Route("store_memories", "POST", "/api/memories/batch", StoredMemories, in_body=True)
-MEMORIES = Route("memories", "GET", "/api/memories", MemoryPage, reads=True)
-MEMORY = Route("memory", "GET", "/api/memories/{id}", Memory, reads=True)
-WHOLE_MEMORY = Route("whole_memory", "GET", "/api/v1/memories/{id}", WholeMemory, reads=True)
-UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", UpdatedMemory, in_body=True)
-DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
-DELETE_MEMORIES = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
-RECALL = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True, reads=True)
-RETAIN = Route("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
-RETAIN_BATCH = Route("retain_batch", "POST", "/api/v1/retain/batch", RetainedBatch, in_body=True)
-FORGET = Route("forget", "POST", "/api/v1/forget", ForgetAnswer, in_body=True)
-CONSOLIDATE = Route("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
-CONSOLIDATIONS = Route("consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns, reads=True)
-UNDO_CONSOLIDATION = Route(
+HEALTH_ROUTE = Route("health", "GET", "/health", Health)
+READY_ROUTE = Route("ready", "GET", "/ready", Ready)
+WHOAMI_ROUTE = Route("whoami", "GET", "/api/whoami", Whoami)
+AUDIT_ROUTE = Route("audit", "GET", "/api/audit", AuditAnswer)
+CLUSTER_ROUTE = Route("cluster", "GET", "/api/cluster", ClusterStatus)
+DRAIN_ROUTE = Route("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
+FINISH_UPGRADE_ROUTE = Route("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
+CYPHER_WORDS_ROUTE = Route("cypher_words", "GET", "/api/cypher/words", CypherWords)
+INJECT_ROUTE = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
+DELETE_NODE_ROUTE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
+DELETE_EDGE_ROUTE = Route("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
+TRAVERSE_ROUTE = Route("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
+GRAPH_ROUTE = Route("graph", "POST", "/api/memory/{store}/graph", Drawing, in_body=True, reads=True)
+TIMELINE_ROUTE = Route("timeline", "GET", "/api/memory/{store}/timeline", Timeline, reads=True)
+STORES_ROUTE = Route("stores", "GET", "/api/memory", StoreList)
+SETTINGS_ROUTE = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer, reads=True)
+DROP_ROUTE = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
+MOVE_ROUTE = Route("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
+REPAIR_ROUTE = Route("repair", "POST", "/api/memory/{store}/repair", RepairAnswer)
+STATS_ROUTE = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats, reads=True)
+LINKS_ROUTE = Route("links", "GET", "/api/memory/{store}/links", LinkManifest, reads=True)
+NODE_ROUTE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer, reads=True)
+GET_NODES_ROUTE = Route("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True, reads=True)
+COUNT_ROUTE = Route("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True, reads=True)
+DELETE_NODES_ROUTE = Route("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
+DESCRIBE_SCHEMA_ROUTE = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription, reads=True)
+LIST_TAGS_ROUTE = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList, reads=True)
+OUTGOING_ROUTE = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList, reads=True)
+INCOMING_ROUTE = Route("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", EdgeList, reads=True)
+PUT_SUBGRAPH_ROUTE = Route("put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True)
+RETIRE_ROUTE = Route("retire", "POST", "/api/memory/{store}/nodes/{id}/retire", RetireAnswer, in_body=True)
+RETIRE_EDGE_ROUTE = Route("retire_edge", "POST", "/api/memory/{store}/edges/retire", RetireAnswer, in_body=True)
+MERGE_ROUTE = Route("merge", "POST", "/api/memory/{store}/nodes/{id}/merge", MergeAnswer, in_body=True)
+UNMERGE_ROUTE = Route("unmerge", "POST", "/api/memory/{store}/nodes/{id}/unmerge", UnmergeAnswer, in_body=True)
+EDGE_ROUTE = Route("edge", "GET", "/api/memory/{store}/edges/{id}", EdgeAnswer, reads=True)
+DELETE_EDGE_BY_ID_ROUTE = Route("delete_edge_by_id", "DELETE", "/api/memory/{store}/edges/{id}", DeleteEdgeAnswer)
+HISTORY_ROUTE = Route("history", "GET", "/api/memory/{store}/nodes/{id}/history", NodeHistory, reads=True)
+REVERT_ROUTE = Route("revert", "POST", "/api/memory/{store}/nodes/{id}/revert", InjectAnswer, in_body=True)
+CHANGES_ROUTE = Route("changes", "GET", "/api/memory/{store}/changes", ChangesPage, reads=True)
+RESTORE_ROUTE = Route("restore", "POST", "/api/memory/{store}/restore", RestoreAnswer, in_body=True)
+PRUNE_HISTORY_ROUTE = Route("prune_history", "POST", "/api/memory/{store}/history/prune", PruneAnswer, in_body=True)
+BACKUP_ROUTE = Route("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
+BACKUP_STORES_ROUTE = Route("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
+RESTORE_BACKUP_ROUTE = Route("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
+REINDEX_ROUTE = Route("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
+SEARCH_ROUTE = Route("search", "POST", "/api/memory/{store}/search", Hits, in_body=True, reads=True)
+CONTEXT_ROUTE = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True, reads=True)
+STORE_MEMORY_ROUTE = Route("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
+STORE_MEMORIES_ROUTE = Route("store_memories", "POST", "/api/memories/batch", StoredMemories, in_body=True)
+MEMORIES_ROUTE = Route("memories", "GET", "/api/memories", MemoryPage, reads=True)
+MEMORY_ROUTE = Route("memory", "GET", "/api/memories/{id}", Memory, reads=True)
+WHOLE_MEMORY_ROUTE = Route("whole_memory", "GET", "/api/v1/memories/{id}", WholeMemory, reads=True)
+UPDATE_MEMORY_ROUTE = Route("update_memory", "PUT", "/api/memories/{id}", UpdatedMemory, in_body=True)
+DELETE_MEMORY_ROUTE = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
+DELETE_MEMORIES_ROUTE = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
+RECALL_ROUTE = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True, reads=True)
+RETAIN_ROUTE = Route("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
+RETAIN_BATCH_ROUTE = Route("retain_batch", "POST", "/api/v1/retain/batch", RetainedBatch, in_body=True)
+FORGET_ROUTE = Route("forget", "POST", "/api/v1/forget", ForgetAnswer, in_body=True)
+CONSOLIDATE_ROUTE = Route("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
+CONSOLIDATIONS_ROUTE = Route("consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns, reads=True)
+UNDO_CONSOLIDATION_ROUTE = Route(
     "undo_consolidation", "POST", "/api/memories/consolidations/{id}/undo", ConsolidationUndone, in_body=True
 )
-PRUNE_MEMORIES = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
-REFLECT = Route("reflect", "POST", "/api/v1/reflect", Reflection, in_body=True)
-EXTRACT_MEMORIES = Route("extract_memories", "POST", "/api/v1/extract", ExtractAnswer, in_body=True)
-CREATE_ENTITY = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
-CREATE_ENTITIES = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
-ENTITIES = Route("entities", "GET", "/api/entities", EntityPage, reads=True)
-ENTITY = Route("entity", "GET", "/api/entities/{id}", EntityAnswer, reads=True)
-UPDATE_ENTITY = Route("update_entity", "PUT", "/api/entities/{id}", UpdatedEntity, in_body=True)
-DELETE_ENTITY = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
-DELETE_ENTITIES = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
-ENTITY_GRAPH = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
-MERGE_ENTITIES = Route("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
-ENTITY_MEMORIES = Route("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage, reads=True)
-RELATIONS = Route("relations", "GET", "/api/relations", RelationPage, reads=True)
-RELATE = Route("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
-CREATE_RELATIONS = Route("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
-DELETE_RELATION = Route("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
-DELETE_RELATIONS = Route("delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True)
-MEMORY_STATS = Route("memory_stats", "GET", "/api/analytics/overview", MemoryStats, reads=True)
-MEMORY_GROWTH = Route("memory_growth", "GET", "/api/analytics/growth", Growth, reads=True)
-MEMORY_TYPES = Route("memory_types", "GET", "/api/analytics/types", MemoryTypes, reads=True)
-MEMORY_TAGS = Route("memory_tags", "GET", "/api/analytics/tags", MemoryTags, reads=True)
-MEMORY_CONFIDENCE = Route("memory_confidence", "GET", "/api/analytics/confidence", ConfidenceHistogram, reads=True)
+PRUNE_MEMORIES_ROUTE = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
+REFLECT_ROUTE = Route("reflect", "POST", "/api/v1/reflect", Reflection, in_body=True)
+EXTRACT_MEMORIES_ROUTE = Route("extract_memories", "POST", "/api/v1/extract", ExtractAnswer, in_body=True)
+CREATE_ENTITY_ROUTE = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
+CREATE_ENTITIES_ROUTE = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
+ENTITIES_ROUTE = Route("entities", "GET", "/api/entities", EntityPage, reads=True)
+ENTITY_ROUTE = Route("entity", "GET", "/api/entities/{id}", EntityAnswer, reads=True)
+UPDATE_ENTITY_ROUTE = Route("update_entity", "PUT", "/api/entities/{id}", UpdatedEntity, in_body=True)
+DELETE_ENTITY_ROUTE = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
+DELETE_ENTITIES_ROUTE = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
+ENTITY_GRAPH_ROUTE = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
+MERGE_ENTITIES_ROUTE = Route("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
+ENTITY_MEMORIES_ROUTE = Route("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage, reads=True)
+RELATIONS_ROUTE = Route("relations", "GET", "/api/relations", RelationPage, reads=True)
+RELATE_ROUTE = Route("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
+CREATE_RELATIONS_ROUTE = Route("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
+DELETE_RELATION_ROUTE = Route("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
+DELETE_RELATIONS_ROUTE = Route("delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True)
+MEMORY_STATS_ROUTE = Route("memory_stats", "GET", "/api/analytics/overview", MemoryStats, reads=True)
+MEMORY_GROWTH_ROUTE = Route("memory_growth", "GET", "/api/analytics/growth", Growth, reads=True)
+MEMORY_TYPES_ROUTE = Route("memory_types", "GET", "/api/analytics/types", MemoryTypes, reads=True)
+MEMORY_TAGS_ROUTE = Route("memory_tags", "GET", "/api/analytics/tags", MemoryTags, reads=True)
+MEMORY_CONFIDENCE_ROUTE = Route(
+    "memory_confidence", "GET", "/api/analytics/confidence", ConfidenceHistogram, reads=True
+)
 
 
 def health() -> ClientRequest[Health]:
@@ -256,7 +258,7 @@ def health() -> ClientRequest[Health]:
 
     Touches neither disk nor stores: it says that the process is alive, and which version it is.
     """
-    return HEALTH.ask(None)
+    return HEALTH_ROUTE.ask(None)
 
 
 def ready() -> ClientRequest[Ready]:
@@ -266,7 +268,7 @@ def ready() -> ClientRequest[Ready]:
 
     Raises Unavailable or StorageFull.
     """
-    return READY.ask(None)
+    return READY_ROUTE.ask(None)
 
 
 def whoami() -> ClientRequest[Whoami]:
@@ -274,7 +276,7 @@ def whoami() -> ClientRequest[Whoami]:
 
     The name, role, stores and end of the key that was sent; where none is asked for, `open` is true.
     """
-    return WHOAMI.ask(None)
+    return WHOAMI_ROUTE.ask(None)
 
 
 def audit(*, node: str | None = None, limit: int = 100) -> ClientRequest[AuditAnswer]:
@@ -284,7 +286,7 @@ def audit(*, node: str | None = None, limit: int = 100) -> ClientRequest[AuditAn
 
     Raises NotFound for a node that there never was, and Conflict for one where there is no cluster.
     """
-    return AUDIT.ask(None, AuditQuery(node=node, limit=limit))
+    return AUDIT_ROUTE.ask(None, AuditQuery(node=node, limit=limit))
 
 
 def cluster() -> ClientRequest[ClusterStatus]:
@@ -292,7 +294,7 @@ def cluster() -> ClientRequest[ClusterStatus]:
 
     The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster.
     """
-    return CLUSTER.ask(None)
+    return CLUSTER_ROUTE.ask(None)
 
 
 def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
@@ -304,7 +306,7 @@ def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
     and is listed under `failed`; those that their new nodes have not opened within half a minute, all stores together,
     are listed under `unopened`. Raises Conflict where there is no cluster.
     """
-    return DRAIN.ask(None, DrainRequest(undo=undo), wait=None)
+    return DRAIN_ROUTE.ask(None, DrainRequest(undo=undo), wait=None)
 
 
 def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
@@ -315,7 +317,7 @@ def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
     Raises Conflict while a node that is alive knows none as new as the one that is asked, and where there is no
     cluster.
     """
-    return FINISH_UPGRADE.ask(None)
+    return FINISH_UPGRADE_ROUTE.ask(None)
 
 
 def cypher_words() -> ClientRequest[CypherWords]:
@@ -325,7 +327,7 @@ def cypher_words() -> ClientRequest[CypherWords]:
 
     They are the same for every store; its types and relation types are in its `stats`.
     """
-    return CYPHER_WORDS.ask(None)
+    return CYPHER_WORDS_ROUTE.ask(None)
 
 
 def inject(
@@ -347,7 +349,7 @@ def inject(
     Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
     is written.
     """
-    return INJECT.ask(store, {"nodes": list(nodes), "edges": list(edges), "touch": touch})
+    return INJECT_ROUTE.ask(store, {"nodes": list(nodes), "edges": list(edges), "touch": touch})
 
 
 def delete_node(store: str, node_id: str) -> ClientRequest[DeleteNodeAnswer]:
@@ -357,7 +359,7 @@ def delete_node(store: str, node_id: str) -> ClientRequest[DeleteNodeAnswer]:
 
     With a memory go its former versions. The memories that are about the node stay, and the answer names them.
     """
-    return DELETE_NODE.ask(store, NodeId(node_id=node_id))
+    return DELETE_NODE_ROUTE.ask(store, NodeId(node_id=node_id))
 
 
 def delete_edge(
@@ -369,7 +371,7 @@ def delete_edge(
 
     Deleting an edge that does not exist is not an error.
     """
-    return DELETE_EDGE.ask(
+    return DELETE_EDGE_ROUTE.ask(
         store, EdgeKeyRequest(source=source, target=target, relation_type=relation_type, to_graph=to_graph)
     )
 
@@ -399,7 +401,7 @@ def traverse(  # noqa: PLR0913 - the fields of the request
 
     Raises NotFound for the store, and Gone for a moment that is no longer known.
     """
-    return TRAVERSE.ask(
+    return TRAVERSE_ROUTE.ask(
         store,
         TraverseRequest(
             start_id=start_id,
@@ -448,7 +450,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
 
     Raises NotFound for the store, Gone for a moment that is no longer known, Conflict without a history.
     """
-    return GRAPH.ask(
+    return GRAPH_ROUTE.ask(
         store,
         DrawRequest(
             ids=_listed(ids),
@@ -477,7 +479,7 @@ def timeline(store: str, *, buckets: int = 120) -> ClientRequest[Timeline]:
 
     Raises NotFound for the store, Conflict without a history.
     """
-    return TIMELINE.ask(store, TimelineQuery(buckets=buckets))
+    return TIMELINE_ROUTE.ask(store, TimelineQuery(buckets=buckets))
 
 
 def stores() -> ClientRequest[StoreList]:
@@ -485,7 +487,7 @@ def stores() -> ClientRequest[StoreList]:
 
     Stores are listed by name. Listing opens none of them.
     """
-    return STORES.ask(None)
+    return STORES_ROUTE.ask(None)
 
 
 def settings(store: str) -> ClientRequest[StoreSettingsAnswer]:
@@ -493,7 +495,7 @@ def settings(store: str) -> ClientRequest[StoreSettingsAnswer]:
 
     What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds.
     """
-    return SETTINGS.ask(store)
+    return SETTINGS_ROUTE.ask(store)
 
 
 def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
@@ -504,7 +506,7 @@ def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
     The name has to be given twice: in the path and as `confirm`. Edges of other stores that lead there stay; the answer
     says how many. Raises NotFound.
     """
-    return DROP.ask(name, DropQuery(confirm=confirm), idempotent=False)
+    return DROP_ROUTE.ask(name, DropQuery(confirm=confirm), idempotent=False)
 
 
 def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
@@ -515,7 +517,7 @@ def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
     After half a minute the answer is `opened: false` with the `reason`; the store belongs to the other node then, too.
     Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
     """
-    return MOVE.ask(store, MoveRequest(to=to))
+    return MOVE_ROUTE.ask(store, MoveRequest(to=to))
 
 
 def repair(store: str) -> ClientRequest[RepairAnswer]:
@@ -526,7 +528,7 @@ def repair(store: str) -> ClientRequest[RepairAnswer]:
     What is left of the log must be in those files, too, as it is there, and nothing beyond them. Raises Conflict when
     it is not, or nothing is wrong with the log, or there is no cluster.
     """
-    return REPAIR.ask(store, idempotent=False, wait=None)
+    return REPAIR_ROUTE.ask(store, idempotent=False, wait=None)
 
 
 def stats(store: str) -> ClientRequest[StoreStats]:
@@ -534,7 +536,7 @@ def stats(store: str) -> ClientRequest[StoreStats]:
 
     Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound.
     """
-    return STATS.ask(store)
+    return STATS_ROUTE.ask(store)
 
 
 def links(store: str) -> ClientRequest[LinkManifest]:
@@ -544,7 +546,7 @@ def links(store: str) -> ClientRequest[LinkManifest]:
 
     Only stores that the caller sees are told of whose edges lead into it.
     """
-    return LINKS.ask(store)
+    return LINKS_ROUTE.ask(store)
 
 
 def node(
@@ -563,7 +565,7 @@ def node(
     With `follow_symlinks` those that end here are of all stores that the caller sees. Raises NotFound, and Gone for a
     moment that is no longer known, and InvalidInput for one together with `follow_symlinks`.
     """
-    return NODE.ask(
+    return NODE_ROUTE.ask(
         store,
         NodeRequest(
             node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version, follow_symlinks=follow_symlinks
@@ -580,7 +582,7 @@ def get_nodes(
 
     Raises Gone for a moment that is no longer known.
     """
-    return GET_NODES.ask(store, NodesRequest(ids=list(ids), as_of=as_of, valid_at=valid_at))
+    return GET_NODES_ROUTE.ask(store, NodesRequest(ids=list(ids), as_of=as_of, valid_at=valid_at))
 
 
 def count(
@@ -598,7 +600,7 @@ def count(
     `valid_at` left out counts what is true now, as lists do. Where more than 500,000 nodes would have to be looked at,
     `exact` is false, and at least so many fit.
     """
-    return COUNT.ask(
+    return COUNT_ROUTE.ask(
         store, CountRequest(types=_listed(types), tags=_listed(tags), attributes=_mapped(attributes), valid_at=valid_at)
     )
 
@@ -625,7 +627,7 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
 
     Raises InvalidInput without a filter, NotFound for the store.
     """
-    return DELETE_NODES.ask(
+    return DELETE_NODES_ROUTE.ask(
         store,
         DeleteNodesRequest(
             ids=_listed(ids),
@@ -647,7 +649,7 @@ def describe_schema(store: str) -> ClientRequest[SchemaDescription]:
 
     All counts are kept with every write, so that this takes the same however large the store is.
     """
-    return DESCRIBE_SCHEMA.ask(store)
+    return DESCRIBE_SCHEMA_ROUTE.ask(store)
 
 
 def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> ClientRequest[TagList]:
@@ -655,7 +657,7 @@ def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> ClientReques
 
     Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name.
     """
-    return LIST_TAGS.ask(store, TagsQuery(prefix=prefix, limit=limit))
+    return LIST_TAGS_ROUTE.ask(store, TagsQuery(prefix=prefix, limit=limit))
 
 
 def outgoing(
@@ -674,7 +676,7 @@ def outgoing(
 
     Raises NotFound, and Gone for a moment that is no longer known.
     """
-    return OUTGOING.ask(
+    return OUTGOING_ROUTE.ask(
         store,
         EdgesRequest(
             node_id=node_id, kinds=list(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
@@ -700,7 +702,7 @@ def incoming(  # noqa: PLR0913 - the fields of the request
     With `follow_symlinks` those of all stores that the caller sees. Raises NotFound, and Gone for a moment that is no
     longer known, and InvalidInput for one together with `follow_symlinks`.
     """
-    return INCOMING.ask(
+    return INCOMING_ROUTE.ask(
         store,
         IncomingRequest(
             node_id=node_id,
@@ -729,7 +731,9 @@ def put_subgraph(
 
     Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
     """
-    return PUT_SUBGRAPH.ask(store, {"nodes": list(nodes), "edges": list(edges), "graph_id": graph_id}, idempotent=False)
+    return PUT_SUBGRAPH_ROUTE.ask(
+        store, {"nodes": list(nodes), "edges": list(edges), "graph_id": graph_id}, idempotent=False
+    )
 
 
 def retire(
@@ -743,7 +747,7 @@ def retire(
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    return RETIRE.ask(store, RetireNode(node_id=node_id, valid_to=valid_to, created_by=created_by))
+    return RETIRE_ROUTE.ask(store, RetireNode(node_id=node_id, valid_to=valid_to, created_by=created_by))
 
 
 def retire_edge(
@@ -762,7 +766,7 @@ def retire_edge(
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    return RETIRE_EDGE.ask(
+    return RETIRE_EDGE_ROUTE.ask(
         store,
         RetireEdgeRequest(
             source=source,
@@ -795,7 +799,7 @@ def merge(  # noqa: PLR0913 - the fields of the request
 
     Raises NotFound, Conflict for nodes that were merged elsewhere or are not at the versions named, and TooLarge.
     """
-    return MERGE.ask(
+    return MERGE_ROUTE.ask(
         store,
         MergeNode(
             node_id=node_id,
@@ -821,7 +825,7 @@ def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Clien
     Raises NotFound, Conflict where no history is kept, where the node came merged, by an import, or where the other one
     was merged in its turn, and Gone for a merge that the history no longer knows.
     """
-    return UNMERGE.ask(store, UnmergeNode(node_id=node_id, created_by=created_by))
+    return UNMERGE_ROUTE.ask(store, UnmergeNode(node_id=node_id, created_by=created_by))
 
 
 def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
@@ -833,7 +837,7 @@ def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
 
     Raises InvalidInput for what is no id, and NotFound.
     """
-    return EDGE.ask(store, EdgeId(edge_id=edge_id))
+    return EDGE_ROUTE.ask(store, EdgeId(edge_id=edge_id))
 
 
 def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswer]:
@@ -841,7 +845,7 @@ def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswe
 
     Deletes one edge by its id. Deleting an edge that does not exist is not an error.
     """
-    return DELETE_EDGE_BY_ID.ask(store, EdgeId(edge_id=edge_id))
+    return DELETE_EDGE_BY_ID_ROUTE.ask(store, EdgeId(edge_id=edge_id))
 
 
 def history(store: str, node_id: str, *, limit: int = 50, before: int | None = None) -> ClientRequest[NodeHistory]:
@@ -853,7 +857,7 @@ def history(store: str, node_id: str, *, limit: int = 50, before: int | None = N
 
     A node that was deleted has a history, too. Raises NotFound for one that never was.
     """
-    return HISTORY.ask(store, HistoryRequest(node_id=node_id, limit=limit, before=before))
+    return HISTORY_ROUTE.ask(store, HistoryRequest(node_id=node_id, limit=limit, before=before))
 
 
 def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer]:
@@ -863,7 +867,7 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
     Its edges stay as they are. Raises NotFound.
     """
-    return REVERT.ask(store, RevertNode(node_id=node_id, version=version))
+    return REVERT_ROUTE.ask(store, RevertNode(node_id=node_id, version=version))
 
 
 def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[ChangesPage]:
@@ -873,7 +877,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[Cha
 
     Raises Gone when the journal no longer has them.
     """
-    return CHANGES.ask(store, ChangesQuery(since=since, limit=limit))
+    return CHANGES_ROUTE.ask(store, ChangesQuery(since=since, limit=limit))
 
 
 def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAnswer]:
@@ -885,7 +889,7 @@ def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAns
 
     Raises Conflict when it exists, Gone when that is no longer known.
     """
-    return RESTORE.ask(store, RestoreRequest(as_of=as_of, into=into), idempotent=False, wait=None)
+    return RESTORE_ROUTE.ask(store, RestoreRequest(as_of=as_of, into=into), idempotent=False, wait=None)
 
 
 def prune_history(store: str, before: int | str | None = None) -> ClientRequest[PruneAnswer]:
@@ -899,7 +903,7 @@ def prune_history(store: str, before: int | str | None = None) -> ClientRequest[
 
     Raises Conflict when no history is kept, and for an age once the clock was set forward since the server started.
     """
-    return PRUNE_HISTORY.ask(store, PruneRequest(before=_text(before)), wait=None)
+    return PRUNE_HISTORY_ROUTE.ask(store, PruneRequest(before=_text(before)), wait=None)
 
 
 def backup(
@@ -914,7 +918,7 @@ def backup(
 
     Raises NotFound, Forbidden for a folder that lies elsewhere, Conflict while another backup is made there.
     """
-    return BACKUP.ask(store, StoreBackupRequest(to=to, full=full, keep=keep), wait=None)
+    return BACKUP_ROUTE.ask(store, StoreBackupRequest(to=to, full=full, keep=keep), wait=None)
 
 
 def backup_stores(
@@ -926,7 +930,7 @@ def backup_stores(
 
     What could not be backed up is listed as `failed` with the reason; its former backup is as it was.
     """
-    return BACKUP_STORES.ask(None, BackupRequest(to=to, stores=_listed(stores), full=full, keep=keep), wait=None)
+    return BACKUP_STORES_ROUTE.ask(None, BackupRequest(to=to, stores=_listed(stores), full=full, keep=keep), wait=None)
 
 
 def restore_backup(
@@ -941,7 +945,7 @@ def restore_backup(
 
     Raises NotFound, and Conflict for a store that exists, and for a backup that is damaged.
     """
-    return RESTORE_BACKUP.ask(
+    return RESTORE_BACKUP_ROUTE.ask(
         None,
         RestoreBackupRequest(source=source, store=store, into=into, until=_text(until)),
         idempotent=False,
@@ -956,7 +960,7 @@ def reindex(store: str) -> ClientRequest[ReindexAnswer]:
 
     `stats` shows how far it is. Raises Unavailable where indexes are turned off.
     """
-    return REINDEX.ask(store)
+    return REINDEX_ROUTE.ask(store)
 
 
 def search(  # noqa: PLR0913 - the fields of the request
@@ -994,7 +998,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     Raises Unavailable while an index is being opened, does not come to `at_least` in time or is begun anew meanwhile,
     and Conflict when the store's vectors are of another model.
     """
-    return SEARCH.ask(
+    return SEARCH_ROUTE.ask(
         store,
         SearchRequest(
             query=query,
@@ -1046,7 +1050,7 @@ def context(  # noqa: PLR0913 - the fields of the request
 
     Raises what a search raises.
     """
-    return CONTEXT.ask(
+    return CONTEXT_ROUTE.ask(
         store,
         ContextRequest(
             query=query,
@@ -1098,7 +1102,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     Raises InvalidInput, TooLarge, StorageFull and Unavailable, NotFound for a `parent_id` that is not there, and
     Conflict for a name that several entities have, and for a place in the hierarchy that cannot be.
     """
-    return STORE_MEMORY.ask(
+    return STORE_MEMORY_ROUTE.ask(
         store,
         {
             "content": content,
@@ -1134,7 +1138,7 @@ def store_memories(
 
     Raises what storing one does; `errors` name the place of each fault, and nothing is stored then.
     """
-    return STORE_MEMORIES.ask(store, {"memories": list(memories)}, idempotent=False)
+    return STORE_MEMORIES_ROUTE.ask(store, {"memories": list(memories)}, idempotent=False)
 
 
 def memories(  # noqa: PLR0913 - the fields of the request
@@ -1166,7 +1170,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     InvalidInput, NotFound for an entity, or a memory `under`, that there is not, and Conflict for a name that several
     entities have.
     """
-    return MEMORIES.ask(
+    return MEMORIES_ROUTE.ask(
         store,
         MemoriesQuery(
             types=_listed(types),
@@ -1198,7 +1202,7 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[M
     One that was absorbed is answered with the one that has taken it in. A former version can be read, and
     does not count as used. Raises NotFound, also for one that was withdrawn: a list with `ended` shows those.
     """
-    return MEMORY.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
+    return MEMORY_ROUTE.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
 
 
 def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[WholeMemory]:
@@ -1209,7 +1213,7 @@ def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientReq
     The id of a version, as a history lists it, is answered with that version, which `belongs_to` the memory. A memory
     counts as used, a version does not, unless `touch` is false or the key only reads. Raises NotFound.
     """
-    return WHOLE_MEMORY.ask(store, WholeMemoryRequest(memory_id=memory_id, touch=touch))
+    return WHOLE_MEMORY_ROUTE.ask(store, WholeMemoryRequest(memory_id=memory_id, touch=touch))
 
 
 def update_memory(  # noqa: PLR0913 - the fields of the request
@@ -1238,7 +1242,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
     Another `parent_id` takes the place of the one before. Raises InvalidInput, NotFound, and Conflict when it was
     changed since `based_on_version`, or where it would stand below itself, or not in the order of layers.
     """
-    return UPDATE_MEMORY.ask(
+    return UPDATE_MEMORY_ROUTE.ask(
         store,
         UpdateMemoryRequest(
             memory_id=memory_id,
@@ -1270,7 +1274,7 @@ def delete_memory(store: str, memory_id: str) -> ClientRequest[MemoryDeleted]:
 
     Raises Conflict for a node that is no memory.
     """
-    return DELETE_MEMORY.ask(store, MemoryId(memory_id=memory_id))
+    return DELETE_MEMORY_ROUTE.ask(store, MemoryId(memory_id=memory_id))
 
 
 def delete_memories(
@@ -1290,7 +1294,7 @@ def delete_memories(
 
     Raises InvalidInput.
     """
-    return DELETE_MEMORIES.ask(
+    return DELETE_MEMORIES_ROUTE.ask(
         store,
         DeleteMemoriesRequest(
             memory_ids=_listed(memory_ids),
@@ -1354,7 +1358,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
     Raises what a search raises, NotFound for an `entity` that never was there, and Conflict for a name that several
     have.
     """
-    return RECALL.ask(
+    return RECALL_ROUTE.ask(
         store,
         RecallRequest(
             query=query,
@@ -1426,7 +1430,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
 
     Raises InvalidInput, TooLarge, NotFound for what is to be superseded, Conflict, StorageFull and Unavailable.
     """
-    return RETAIN.ask(
+    return RETAIN_ROUTE.ask(
         store,
         {
             "content": content if isinstance(content, str) else list(content),
@@ -1466,7 +1470,7 @@ def retain_batch(store: str, items: Iterable[Mapping[str, Any] | RetainRequest] 
 
     Raises what retaining one does; `errors` or the message name the place of each fault, and nothing is kept then.
     """
-    return RETAIN_BATCH.ask(store, {"items": list(items)}, idempotent=False)
+    return RETAIN_BATCH_ROUTE.ask(store, {"items": list(items)}, idempotent=False)
 
 
 def forget(  # noqa: PLR0913 - the fields of the request
@@ -1497,7 +1501,7 @@ def forget(  # noqa: PLR0913 - the fields of the request
 
     Raises InvalidInput, Forbidden, and Conflict for a node that is no memory.
     """
-    return FORGET.ask(
+    return FORGET_ROUTE.ask(
         store,
         ForgetRequest(
             entity_id=entity_id,
@@ -1536,7 +1540,7 @@ def consolidate(
     memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
     `near_checked` is false.
     """
-    return CONSOLIDATE.ask(
+    return CONSOLIDATE_ROUTE.ask(
         store,
         ConsolidateRequest(
             similarity_threshold=similarity_threshold,
@@ -1554,7 +1558,7 @@ def consolidations(store: str, *, limit: int = 20) -> ClientRequest[Consolidatio
 
     The runs of consolidation, the newest first: those that somebody asked for, and those of the store itself.
     """
-    return CONSOLIDATIONS.ask(store, ConsolidationsQuery(limit=limit))
+    return CONSOLIDATIONS_ROUTE.ask(store, ConsolidationsQuery(limit=limit))
 
 
 def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[ConsolidationUndone]:
@@ -1567,7 +1571,7 @@ def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> Clien
 
     Raises NotFound, and Conflict, which names the memories that were changed since.
     """
-    return UNDO_CONSOLIDATION.ask(store, UndoConsolidationRequest(run_id=run_id, force=force), wait=None)
+    return UNDO_CONSOLIDATION_ROUTE.ask(store, UndoConsolidationRequest(run_id=run_id, force=force), wait=None)
 
 
 def prune_memories(store: str, *, dry_run: bool = False) -> ClientRequest[PruneReport]:
@@ -1579,7 +1583,7 @@ def prune_memories(store: str, *, dry_run: bool = False) -> ClientRequest[PruneR
     accessed within a day. The store does it by itself now and then, too, unless that is off. Raises Conflict once the
     clock was set forward since the server started.
     """
-    return PRUNE_MEMORIES.ask(store, PruneMemoriesRequest(dry_run=dry_run), wait=None)
+    return PRUNE_MEMORIES_ROUTE.ask(store, PruneMemoriesRequest(dry_run=dry_run), wait=None)
 
 
 def reflect(  # noqa: PLR0913 - the fields of the request
@@ -1612,7 +1616,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     Raises InvalidInput for a number that there is not, NotFound for a run or a memory `under` that there is not, and
     Conflict for a proposal that was decided already or that no longer holds.
     """
-    return REFLECT.ask(
+    return REFLECT_ROUTE.ask(
         store,
         ReflectRequest(
             query=query,
@@ -1640,7 +1644,7 @@ def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> ClientR
     The model is asked afterwards, one text after the other; `stats` shows how far it is. A text that was taken apart
     already is not taken apart again. Raises InvalidInput where no language model is set, NotFound and Unavailable.
     """
-    return EXTRACT_MEMORIES.ask(store, ExtractRequest(ids=_listed(ids)))
+    return EXTRACT_MEMORIES_ROUTE.ask(store, ExtractRequest(ids=_listed(ids)))
 
 
 def create_entity(
@@ -1659,7 +1663,7 @@ def create_entity(
     Names are the same whatever their case, blanks and forms of letters. One whose type nobody had said gets the type.
     Raises InvalidInput, TooLarge, StorageFull and Unavailable.
     """
-    return CREATE_ENTITY.ask(
+    return CREATE_ENTITY_ROUTE.ask(
         store,
         EntityInput(
             name=name,
@@ -1681,7 +1685,7 @@ def create_entities(
     An entity of the name whose type nobody knows yet is given the type. Description, metadata and aliases that are
     sent replace those that are there. Makes the store if it does not exist. Raises InvalidInput and TooLarge.
     """
-    return CREATE_ENTITIES.ask(store, {"entities": list(entities)})
+    return CREATE_ENTITIES_ROUTE.ask(store, {"entities": list(entities)})
 
 
 def entities(
@@ -1691,7 +1695,7 @@ def entities(
 
     Lists the entities that have a name, by name in any case and then by id. Raises InvalidInput for a cursor.
     """
-    return ENTITIES.ask(store, EntitiesQuery(type=list(type), name=name, limit=limit, cursor=cursor))
+    return ENTITIES_ROUTE.ask(store, EntitiesQuery(type=list(type), name=name, limit=limit, cursor=cursor))
 
 
 def entity(store: str, entity_id: str) -> ClientRequest[EntityAnswer]:
@@ -1701,7 +1705,7 @@ def entity(store: str, entity_id: str) -> ClientRequest[EntityAnswer]:
 
     Raises NotFound, and Conflict for a name that several entities have.
     """
-    return ENTITY.ask(store, EntityId(entity_id=entity_id))
+    return ENTITY_ROUTE.ask(store, EntityId(entity_id=entity_id))
 
 
 def update_entity(
@@ -1720,7 +1724,7 @@ def update_entity(
 
     Raises InvalidInput, NotFound, and Conflict where another entity has the name and the type.
     """
-    return UPDATE_ENTITY.ask(
+    return UPDATE_ENTITY_ROUTE.ask(
         store,
         UpdateEntityRequest(
             entity_id=entity_id,
@@ -1740,7 +1744,7 @@ def delete_entity(
 
     Deletes one entity, by its id or its name, and its relations; see `delete_entities`.
     """
-    return DELETE_ENTITY.ask(
+    return DELETE_ENTITY_ROUTE.ask(
         store, DeleteEntityRequest(entity_id=entity_id, cascade_memories=cascade_memories, dry_run=dry_run)
     )
 
@@ -1755,7 +1759,7 @@ def delete_entities(
     A name that nothing has is not an error. With `dry_run` nothing is deleted. Raises Conflict for a name that several
     entities have.
     """
-    return DELETE_ENTITIES.ask(
+    return DELETE_ENTITIES_ROUTE.ask(
         store,
         DeleteEntitiesRequest(entity_names=list(entity_names), cascade_memories=cascade_memories, dry_run=dry_run),
     )
@@ -1779,7 +1783,7 @@ def entity_graph(  # noqa: PLR0913 - the fields of the request
     Answers with them, with the relations between them, and with the surest memories about each; these count as used,
     unless `touch` is false or the key only reads. Raises NotFound, and Conflict for a name that several entities have.
     """
-    return ENTITY_GRAPH.ask(
+    return ENTITY_GRAPH_ROUTE.ask(
         store,
         EntityGraphRequest(
             entity_id=entity_id,
@@ -1811,7 +1815,7 @@ def merge_entities(  # noqa: PLR0913 - the fields of the request
     Both names mean the one that stays. Undone as the merge of any two nodes. Raises what a merge does, and Conflict for
     a name that several entities have.
     """
-    return MERGE_ENTITIES.ask(
+    return MERGE_ENTITIES_ROUTE.ask(
         store,
         MergeNode(
             node_id=node_id,
@@ -1832,7 +1836,7 @@ def entity_memories(
 
     Lists the memories about an entity, by its id or its name, newest first. Raises what `list_memories` does.
     """
-    return ENTITY_MEMORIES.ask(
+    return ENTITY_MEMORIES_ROUTE.ask(
         store, EntityMemoriesRequest(entity_id=entity_id, limit=limit, offset=offset, cursor=cursor)
     )
 
@@ -1854,7 +1858,7 @@ def relations(
     A page that has looked at 20,000 relations ends there: it may be short, or empty, with a `next_cursor`. Raises
     InvalidInput for a cursor, NotFound for an entity that there is not, and Conflict for a name that several have.
     """
-    return RELATIONS.ask(
+    return RELATIONS_ROUTE.ask(
         store,
         RelationsQuery(
             source=source, target=target, type=list(type), min_strength=min_strength, limit=limit, cursor=cursor
@@ -1880,7 +1884,7 @@ def relate(  # noqa: PLR0913 - the fields of the request
     Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
     StorageFull and Unavailable.
     """
-    return RELATE.ask(
+    return RELATE_ROUTE.ask(
         store,
         RelationInput(
             source=source,
@@ -1905,7 +1909,7 @@ def create_relations(
     Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
     Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
-    return CREATE_RELATIONS.ask(store, {"relations": list(relations)})
+    return CREATE_RELATIONS_ROUTE.ask(store, {"relations": list(relations)})
 
 
 def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDeleted]:
@@ -1913,7 +1917,7 @@ def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDele
 
     Deletes one relation by its id. Deleting one that is not there is not an error.
     """
-    return DELETE_RELATION.ask(store, RelationId(relation_id=relation_id))
+    return DELETE_RELATION_ROUTE.ask(store, RelationId(relation_id=relation_id))
 
 
 def delete_relations(
@@ -1923,7 +1927,7 @@ def delete_relations(
 
     Deletes relations by the names of their ends, in one commit. One that is not there is not an error.
     """
-    return DELETE_RELATIONS.ask(store, {"relations": list(relations)})
+    return DELETE_RELATIONS_ROUTE.ask(store, {"relations": list(relations)})
 
 
 def memory_stats(store: str) -> ClientRequest[MemoryStats]:
@@ -1933,7 +1937,7 @@ def memory_stats(store: str) -> ClientRequest[MemoryStats]:
 
     Counted are memories that were not withdrawn, whenever they are true. Raises NotFound.
     """
-    return MEMORY_STATS.ask(store)
+    return MEMORY_STATS_ROUTE.ask(store)
 
 
 def memory_growth(
@@ -1943,7 +1947,7 @@ def memory_growth(
 
     Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound.
     """
-    return MEMORY_GROWTH.ask(store, GrowthQuery(by=by, limit=limit))
+    return MEMORY_GROWTH_ROUTE.ask(store, GrowthQuery(by=by, limit=limit))
 
 
 def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypes]:
@@ -1951,7 +1955,7 @@ def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypes]:
 
     Counts memories by type, the most frequent first. Raises NotFound.
     """
-    return MEMORY_TYPES.ask(store, CountsQuery(limit=limit))
+    return MEMORY_TYPES_ROUTE.ask(store, CountsQuery(limit=limit))
 
 
 def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTags]:
@@ -1959,7 +1963,7 @@ def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTags]:
 
     Counts memories by tag, the most frequent first. Raises NotFound.
     """
-    return MEMORY_TAGS.ask(store, CountsQuery(limit=limit))
+    return MEMORY_TAGS_ROUTE.ask(store, CountsQuery(limit=limit))
 
 
 def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[ConfidenceHistogram]:
@@ -1967,7 +1971,7 @@ def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[Confide
 
     Counts memories by what is left of their confidence, in equal parts of 0 to 1. Raises NotFound.
     """
-    return MEMORY_CONFIDENCE.ask(store, ConfidenceQuery(buckets=buckets))
+    return MEMORY_CONFIDENCE_ROUTE.ask(store, ConfidenceQuery(buckets=buckets))
 
 
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:

@@ -13,40 +13,41 @@ import msgspec
 
 from kgserve.admin.api import StoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
-from kgserve.client.following import PATIENCE, Following
+from kgserve.client.following import RECONNECT_TIMEOUT_SECONDS, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
-from kgserve.client.wire import JSON, NDJSON, ClientRequest, Route, Streamed
+from kgserve.client.wire import ClientRequest, Route, Streamed
 from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedPage, NodePage
 from kgserve.graph.compat.versioned_api import PutNodeAnswer, PutNodeRequest
 from kgserve.graph.queries import EntityHistoryRequest, NodesQuery
 from kgserve.graph.requests import CypherRequest, SearchVariant
 from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest, PlacedMemory
+from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.storage.model.store_settings import ConflictPolicy, IndexesKept, Keeping
 
-MARGIN = 30.0
+QUERY_TIMEOUT_MARGIN_SECONDS = 30.0
 """Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""
 
-_STORE = "/api/memory/{store}"
-OPENAPI = Route("openapi", "GET", "/openapi.json", dict[str, Any])
-BROWSER_KEY = Route("browser_key", "POST", "/api/browser-key", BrowserKey, in_body=True)
-EVENTS = Route("events", "GET", "/api/events", bytes)
+_STORE_PATH = "/api/memory/{store}"
+OPENAPI_ROUTE = Route("openapi", "GET", "/openapi.json", dict[str, Any])
+BROWSER_KEY_ROUTE = Route("browser_key", "POST", "/api/browser-key", BrowserKey, in_body=True)
+EVENTS_ROUTE = Route("events", "GET", "/api/events", bytes)
 
 
-CREATE = Route("create", "PUT", _STORE, StoreAnswer, in_body=True)
-UPDATE_SETTINGS = Route("update_settings", "PATCH", _STORE, StoreSettingsAnswer, in_body=True)
-NODES = Route("nodes", "GET", f"{_STORE}/nodes", NodePage, reads=True)
-COMPACT = Route("nodes", "GET", f"{_STORE}/nodes", ListedPage, reads=True)
-PUT_NODE = Route("put_node", "POST", f"{_STORE}/nodes", PutNodeAnswer, in_body=True)
-SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchHits, in_body=True, reads=True)
-CYPHER = Route("cypher", "POST", f"{_STORE}/cypher", CypherResult, in_body=True, reads=True)
-IMPORT = Route("import_", "POST", f"{_STORE}/import", ImportAnswer)
-EXPORT = Route("export", "GET", f"{_STORE}/export", bytes, reads=True)
-STORE_EVENTS = Route("store_events", "GET", f"{_STORE}/events", bytes)
-ENTITY_HISTORY = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion], reads=True)
+CREATE_ROUTE = Route("create", "PUT", _STORE_PATH, StoreAnswer, in_body=True)
+UPDATE_SETTINGS_ROUTE = Route("update_settings", "PATCH", _STORE_PATH, StoreSettingsAnswer, in_body=True)
+NODES_ROUTE = Route("nodes", "GET", f"{_STORE_PATH}/nodes", NodePage, reads=True)
+COMPACT_NODES_ROUTE = Route("nodes", "GET", f"{_STORE_PATH}/nodes", ListedPage, reads=True)
+PUT_NODE_ROUTE = Route("put_node", "POST", f"{_STORE_PATH}/nodes", PutNodeAnswer, in_body=True)
+SEARCH_BATCH_ROUTE = Route("search_batch", "POST", f"{_STORE_PATH}/search/batch", BatchHits, in_body=True, reads=True)
+CYPHER_ROUTE = Route("cypher", "POST", f"{_STORE_PATH}/cypher", CypherResult, in_body=True, reads=True)
+IMPORT_ROUTE = Route("import_", "POST", f"{_STORE_PATH}/import", ImportAnswer)
+EXPORT_ROUTE = Route("export", "GET", f"{_STORE_PATH}/export", bytes, reads=True)
+STORE_EVENTS_ROUTE = Route("store_events", "GET", f"{_STORE_PATH}/events", bytes)
+ENTITY_HISTORY_ROUTE = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion], reads=True)
 
-CHILDREN = Route("children", "GET", "/api/v1/memories/{id}/children", list[PlacedMemory], reads=True)
-DESCENDANTS = Route("descendants", "GET", "/api/v1/memories/{id}/descendants", list[PlacedMemory], reads=True)
-ANCESTORS = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[PlacedMemory], reads=True)
+CHILDREN_ROUTE = Route("children", "GET", "/api/v1/memories/{id}/children", list[PlacedMemory], reads=True)
+DESCENDANTS_ROUTE = Route("descendants", "GET", "/api/v1/memories/{id}/descendants", list[PlacedMemory], reads=True)
+ANCESTORS_ROUTE = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[PlacedMemory], reads=True)
 
 
 class Paged(msgspec.Struct, frozen=True):
@@ -59,18 +60,18 @@ class Paged(msgspec.Struct, frozen=True):
         """The first page, or the one that the ``next_cursor`` of another names."""
         offset = 0 if cursor else self.wanted.offset
         # The nodes of both can be read alike, but for what compact ones have not.
-        route = cast("Route[NodePage]", COMPACT) if self.wanted.compact else NODES
+        route = cast("Route[NodePage]", COMPACT_NODES_ROUTE) if self.wanted.compact else NODES_ROUTE
         return route.ask(self.store, msgspec.structs.replace(self.wanted, cursor=cursor, offset=offset))
 
 
 def openapi() -> ClientRequest[dict[str, Any]]:
     """The server's description of its interface, OpenAPI 3.1."""
-    return OPENAPI.call({})
+    return OPENAPI_ROUTE.call({})
 
 
 def browser_key(role: Literal["read", "write"] = "read") -> ClientRequest[BrowserKey]:
     """Make a key for a page in a browser. It ends after 12 hours, with the key that asks for it, or with the server."""
-    return BROWSER_KEY.call({}, body={"role": role})
+    return BROWSER_KEY_ROUTE.call({}, body={"role": role})
 
 
 def create(  # noqa: PLR0913 - the fields of the request
@@ -99,7 +100,7 @@ def create(  # noqa: PLR0913 - the fields of the request
         history=history,
         memory=memory,
     )
-    return CREATE.ask(name, body or None)
+    return CREATE_ROUTE.ask(name, body or None)
 
 
 def update_settings(  # noqa: PLR0913 - the fields of the request
@@ -131,7 +132,7 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
         history=history,
         memory=memory,
     )
-    return UPDATE_SETTINGS.ask(store, body)
+    return UPDATE_SETTINGS_ROUTE.ask(store, body)
 
 
 def _chosen(
@@ -180,7 +181,7 @@ def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequ
 
     Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed.
     """
-    return PUT_NODE.ask(store, node, idempotent=False)
+    return PUT_NODE_ROUTE.ask(store, node, idempotent=False)
 
 
 def entity_history(
@@ -188,7 +189,7 @@ def entity_history(
 ) -> ClientRequest[list[EntityVersion]]:
     """The versions of an entity, oldest first; ``after_sequence`` asks for those after the last one of a page."""
     asked = EntityHistoryRequest(entity_id=entity_id, limit=limit, after_sequence=after_sequence or 0)
-    return ENTITY_HISTORY.ask(store, asked)
+    return ENTITY_HISTORY_ROUTE.ask(store, asked)
 
 
 def children(
@@ -201,7 +202,7 @@ def children(
     as_of: int | str | None = None,
 ) -> ClientRequest[list[PlacedMemory]]:
     """The memories directly below one, in the order of ids; ``cursor`` is the id that the page before ended with."""
-    return CHILDREN.ask(store, _below(memory_id, limit, cursor, layer, as_of))
+    return CHILDREN_ROUTE.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
 
 def descendants(
@@ -217,14 +218,14 @@ def descendants(
 
     Of one layer among very many others a page may be short or empty though more come; the header `Link` of REST tells.
     """
-    return DESCENDANTS.ask(store, _below(memory_id, limit, cursor, layer, as_of))
+    return DESCENDANTS_ROUTE.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
 
 def ancestors(
     store: str, memory_id: str, *, layer: int | None = None, as_of: int | str | None = None
 ) -> ClientRequest[list[PlacedMemory]]:
     """The memories that one stands below, the nearest first."""
-    return ANCESTORS.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
+    return ANCESTORS_ROUTE.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
 
 
 def _below(memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None) -> BelowRequest:
@@ -247,7 +248,7 @@ def search_batch(
     """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
     variants = [{"query": each} if isinstance(each, str) else each for each in queries]
     asked = {"queries": variants, "limit": limit, "at_least": at_least, "as_of": as_of, "valid_at": valid_at}
-    return SEARCH_BATCH.ask(store, asked)
+    return SEARCH_BATCH_ROUTE.ask(store, asked)
 
 
 def cypher(
@@ -263,7 +264,9 @@ def cypher(
 
     Raises InvalidInput, which says where in the query, Forbidden for what is not allowed, and TimedOut.
     """
-    return _cypher(store, CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows), params, JSON)
+    return _cypher(
+        store, CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows), params, JSON_MEDIA_TYPE
+    )
 
 
 def cypher_rows(
@@ -280,7 +283,7 @@ def cypher_rows(
     ``about`` of the stream holds columns and types with the first row, and row_count, truncated and took_ms at the end.
     """
     wanted = CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows)
-    return Streamed(_cypher(store, wanted, params, NDJSON), RowDecoder)
+    return Streamed(_cypher(store, wanted, params, NDJSON_MEDIA_TYPE), RowDecoder)
 
 
 def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
@@ -292,13 +295,13 @@ def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
     A server refuses a body that brings nothing for 20 s (its `--body-timeout`): cut a source that is silent for longer,
     such as a queue, into several imports.
     """
-    return IMPORT.call({"store": store}, body=Upload(source), store=store, wait=None)
+    return IMPORT_ROUTE.call({"store": store}, body=Upload(source), store=store, wait=None)
 
 
 def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
     """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
     asked = {"as_of": as_of, "valid_at": valid_at}
-    return Streamed(EXPORT.ask(store, asked, headers={"Accept": NDJSON}, wait=None), export_decoder)
+    return Streamed(EXPORT_ROUTE.ask(store, asked, headers={"Accept": NDJSON_MEDIA_TYPE}, wait=None), export_decoder)
 
 
 def store_events(
@@ -308,7 +311,7 @@ def store_events(
     last_event_id: str | None = None,
     kinds: Iterable[str] = (),
     types: Iterable[str] = (),
-    give_up_after: float | None = PATIENCE,
+    give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
 ) -> Following:
     """What changes in the store, as it changes: from now on, or after a sequence or an event's id.
 
@@ -316,7 +319,7 @@ def store_events(
     Unreachable. Ends when the store is dropped. Raises NotFound, and Gone when the journal no longer reaches back.
     """
     query = {"kinds": _joined(kinds), "types": _joined(types)}
-    return Following(STORE_EVENTS, store, query, (since, last_event_id), give_up_after)
+    return Following(STORE_EVENTS_ROUTE, store, query, (since, last_event_id), give_up_after)
 
 
 def events(
@@ -326,20 +329,20 @@ def events(
     last_event_id: str | None = None,
     kinds: Iterable[str] = (),
     types: Iterable[str] = (),
-    give_up_after: float | None = PATIENCE,
+    give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
 ) -> Following:
     """As the events of one store, of several, or of all that there are and will be."""
     query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
-    return Following(EVENTS, None, query, (since, last_event_id), give_up_after)
+    return Following(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
 
 
 def _cypher(
     store: str, wanted: CypherRequest, params: Mapping[str, Any] | None, accept: str
 ) -> ClientRequest[CypherResult]:
-    wait = msgspec.UNSET if wanted.timeout_ms is None else wanted.timeout_ms / 1000 + MARGIN
+    wait = msgspec.UNSET if wanted.timeout_ms is None else wanted.timeout_ms / 1000 + QUERY_TIMEOUT_MARGIN_SECONDS
     wanted.params = dict(params or {})
     reading = wanted.mode == "read"
-    return CYPHER.ask(store, wanted, headers={"Accept": accept}, wait=wait, idempotent=reading)
+    return CYPHER_ROUTE.ask(store, wanted, headers={"Accept": accept}, wait=wait, idempotent=reading)
 
 
 def _joined(names: Iterable[str]) -> str | None:

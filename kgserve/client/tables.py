@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from kgserve.graph.answers import BatchHit, Edge, Node, ReachedNode, SearchHit
 
-_TIME = pa.timestamp("us", tz="UTC")
-_SCALARS: dict[str, pa.DataType] = {
+_TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+_ARROW_TYPES: dict[str, pa.DataType] = {
     "BOOL": pa.bool_(),
     "INT8": pa.int8(),
     "INT16": pa.int16(),
@@ -35,7 +35,7 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
         {
             **_entities(nodes),
             **_columns(nodes, depth=pa.int32(), version=pa.int64(), sequence=pa.int64()),
-            **{name: pa.array(texts, pa.string()).cast(_TIME) for name, texts in times.items()},
+            **{name: pa.array(texts, pa.string()).cast(_TIMESTAMP_TYPE) for name, texts in times.items()},
             "store": pa.array([node.store or None for node in nodes], pa.string()),
             "missing": pa.array([bool(node.missing) for node in nodes], pa.bool_()),
         }
@@ -89,7 +89,7 @@ def rows_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequ
 
 def _array(values: list[Any], kind: str) -> pa.Array:
     try:
-        return pa.array(values, _SCALARS.get(kind))
+        return pa.array(values, _ARROW_TYPES.get(kind))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return pa.array([None if value is None else _text(value) for value in values], pa.string())
 

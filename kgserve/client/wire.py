@@ -18,19 +18,17 @@ from kgserve.client.failures import decoded
 from kgserve.client.lines import Decoder, Upload, json_body
 from kgserve.errors import InvalidInput
 from kgserve.platform.hosts import is_loopback
+from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.server_discovery import DiscoveredServer, at, configured, find, trust
 from kgserve.platform.settings import load
-from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 
 T = TypeVar("T")
 U = TypeVar("U")
 
-JSON = "application/json"
-NDJSON = "application/x-ndjson"
-EVENT_STREAM = "text/event-stream"
 
-_STORE = "{store}"
-_PART = re.compile(r"\{(\w+)\}")
+_STORE_PLACEHOLDER = "{store}"
+_PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 Wait = float | None | msgspec.UnsetType
 Query = Mapping[str, str | int | Sequence[str] | None]
 
@@ -77,10 +75,10 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
     def ask(self, store: str | None, asked: Any = None, **more: Any) -> ClientRequest[T]:
         """The call for a request: a Struct or a mapping, whose fields go where the route wants them."""
         fields = _fields(asked)
-        parts = {name: fields.pop(name) for name in _PART.findall(self.path) if name in fields}
+        parts = {name: fields.pop(name) for name in _PATH_PARAMETER.findall(self.path) if name in fields}
         query, body = ({}, asked and fields) if self.in_body else (fields, None)
         if store is not None:
-            (parts if _STORE in self.path else query)["store"] = store
+            (parts if _STORE_PLACEHOLDER in self.path else query)["store"] = store
         return self.call(parts, query, body, store=store, asked=asked, **more)
 
     def call(
@@ -92,11 +90,11 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
         """
         path = self.path.format_map({name: _segment(part) for name, part in parts.items()})
         pairs = {name: value for name, value in (query or {}).items() if value is not None}
-        headers = {"Accept": JSON} | more.pop("headers", {})
+        headers = {"Accept": JSON_MEDIA_TYPE} | more.pop("headers", {})
         if isinstance(body, Upload):
-            headers["Content-Type"] = NDJSON
+            headers["Content-Type"] = NDJSON_MEDIA_TYPE
         elif body is not None:
-            headers["Content-Type"], body = JSON, json_body(body)
+            headers["Content-Type"], body = JSON_MEDIA_TYPE, json_body(body)
         asked = urlencode({name: _query_value(value) for name, value in pairs.items()}, doseq=True, quote_via=quote)
         target = f"{path}?{asked}" if asked else path
         return ClientRequest(route=self, path=target, headers=headers, body=body, **more)
@@ -129,18 +127,18 @@ def _fields(asked: Any) -> dict[str, Any]:
     return dict(asked or {})
 
 
-TIMEOUT = 60.0
+DEFAULT_REQUEST_TIMEOUT_SECONDS = 60.0
 """Seconds that an answer may take, unless told otherwise."""
-CONNECT_TIMEOUT = 2.0
+SERVER_CONNECT_TIMEOUT_SECONDS = 2.0
 """Seconds that a server may take to accept a connection."""
 # The server closes connections that were idle for 5 s; one taken up at that very moment would break.
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)
+CONNECTION_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)
 
 
 def limit(call: ClientRequest[Any], usual: float | None) -> httpx.Timeout:
     """The time limits of a call; ``usual`` is the client's own, in seconds."""
     wait = usual if isinstance(call.wait, msgspec.UnsetType) else call.wait
-    return httpx.Timeout(wait, connect=CONNECT_TIMEOUT, pool=None)
+    return httpx.Timeout(wait, connect=SERVER_CONNECT_TIMEOUT_SECONDS, pool=None)
 
 
 def method(build: Callable[..., Any], give: Callable[[Any, Any], Any], returns: str = "{}", *, of_store: bool) -> Any:
@@ -173,7 +171,7 @@ def _show(made: Any, build: Callable[..., Any], returns: str, *, of_store: bool)
     made.build = build
 
 
-MOST_MOVES = 5
+MAX_OWNER_REDIRECTS = 5
 """So often one call is sent on: a store has one owner, and may move while it is asked for."""
 
 
@@ -236,7 +234,7 @@ class Target:
         if not self._reads_copy(call):
             return {}
         seen = self._seen.get(_about(call))
-        return {READ_HEADER: "copy"} | ({} if seen is None else {AT_LEAST_HEADER: str(seen)})
+        return {READ_FROM_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
 
     def saw(self, call: ClientRequest[Any], answer: Any) -> None:
         """Note of which commit an answer is: later ones from copies are not to be older."""

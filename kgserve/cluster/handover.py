@@ -14,8 +14,8 @@ import msgspec
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.http_client import ClientConnection
 
-RETRY_SECONDS = 0.2
-_MIN_SECONDS = 0.05
+HANDOVER_RETRY_SECONDS = 0.2
+_MIN_ANSWER_TIMEOUT_SECONDS = 0.05
 """The least time a target has for an answer: it was asked, at least."""
 
 
@@ -42,15 +42,15 @@ def await_opened(store: str, target: HandoverTarget, until: float) -> str:
             return ""
         # An answer that another attempt will not change.
         is_final = status not in {0, HTTPStatus.SERVICE_UNAVAILABLE}
-        if is_final or time.monotonic() + RETRY_SECONDS > until:
+        if is_final or time.monotonic() + HANDOVER_RETRY_SECONDS > until:
             return f"node {target.node!r} has not opened store {store!r} yet: {said}"
-        time.sleep(RETRY_SECONDS)
+        time.sleep(HANDOVER_RETRY_SECONDS)
 
 
 def _asked(store: str, target: HandoverTarget, until: float) -> tuple[int, str]:
     """The status of one answer and what it says; 0 where there was none."""
     headers = {"authorization": f"Bearer {target.token}", "accept": "application/json", "connection": "close"}
-    patience = max(until - time.monotonic(), _MIN_SECONDS)
+    patience = max(until - time.monotonic(), _MIN_ANSWER_TIMEOUT_SECONDS)
     try:
         with closing(ClientConnection(target.url, patience, ssl.create_default_context)) as connection:
             answer = connection.request("GET", f"/api/memory/{quote(store, safe='')}/stats", headers)

@@ -15,35 +15,35 @@ import msgspec
 import structlog
 
 from kgserve.cluster.protocols import Beat, Heard, Registry
-from kgserve.cluster.records import FORMAT
+from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
 from kgserve.platform.closing import Closing
 
 log = structlog.get_logger()
 
-BEAT_SECONDS = 1.0
-LISTEN_SECONDS = 0.5
+HEARTBEAT_INTERVAL_SECONDS = 1.0
+HEARTBEAT_POLL_SECONDS = 0.5
 """So much later at most than it was sent a beat is heard, which needs no leader of the log's servers."""
 LEASE_SECONDS = 10.0
 """Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
-SILENT_SECONDS = 8.0
+READ_FENCE_SECONDS = 8.0
 """After so long without a beat that was taken a node answers no reads: before others begin to."""
-HEARD_SECONDS = 3 * BEAT_SECONDS
+HEARTBEAT_PROPAGATION_SECONDS = 3 * HEARTBEAT_INTERVAL_SECONDS
 """After so long everybody who is not cut off has heard of what a beat says."""
-QUIET_SECONDS = 4.0
+REDIRECT_CUTOFF_SECONDS = 4.0
 """After so long nobody is sent to a node any more: it may be gone, and who asks it may wait in vain."""
-ROUNDS = 3
+MIN_HEARTBEAT_ROUNDS = 3
 """Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
-_STARTS = 3
+_MAX_START_ATTEMPTS = 3
 
 
 def uptime() -> float:
     """Seconds that also pass while the machine is asleep, where the system counts those."""
     # Where there is no such clock, as on macOS, the usual one counts them, or there is none that does.
-    return time.clock_gettime(_CLOCK)
+    return time.clock_gettime(_MONOTONIC_CLOCK_ID)
 
 
-_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_MONOTONIC_CLOCK_ID: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Watch:
@@ -95,7 +95,7 @@ class Watch:
         if self._began is None:
             return False
         rounds, since = self._since.get(node, (1, self._began))
-        return self._rounds - rounds >= ROUNDS and now - since >= seconds
+        return self._rounds - rounds >= MIN_HEARTBEAT_ROUNDS and now - since >= seconds
 
     def gone(self, now: float) -> dict[str, int]:
         """Nodes that were silent for the lease as seen from here, and the revisions of their last beats."""
@@ -137,7 +137,7 @@ class Membership(Closing):
 
     def start(self) -> None:
         """Beat instead of who did under this name, and go on. Raises Conflict when others do the same, Unavailable."""
-        for _ in range(_STARTS):
+        for _ in range(_MAX_START_ATTEMPTS):
             self._revision, self._usurped = self._last_revision(), False
             self.round()
             if not self.is_silent:
@@ -176,7 +176,7 @@ class Membership(Closing):
         heard = self._registry.beats()
         with self._lock:
             now = self._clock()
-            if self._taken_at is not None and now - self._taken_at > SILENT_SECONDS:
+            if self._taken_at is not None and now - self._taken_at > READ_FENCE_SECONDS:
                 self.silences += 1
             self._taken_at = sent
             self._watch.look(heard, now)
@@ -198,14 +198,14 @@ class Membership(Closing):
     def drain(self, *, undo: bool = False) -> None:
         """Take no stores over from now on, or again. Blocks until all nodes have had the time to hear of it."""
         self._announced = msgspec.structs.replace(self.beat, draining=not undo)
-        self._closing.wait(HEARD_SECONDS)
+        self._closing.wait(HEARTBEAT_PROPAGATION_SECONDS)
         self.beat = self._announced
 
     @property
     def is_silent(self) -> bool:
         """Whether others may believe by now, or soon, that this node is gone."""
         with self._lock:
-            return self._usurped or self._taken_at is None or self._clock() - self._taken_at > SILENT_SECONDS
+            return self._usurped or self._taken_at is None or self._clock() - self._taken_at > READ_FENCE_SECONDS
 
     def is_gone(self, node: str) -> bool:
         """Whether a node may be replaced."""
@@ -215,7 +215,7 @@ class Membership(Closing):
     def is_quiet(self, node: str) -> bool:
         """Whether a node may be gone: it was not heard of for some seconds, in which this one was."""
         with self._lock:
-            return self._watch.is_unheard(node, self._clock(), QUIET_SECONDS)
+            return self._watch.is_unheard(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
 
     def alive(self) -> dict[str, Beat]:
         """The nodes that are not gone, this one among them."""
@@ -223,7 +223,7 @@ class Membership(Closing):
             return {**self._watch.alive(self._clock()), self.beat.node: self.beat}
 
     def _beat_on(self) -> None:
-        while not self._closing.wait(BEAT_SECONDS) and not self._usurped:
+        while not self._closing.wait(HEARTBEAT_INTERVAL_SECONDS) and not self._usurped:
             try:
                 self.round()
             except KgserveError as error:
@@ -233,7 +233,7 @@ class Membership(Closing):
                 self._beaten.notify_all()
 
     def _listen_on(self) -> None:
-        while not self._closing.wait(LISTEN_SECONDS):
+        while not self._closing.wait(HEARTBEAT_POLL_SECONDS):
             try:
                 self.listen()
             except KgserveError as error:
@@ -271,13 +271,13 @@ class Membership(Closing):
 
 
 _FORMAT_ENTRY = "format"
-FIRST = 1
+FIRST_CLUSTER_FORMAT = 1
 
 
 class Formats:
     """The format that the registry names. Newer programs read it and their own, older ones are kept out."""
 
-    def __init__(self, registry: Registry, known: int = FORMAT) -> None:
+    def __init__(self, registry: Registry, known: int = RECORD_FORMAT) -> None:
         """``known`` is the newest that this program reads. Raises Conflict when that is too old, and Unavailable."""
         self._registry = registry
         self._known = known
@@ -307,4 +307,4 @@ class Formats:
 
     def _entry(self) -> tuple[int, int]:
         found = self._registry.entries().get(_FORMAT_ENTRY)
-        return (FIRST, 0) if found is None else (int(found.data), found.revision)
+        return (FIRST_CLUSTER_FORMAT, 0) if found is None else (int(found.data), found.revision)

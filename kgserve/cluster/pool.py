@@ -51,8 +51,8 @@ from kgserve.stores.placement import NODE_FILE, Away, CommitLog, HeldStores, Pla
 log = structlog.get_logger()
 
 _encode = msgspec.json.Encoder().encode
-_ASIDE_PREFIX = ".aside-"
-_FAILURES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
+_SET_ASIDE_PREFIX = ".aside-"
+_FAILURE_NAMES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
 
 
 class ClusterPlacement(Placement):
@@ -388,7 +388,7 @@ class ClusterPlacement(Placement):
 
     def _set_aside(self, layout: Layout) -> None:
         """Rename files that are no known copy of the store's log, so that the store is fetched; nothing is removed."""
-        aside = self.data_dir / f"{_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
+        aside = self.data_dir / f"{_SET_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
         layout.root.rename(aside)
         sync_folder(self.data_dir)
         log.warning("store_set_aside", store=layout.name, folder=str(aside), reason="it is no known copy of the log")
@@ -435,7 +435,7 @@ class OwnedCommits(CommitLog):
         try:
             self._shipping.append(changes)
         except KgserveError as error:
-            self._counts.failures.add(_FAILURES.get(type(error), "failed"))
+            self._counts.failures.add(_FAILURE_NAMES.get(type(error), "failed"))
             raise
         self._counts.appends.observe(time.perf_counter() - began)
 

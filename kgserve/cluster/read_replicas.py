@@ -41,18 +41,18 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import JOURNAL, Layout, StoreFile, seen_by_history, write_description
+from kgserve.storage.layout import JOURNAL_FOLDER, Layout, StoreFile, seen_by_history, write_description
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.rebuild import fresh_folder
 from kgserve.stores.placement import CommitLog, CommittingStore, HeldStores
 
 log = structlog.get_logger()
 
-ROUND_SECONDS = 1.0
+REPLICA_POLL_SECONDS = 1.0
 """So old a copy is at most, as long as its log can be read."""
-IDLE_SECONDS = 10.0
+REPLICA_IDLE_SECONDS = 10.0
 """After so long without news the files of a copy are closed, and are on the disk as far as that is noted."""
-_GROWN = 2
+_REFETCH_GROWTH_FACTOR = 2
 """Files are fetched anew when so many times what a snapshot is made after has come since theirs."""
 
 
@@ -185,7 +185,7 @@ class Copies:
         self._ownership = ownership
         self._where = files
         self._copies = copies
-        self._most_bytes = _GROWN * compact_mb * MEBIBYTE
+        self._most_bytes = _REFETCH_GROWTH_FACTOR * compact_mb * MEBIBYTE
         self._seen: list[Position] = []
         self._files: dict[str, _Files] = {}
         self._lock = threading.Lock()
@@ -232,7 +232,7 @@ class Copies:
         files.journal.close()
 
     def _run(self, held: HeldStores) -> None:
-        while not self._closing.wait(ROUND_SECONDS):
+        while not self._closing.wait(REPLICA_POLL_SECONDS):
             try:
                 self._look_first()
                 for shard in range(self._log.shards):
@@ -298,18 +298,18 @@ class Copies:
         return owner is not None and bool(owner.bases) and owner.bases[-1].sequence >= journal.oldest
 
     def _close_idle(self, held: HeldStores) -> None:
-        before = time.monotonic() - IDLE_SECONDS
+        before = time.monotonic() - REPLICA_IDLE_SECONDS
         for name in [name for name, each in self._files.items() if each.used < before]:
             with held.unopened(name) as is_unopened:
                 if is_unopened:
                     self.let_go(name)
 
 
-GROWTH = 1.25
+EMBEDDINGS_UPLOAD_GROWTH_FACTOR = 1.25
 """Embeddings are put anew once they have grown by so much: what is missing is computed again by who takes over."""
-PATIENCE_SECONDS = 5.0
+REPLICA_HISTORY_TIMEOUT_SECONDS = 5.0
 """How long a history that is behind is waited for."""
-_LOOK_SECONDS = 0.05
+_REPLICA_HISTORY_POLL_SECONDS = 0.05
 
 
 class Bases:
@@ -376,7 +376,7 @@ class Bases:
         key, taken, size = self._key(self._layout.embeddings), None, 0
         if self._layout.embeddings.exists():
             size = self._layout.embeddings.stat().st_size
-            if before is not None and key in before.files and size <= GROWTH * before.vectors:
+            if before is not None and key in before.files and size <= EMBEDDINGS_UPLOAD_GROWTH_FACTOR * before.vectors:
                 taken, size = before.files[key], before.vectors
             else:
                 paths[key] = self._copy_of(self._layout.embeddings)
@@ -390,11 +390,11 @@ class Bases:
         """A copy of the history, if the store has one, which has seen a commit. Raises Unavailable."""
         if not self._keeps_history(owner):
             return None
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + REPLICA_HISTORY_TIMEOUT_SECONDS
         while not self._sees(owner, sequence):
             if time.monotonic() > until:
                 raise Unavailable(f"the history of store {self._layout.name!r} is behind", retry_after=5)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_REPLICA_HISTORY_POLL_SECONDS)
         return self._history()
 
     def _keeps_history(self, owner: Owner) -> bool:
@@ -423,8 +423,8 @@ def _snapshot_of(layout: Layout) -> dict[str, Path]:
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
         raise JournalDamaged(f"store {layout.name!r} has no snapshot")
-    names = [*snapshot.verify(snapshots[0]).files, snapshot.MANIFEST]
-    return {f"{JOURNAL}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
+    names = [*snapshot.verify(snapshots[0]).files, snapshot.SNAPSHOT_MANIFEST_FILE]
+    return {f"{JOURNAL_FOLDER}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
 
 
 def fetch_store(
@@ -438,10 +438,10 @@ def fetch_store(
     for base in reversed(owner.bases):
         try:
             fetch(blobs, base, fresh_folder(folder))
-            for each in snapshot.list_snapshots(folder / JOURNAL):
+            for each in snapshot.list_snapshots(folder / JOURNAL_FOLDER):
                 snapshot.verify(each)
             write_description(folder, decode_json(owner.description, StoreFile))
-            journal = Journal.create(folder / JOURNAL, segment_mb * MEBIBYTE, base.sequence + 1)
+            journal = Journal.create(folder / JOURNAL_FOLDER, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
                 begun = ShippedPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))

@@ -17,8 +17,8 @@ import xxhash
 from kgserve.errors import LogTorn
 from kgserve.platform.codecs import msgpack_decoder
 
-FORMAT = 1
-LARGEST = 1_000_000
+RECORD_FORMAT = 1
+MAX_RECORD_BYTES = 1_000_000
 """Bytes of data that one message may carry: servers take 1 MiB, unless told otherwise."""
 
 Position: TypeAlias = int
@@ -58,24 +58,28 @@ class _RecordMessage(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-_CHECKSUM = struct.Struct("<Q")
+_RECORD_CHECKSUM_STRUCT = struct.Struct("<Q")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(_RecordMessage).decode
 
 
 def encode_record(before: Position, record: Record) -> bytes:
     """The bytes of a record that follows the one at ``before``."""
-    data = _encode(_RecordMessage(FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data))
-    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(data)) + data
+    data = _encode(
+        _RecordMessage(RECORD_FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data)
+    )
+    return _RECORD_CHECKSUM_STRUCT.pack(xxhash.xxh3_64_intdigest(data)) + data
 
 
 def decode_record(position: Position, data: bytes) -> Logged:
     """The record that is at a position. Raises ValueError when its bytes are not those that were written."""
-    body = data[_CHECKSUM.size :]
-    if len(data) < _CHECKSUM.size or _CHECKSUM.unpack_from(data)[0] != xxhash.xxh3_64_intdigest(body):
+    body = data[_RECORD_CHECKSUM_STRUCT.size :]
+    if len(data) < _RECORD_CHECKSUM_STRUCT.size or _RECORD_CHECKSUM_STRUCT.unpack_from(data)[
+        0
+    ] != xxhash.xxh3_64_intdigest(body):
         raise ValueError("its checksum does not fit")
     message = _decode(body)
-    if message.format != FORMAT:
+    if message.format != RECORD_FORMAT:
         raise ValueError(f"it has format {message.format}, which this version of kgserve does not know")
     record = Record(message.kind, message.epoch, message.first, message.last, message.data)
     return Logged(position, message.before, record)
@@ -91,7 +95,7 @@ def check_follows(store: str, after: Position, found: Logged) -> Logged:
     return found
 
 
-def parted(record: Record, most: int = LARGEST) -> Iterator[Record]:
+def parted(record: Record, most: int = MAX_RECORD_BYTES) -> Iterator[Record]:
     """A record as pieces of at most ``most`` bytes, to be appended one after the other; itself if it is small."""
     data = record.data
     final = max(0, (len(data) - 1) // most * most)

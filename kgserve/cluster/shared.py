@@ -24,9 +24,9 @@ from kgserve.platform.codecs import decode_json, msgpack_decoder
 
 log = structlog.get_logger()
 
-ROUND_SECONDS = 1.0
-STRETCH_BYTES = 1 << 20
-STRETCHES = 60
+SHARING_INTERVAL_SECONDS = 1.0
+AUDIT_STRETCH_BYTES = 1 << 20
+MAX_AUDIT_STRETCHES = 60
 """As much as a node's own files hold; what is older is let go of."""
 
 
@@ -89,11 +89,11 @@ class SharedAudit:
     def _append(self, end: _End, place: AuditPosition, lines: bytes) -> _End:
         last = end.entry or _NO_LINES
         stretches, size = last.stretches, last.size + len(lines)
-        if last.size > STRETCH_BYTES:
+        if last.size > AUDIT_STRETCH_BYTES:
             stretches, size = (*stretches, end.position), len(lines)
-        entry = _Lines(*place, stretches[-STRETCHES:], size, lines)
+        entry = _Lines(*place, stretches[-MAX_AUDIT_STRETCHES:], size, lines)
         position = self._log.append(self._name, end.position, Record("frame", 0, data=_encode(entry)))
-        if len(stretches) > STRETCHES:
+        if len(stretches) > MAX_AUDIT_STRETCHES:
             self._log.trim(self._name, entry.stretches[0] + 1)
         return _End(position, entry)
 
@@ -107,7 +107,7 @@ class SharedAudit:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._closing.wait(ROUND_SECONDS)
+            is_last = self._closing.wait(SHARING_INTERVAL_SECONDS)
             try:
                 self.ship()
             except (Fenced, Unconfirmed):
@@ -149,7 +149,7 @@ def _place(entry: _Lines | None) -> AuditPosition | None:
     return None if entry is None else AuditPosition(entry.file, entry.to)
 
 
-_KEY = "key."
+_KEY_ENTRY_PREFIX = "key."
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -168,14 +168,18 @@ class SharedKeys:
 
     def look(self) -> None:
         """Have each side know the other's keys, where either has changed. Raises Unavailable and KeysDamaged."""
-        found = {name: each for name, each in self._registry.entries(self._seen).items() if name.startswith(_KEY)}
+        found = {
+            name: each
+            for name, each in self._registry.entries(self._seen).items()
+            if name.startswith(_KEY_ENTRY_PREFIX)
+        }
         self._held |= found
         self._seen = max([self._seen, *(each.revision for each in found.values())])
         if not found and self._mark() == self._file:
             return
         keys = merge_keys(self._data_dir, [decode_json(each.data, Key) for each in self._held.values()])
         for key in keys:
-            self._tell(_KEY + key.id, _encode_json(key))
+            self._tell(_KEY_ENTRY_PREFIX + key.id, _encode_json(key))
         self._file = self._mark()
 
     def _tell(self, name: str, data: bytes) -> None:

@@ -16,7 +16,7 @@ from kgserve.platform.durable_files import storing, sync_folder, write_whole
 from kgserve.storage.journal.journal import Frame, FrameError, Journal, encode_frame, frame_bytes, read_frame
 from kgserve.storage.model.change import ChangeSet
 
-REACHED_FILE = "log.json"
+LOG_POSITION_FILE = "log.json"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -234,13 +234,13 @@ def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
 
 def forget_reached(folder: Path) -> None:
     """Have the files of a store's folder be no copy of a log. Raises OSError."""
-    (folder / REACHED_FILE).unlink(missing_ok=True)
+    (folder / LOG_POSITION_FILE).unlink(missing_ok=True)
     sync_folder(folder)
 
 
 def read_reached(folder: Path) -> ShippedPosition | None:
     """How far the files of a store's folder were a copy when that was last put down, if it ever was."""
-    path = folder / REACHED_FILE
+    path = folder / LOG_POSITION_FILE
     return decode_json(path.read_bytes(), ShippedPosition) if path.is_file() else None
 
 
@@ -262,4 +262,4 @@ def reached_by(journal: Journal, store: str, owner: Owner) -> ShippedPosition:
 def note_reached(folder: Path, reached: ShippedPosition) -> None:
     """Put down how far the files of a store's folder are a copy of its log. Raises StorageFull."""
     with storing("noting how far the log was read"):
-        write_whole(folder / REACHED_FILE, _encode(reached))
+        write_whole(folder / LOG_POSITION_FILE, _encode(reached))

@@ -14,7 +14,7 @@ import msgspec
 
 from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.edits import Edits
-from kgserve.cypher.lexer import AGGREGATES, Outline
+from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, Outline
 from kgserve.cypher.matching import PatternAnalysis, check_condition
 from kgserve.cypher.operators import are_alike, describe_keys
 from kgserve.cypher.parser import parse
@@ -38,7 +38,7 @@ from kgserve.cypher.syntax import (
 )
 from kgserve.cypher.types import ValueType
 
-_MANY_ROWS = 1_000_000_000
+_UNLIMITED_ROWS = 1_000_000_000
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -52,6 +52,9 @@ class Analysis(msgspec.Struct, frozen=True):
     depends_on_values: bool
 
 
+_SEVERAL_NANS = "may be NaN, and the engine would not take two of them for one value; it stands"
+
+
 def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysis:
     """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
     query = parse(outline)
@@ -62,6 +65,8 @@ def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> An
         first = columns if first is None else first
         if first is not None and columns is not None:
             _check_union(context, part[-1].start, first, columns)
+            if query.is_distinct and any(kind.is_nan_possible for kind in columns.values()):
+                raise context.refuse(part[-1].start, f"a column of this {_SEVERAL_NANS}")
     return Analysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
 
 
@@ -135,7 +140,7 @@ class _UnionPart:
         if not isinstance(first, ProjectionBody):
             return first is not None
         outline, places = self._context.outline, range(first.start, first.items_end)
-        found = [at for at in places if outline.calls(at) in AGGREGATES]
+        found = [at for at in places if outline.calls(at) in AGGREGATE_FUNCTIONS]
         each = (outline.calls(at) in {"min", "max"} or outline.word(at + 1) == "DISTINCT" for at in found)
         return not all(each) if found else not first.is_distinct
 
@@ -250,13 +255,12 @@ class _UnionPart:
             if is_undirected and not self._has_aggregate(item.start, item.end):
                 what = "to the engine a relationship that is followed both ways is two; write id(…) of it. It stands"
                 raise self._context.refuse(item.start, what)
-            is_nan = kind is not None and kind.kind == "float" and kind.may_be_nan
+            is_nan = kind is not None and kind.is_nan_possible
             if is_nan and not self._has_aggregate(item.start, item.end):
-                what = "this may be NaN, and the engine would not take two of them for one value; it stands"
-                raise self._context.refuse(item.start, what)
+                raise self._context.refuse(item.start, f"this {_SEVERAL_NANS}")
 
     def _has_aggregate(self, start: int, end: int) -> bool:
-        return any(self._context.outline.calls(at) in AGGREGATES for at in range(start, end))
+        return any(self._context.outline.calls(at) in AGGREGATE_FUNCTIONS for at in range(start, end))
 
     def _order(self, clause: ProjectionBody, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
         both = Scope(before.bindings | after.bindings, is_open=before.is_open)
@@ -278,7 +282,7 @@ class _UnionPart:
                 text = self._context.text(item.value)
                 self._context.edits.before(item.start, f"({text}) <> ({text}){item.alias and ' '}{item.alias}, ")
         if clause.order and clause.word == "WITH" and not clause.bounds:
-            self._context.edits.behind(clause.order_end - 1, f" LIMIT {_MANY_ROWS}")
+            self._context.edits.behind(clause.order_end - 1, f" LIMIT {_UNLIMITED_ROWS}")
 
     def _alias_of(self, clause: ProjectionBody, value: Expression) -> str | None:
         """Return the column that is the same expression, and not just a name."""

@@ -11,17 +11,26 @@ from kgserve.cypher.functions import KINDS_OF_CASTS, SIGNATURES, Signature
 from kgserve.cypher.operators import OperatorRules, comparable, has_null_parts
 from kgserve.cypher.syntax import Cast, Expression, FunctionCall, Literal, Negation, Parameter
 from kgserve.cypher.texts import TextRules
-from kgserve.cypher.types import ANY, FLOAT, INTEGER, MAX_INTEGER, NUMBERS, ValueType, join, list_of
+from kgserve.cypher.types import (
+    ANY_TYPE,
+    ENGINE_TYPE,
+    FLOAT_TYPE,
+    INTEGER_TYPE,
+    MAX_INTEGER,
+    NUMBER_KINDS,
+    ValueType,
+    join,
+    list_of,
+)
 
-_ENGINE = ValueType("engine", is_nullable=True)
-_AGGREGATES = frozenset({"count", "count_if", "collect", "sum", "avg", "min", "max"})
-_CONTAINING = frozenset({"list_contains", "list_has"})
-_NEVER_NULL = frozenset({"count", "count_if", "collect", "sum", "id", "label", "labels"})
-_MADE_DIFFERENTLY = frozenset({"coalesce", "ifnull"})
-_LENGTHENING = frozenset({"list_append", "list_prepend"})
-_JOINING = frozenset({"list_concat", "list_cat"})
-_OF_ONE_TYPE = frozenset({"greatest", "least"})
-_COUNTED = frozenset({"left", "right", "substring"})
+_AGGREGATE_FUNCTIONS = frozenset({"count", "collect", "sum", "avg", "min", "max"})
+_CONTAINMENT_FUNCTIONS = frozenset({"list_contains", "list_has"})
+_NEVER_NULL_FUNCTIONS = frozenset({"count", "collect", "sum", "id", "label", "labels"})
+_NUMBER_MIXING_FUNCTIONS = frozenset({"coalesce", "ifnull"})
+_ELEMENT_ADDING_FUNCTIONS = frozenset({"list_append", "list_prepend"})
+_LIST_JOINING_FUNCTIONS = frozenset({"list_concat", "list_cat"})
+_SINGLE_TYPE_FUNCTIONS = frozenset({"greatest", "least"})
+_SUBSTRING_FUNCTIONS = frozenset({"left", "right", "substring"})
 
 
 class CallRules:
@@ -36,10 +45,10 @@ class CallRules:
         """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
         signature = SIGNATURES.get(call.name)
         if signature is None:
-            return _ENGINE
+            return ENGINE_TYPE
         if call.name == "size" and len(kinds) == 1 and kinds[0].kind == "relations":
             self._context.edits.replace(call.start, call.start + 1, "length")
-            return INTEGER
+            return INTEGER_TYPE
         if call.name == "reverse" and len(kinds) == 1 and kinds[0].kind == "list":
             self._context.edits.replace(call.start, call.start + 1, "list_reverse")
             return kinds[0]
@@ -52,7 +61,7 @@ class CallRules:
         """Return the type of CAST(… AS TYPE), which is the caller's own wish."""
         base = cast.type.partition("(")[0]
         if base.endswith("]"):
-            return list_of(ANY, is_nullable=kind.is_nullable)
+            return list_of(ANY_TYPE, is_nullable=kind.is_nullable)
         made = KINDS_OF_CASTS.get(base, "engine")
         is_nan = made == "float" and kind.kind not in {"integer", "null"} and (kind.kind != "float" or kind.may_be_nan)
         return ValueType(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
@@ -73,15 +82,15 @@ class CallRules:
         return f"{name}() does not take {kind.name}{instead}. It stands"
 
     def _check_special(self, call: FunctionCall, kinds: list[ValueType]) -> None:
-        name, found = call.name, {kind.kind for kind in kinds if kind.kind in NUMBERS}
-        if name in _MADE_DIFFERENTLY and {"integer", "float"} <= found:
+        name, found = call.name, {kind.kind for kind in kinds if kind.kind in NUMBER_KINDS}
+        if name in _NUMBER_MIXING_FUNCTIONS and {"integer", "float"} <= found:
             what = f"{name}() makes whole numbers decimal here; write them with .0, as in 1.0. It stands"
             raise self._context.refuse(call.start, what)
-        if name in _MADE_DIFFERENTLY:
+        if name in _NUMBER_MIXING_FUNCTIONS:
             self._check_alike(call, kinds[0], kinds[1:])
         if name == "range":
             self._check_range(call)
-        if name in _OF_ONE_TYPE:
+        if name in _SINGLE_TYPE_FUNCTIONS:
             self._check_one_type(call, kinds)
         self._check_lists(call, kinds)
         self._check_rarer(call, kinds)
@@ -99,7 +108,7 @@ class CallRules:
                 "list_any_value() of an empty list is 0 to the engine; write list[0], or list_filter() first. It stands"
             )
             raise self._context.refuse(call.start, what)
-        if name in _COUNTED:
+        if name in _SUBSTRING_FUNCTIONS:
             for argument in call.arguments[1:]:
                 self._check_not_negative(call, argument)
         if name == "substr":
@@ -113,14 +122,14 @@ class CallRules:
             if element is not None and not comparable(element, kinds[1]):
                 what = f"{name}() looks for {kinds[1].name} in a list of {element.name}s; it stands"
                 raise self._context.refuse(call.start, what)
-            if name in _CONTAINING and has_null_parts(kinds[0]):
+            if name in _CONTAINMENT_FUNCTIONS and has_null_parts(kinds[0]):
                 what = (
                     f"{name}() answers false where the list has a null and not the value; take the nulls out. It stands"
                 )
                 raise self._context.refuse(call.start, what)
-        if name in _LENGTHENING | _JOINING and len(kinds) > 1 and kinds[0].kind == "list":
-            self._check_alike(call, kinds[0].element if name in _LENGTHENING else kinds[0], kinds[1:2])
-        if name in _LENGTHENING and len(kinds) > 1 and kinds[1].is_nullable:
+        if name in _ELEMENT_ADDING_FUNCTIONS | _LIST_JOINING_FUNCTIONS and len(kinds) > 1 and kinds[0].kind == "list":
+            self._check_alike(call, kinds[0].element if name in _ELEMENT_ADDING_FUNCTIONS else kinds[0], kinds[1:2])
+        if name in _ELEMENT_ADDING_FUNCTIONS and len(kinds) > 1 and kinds[1].is_nullable:
             what = f"{name}() of a null is null to the engine, and no list with a null; leave nulls out. It stands"
             raise self._context.refuse(call.start, what)
 
@@ -172,7 +181,7 @@ class CallRules:
                 self._label(call, kinds)
             case "collect" if not call.is_star:
                 edits.around(call.start, call.end, "coalesce(", ", [])")
-            case "sum" if kinds and kinds[0].kind in NUMBERS:
+            case "sum" if kinds and kinds[0].kind in NUMBER_KINDS:
                 self._sum(call, kinds[0])
             case "list_contains" | "list_has" if len(kinds) > 1 and kinds[1].is_nullable:
                 edits.around(call.start, call.end, f"(size({self._context.text(call.arguments[0])}) > 0 AND ", ")")
@@ -228,10 +237,10 @@ class CallRules:
             edits.around(call.start, call.end, opening, " END)")
 
     def _result(self, call: FunctionCall, signature: Signature, kinds: list[ValueType]) -> ValueType:
-        is_nullable = any(kind.is_nullable for kind in kinds) if call.name not in _NEVER_NULL else False
+        is_nullable = any(kind.is_nullable for kind in kinds) if call.name not in _NEVER_NULL_FUNCTIONS else False
         is_nullable = is_nullable or call.name in {"avg", "min", "max", "json_extract", "nullif"}
         base, _, element = signature.result.partition(" ")
-        first = kinds[0] if kinds else _ENGINE
+        first = kinds[0] if kinds else ENGINE_TYPE
         match base:
             case "first" | "element" | "transformed" | "joined" | "null":
                 return self._of_arguments(base, call, first, kinds, is_nullable=is_nullable)
@@ -244,14 +253,16 @@ class CallRules:
             case "nan":
                 return ValueType("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
             case "count":
-                return INTEGER
+                return INTEGER_TYPE
             case _:
                 return ValueType(base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine")
 
     def _of_numbers(self, base: str, first: ValueType, *, is_nullable: bool) -> ValueType:
         if base == "average":
-            return msgspec.structs.replace(FLOAT, is_nullable=True, may_be_nan=first.may_be_nan or first.may_be_large)
-        kind = first.kind if first.kind in NUMBERS else "engine"
+            return msgspec.structs.replace(
+                FLOAT_TYPE, is_nullable=True, may_be_nan=first.may_be_nan or first.may_be_large
+            )
+        kind = first.kind if first.kind in NUMBER_KINDS else "engine"
         return ValueType(kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float")
 
     def _of_arguments(
@@ -265,13 +276,13 @@ class CallRules:
             joined = first
             for kind in kinds[1:]:
                 joined = join(joined, kind)
-            never = call.name in _MADE_DIFFERENTLY and any(not kind.is_nullable for kind in kinds)
+            never = call.name in _NUMBER_MIXING_FUNCTIONS and any(not kind.is_nullable for kind in kinds)
             return msgspec.structs.replace(joined.derived(), is_nullable=not never and joined.is_nullable)
         if call.name in {"ceil", "ceiling", "floor"}:
-            return msgspec.structs.replace(FLOAT, is_nullable=is_nullable, may_be_nan=first.may_be_nan)
+            return msgspec.structs.replace(FLOAT_TYPE, is_nullable=is_nullable, may_be_nan=first.may_be_nan)
         return msgspec.structs.replace(first.derived(), is_nullable=is_nullable, is_filled=False)
 
 
 def has_aggregate(names: set[str]) -> bool:
     """Tell whether any function of these names puts rows together."""
-    return not _AGGREGATES.isdisjoint(names)
+    return not _AGGREGATE_FUNCTIONS.isdisjoint(names)

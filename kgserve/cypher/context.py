@@ -108,6 +108,20 @@ class AnalysisContext:
         return found
 
 
+def tie_bounds(first: str, last: str) -> str:
+    """Return the first bound of a part, made to vary as the last one does.
+
+    Engines answer a function of three arguments wrongly where the first and the last of them vary by row, one of them
+    may be null, and the second is the same for all rows.
+    """
+    return f"({first}) + 0 * ({last})"
+
+
+def is_constant(expression: Expression) -> bool:
+    """Tell whether an expression is the same for all rows: a literal or a parameter."""
+    return isinstance(ungroup(expression), Literal | Parameter)
+
+
 def is_simple(expression: Expression) -> bool:
     """Tell whether an expression costs nothing to write twice: a literal, parameter, variable or property of one."""
     match expression:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from kgserve.cypher.lexer import BEFORE_PARENTHESIS, KEYWORDS, LAMBDAS, Outline, invalid
+from kgserve.cypher.lexer import BEFORE_PARENTHESIS, KEYWORDS, LAMBDA_FUNCTIONS, Outline, invalid
 from kgserve.cypher.strings import decode_string
 from kgserve.cypher.syntax import (
     AccessExpression,
@@ -42,7 +42,7 @@ from kgserve.errors import InvalidInput
 
 OR, XOR, AND, NOT, COMPARISON, BITS_OR, BITS_AND, SHIFT, PREDICATE, SUM, PRODUCT, POWER, SIGN = range(13)
 
-_LEVELS: Final[dict[str, int]] = {
+_OPERATOR_PRECEDENCE: Final[dict[str, int]] = {
     "OR": OR,
     "XOR": XOR,
     "AND": AND,
@@ -70,7 +70,7 @@ _LEVELS: Final[dict[str, int]] = {
     "%": PRODUCT,
     "^": POWER,
 }
-_INTEGER = re.compile(r"[0-9]+")
+_INTEGER_LITERAL = re.compile(r"[0-9]+")
 
 
 class ExpressionParser(ABC):
@@ -167,7 +167,7 @@ class ExpressionParser(ABC):
     def _level(self) -> int | None:
         if self.symbol() == "|" and self._bar_ends:
             return None
-        return _LEVELS.get(self.symbol() or self.word())
+        return _OPERATOR_PRECEDENCE.get(self.symbol() or self.word())
 
     def _operator(self) -> str:
         word = self.symbol() or self.word()
@@ -258,7 +258,7 @@ class ExpressionParser(ABC):
             return Parameter(start=start, end=self.at, name=token.text[1:])
         if token.kind == "string":
             return Literal(start=start, end=self.at, kind="text", value=decode_string(self.outline.text, token))
-        is_whole = _INTEGER.fullmatch(token.text) is not None
+        is_whole = _INTEGER_LITERAL.fullmatch(token.text) is not None
         value = int(token.text[:40]) if is_whole else float(token.text)
         return Literal(start=start, end=self.at, kind="integer" if is_whole else "float", value=value)
 
@@ -323,7 +323,7 @@ class ExpressionParser(ABC):
             value = None if word == "NULL" else word == "TRUE"
             kind = "null" if value is None else "boolean"
             return Literal(start=start, end=self.at, kind=kind, value=value)
-        if word in KEYWORDS - _NAMES_TOO and not self._stands_alone():
+        if word in KEYWORDS - _KEYWORDS_ALLOWED_AS_NAMES and not self._stands_alone():
             raise self.fail()
         return Variable(name=self.name(), start=start, end=self.at)
 
@@ -376,7 +376,7 @@ class ExpressionParser(ABC):
         return FunctionCall(start=start, end=self.at, name=name, arguments=tuple(arguments), is_distinct=is_distinct)
 
     def _argument(self, name: str, number: int) -> Expression:
-        return self._lambda() if name in LAMBDAS and number == 1 else self._unbarred()
+        return self._lambda() if name in LAMBDA_FUNCTIONS and number == 1 else self._unbarred()
 
     def _lambda(self) -> Expression:
         start, parameters = self.at, list[str]()
@@ -390,7 +390,7 @@ class ExpressionParser(ABC):
         return Lambda(start=start, end=self.at, parameters=tuple(parameters), body=body)
 
 
-_NAMES_TOO = frozenset({
+_KEYWORDS_ALLOWED_AS_NAMES = frozenset({
     "ANY", "ALL", "NONE", "SINGLE", "COLUMN", "CYCLE", "DBTYPE", "DECIMAL", "DEFAULT", "EXTERNAL", "FORCE", "FROM",
     "GLOB", "GRAPH", "GROUP", "HEADERS", "IF", "INCREMENT", "JOIN", "KEY", "L_SKIP", "MAP", "MAXVALUE", "MINVALUE",
     "NO", "NODE", "ONLY", "PASSWORD", "PRIMARY", "RDFGRAPH", "READ", "REL", "ROLE", "START", "STRUCT", "TO", "TRAIL",

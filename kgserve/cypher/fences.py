@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_OPENING = re.compile(r"(?P<fence>`{3,}|~{3,})[ \t]*(?:(?:opencypher|cypher|cql|kuzu|sql|text)(?!\S))?", re.IGNORECASE)
+_OPENING_FENCE = re.compile(
+    r"(?P<fence>`{3,}|~{3,})[ \t]*(?:(?:opencypher|cypher|cql|kuzu|sql|text)(?!\S))?", re.IGNORECASE
+)
 
 
 def blank_fences(text: str) -> str:
@@ -13,7 +15,7 @@ def blank_fences(text: str) -> str:
     Anything else, such as fences around only a part of the text, comes back unchanged.
     """
     inner = text.strip()
-    opening = _OPENING.match(inner)
+    opening = _OPENING_FENCE.match(inner)
     if opening is None:
         return text
     fence, statement = opening["fence"], inner[opening.end() :]

@@ -1,19 +1,19 @@
 """What functions take and return, where the engine would otherwise make a text of anything.
 
 A signature is the kinds of the arguments and the kind of the result. Of the arguments a letter stands for several kinds
-(`_LETTERS`), ``.`` for any; ``?`` follows what may be left out, ``*`` what may be repeated.
+(`_KINDS_BY_LETTER`), ``.`` for any; ``?`` follows what may be left out, ``*`` what may be repeated.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from kgserve.cypher.types import NUMBERS
+from kgserve.cypher.types import NUMBER_KINDS
 
-_LETTERS: dict[str, frozenset[str]] = {
+_KINDS_BY_LETTER: dict[str, frozenset[str]] = {
     "T": frozenset({"text", "json"}),
     "I": frozenset({"integer"}),
-    "N": NUMBERS,
+    "N": NUMBER_KINDS,
     "B": frozenset({"boolean"}),
     "L": frozenset({"list"}),
     "S": frozenset({"text", "list", "entries"}),
@@ -21,7 +21,7 @@ _LETTERS: dict[str, frozenset[str]] = {
     "O": frozenset({"integer", "float", "decimal", "text", "boolean", "date", "time", "uuid", "json", "duration"}),
     "P": frozenset({"path", "relations"}),
 }
-_TABLE = """
+_SIGNATURES_TABLE = """
 lower lcase tolower upper ucase toupper trim ltrim rtrim reverse = T -> text
 concat = T* -> text
 concat_ws = TT* -> text
@@ -63,7 +63,6 @@ start_node end_node = . -> node
 range = III? -> list integer
 collect = . -> list first
 count = . -> count
-count_if = B -> count
 sum = N -> sum
 avg = N -> average
 min max = O -> first
@@ -140,7 +139,7 @@ class Signature(NamedTuple):
 def _signature(arguments: str, result: str) -> Signature:
     letters = [each for each in arguments if each not in "?*"]
     least = len(letters) - arguments.count("?")
-    return Signature(tuple(_LETTERS.get(each) for each in letters), least, "*" in arguments, result)
+    return Signature(tuple(_KINDS_BY_LETTER.get(each) for each in letters), least, "*" in arguments, result)
 
 
 def _read(table: str) -> dict[str, Signature]:
@@ -152,7 +151,7 @@ def _read(table: str) -> dict[str, Signature]:
     return found
 
 
-SIGNATURES = _read(_TABLE)
+SIGNATURES = _read(_SIGNATURES_TABLE)
 
 KINDS_OF_CASTS = {
     "BOOL": "boolean", "BOOLEAN": "boolean", "DATE": "date", "DOUBLE": "float", "FLOAT": "float", "FLOAT8": "float",

@@ -17,28 +17,39 @@ import msgspec
 from kgserve.cypher import limits
 from kgserve.cypher.analysis import analyse
 from kgserve.cypher.edits import Anchor, Edits, place
-from kgserve.cypher.lexer import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES, Outline, Token, invalid, scan
+from kgserve.cypher.lexer import (
+    BUILDER_FUNCTIONS,
+    CLAUSE_ENDS,
+    FIRST_READING_WORDS,
+    FORBIDDEN_WORDS,
+    KEYWORDS,
+    WRITE_CLAUSES,
+    Outline,
+    Token,
+    invalid,
+    scan,
+)
 from kgserve.cypher.limits import CallChecker
 from kgserve.cypher.strings import decode_string, encode_string
 from kgserve.cypher.types import MAX_EXACT_FLOAT
 from kgserve.errors import FieldError, InvalidInput
 
-MAX_BYTES = 64 << 10
-MAX_TOKENS = 5_000
-MAX_HELD = 50_000
+MAX_STATEMENT_BYTES = 64 << 10
+MAX_STATEMENT_TOKENS = 5_000
+MAX_COLLECTED_VALUES = 50_000
 """Single values in ranges and parameters, where functions may multiply them."""
-OWN_TABLE = "STORECOMMIT"
-LABEL = ":Entity"
-RELATION = ":RELATES_TO"
+COMMIT_TABLE = "STORECOMMIT"
+DEFAULT_NODE_LABEL = ":Entity"
+DEFAULT_RELATION_LABEL = ":RELATES_TO"
 ELSEWHERE, LINKS = "elsewhere", "links_to"
 """What links lead to, and links, as the engine takes names."""
 MAX_PARAMETER_BYTES = 1 << 20
-MAX_DEPTH = 32
-MAX_REMEMBERED = 256
-MAX_REMEMBERED_TEXT = 4 << 10
+MAX_PARAMETER_DEPTH = 32
+MAX_CACHED_STATEMENTS = 256
+MAX_CACHED_STATEMENT_CHARS = 4 << 10
 """Examining takes longer than many a statement: so many texts that were let through are remembered, and how long."""
-_SCALARS = frozenset({bool, int, float, str})
-_INT64 = 1 << 63
+_SCALAR_CLASSES = frozenset({bool, int, float, str})
+_INT64_LIMIT = 1 << 63
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -60,12 +71,16 @@ class Statement(msgspec.Struct, frozen=True):
     @property
     def words(self) -> frozenset[str]:
         """The names in it, of properties, variables and functions alike, in lower case; texts may be names, too."""
-        return _words(self.text) if len(self.text) <= MAX_REMEMBERED_TEXT else _words.__wrapped__(self.text)
+        return _words(self.text) if len(self.text) <= MAX_CACHED_STATEMENT_CHARS else _words.__wrapped__(self.text)
 
     @property
     def properties(self) -> frozenset[str]:
         """The names that stand behind a dot, or in front of a colon as in a map, in lower case."""
-        return _properties(self.text) if len(self.text) <= MAX_REMEMBERED_TEXT else _properties.__wrapped__(self.text)
+        return (
+            _properties(self.text)
+            if len(self.text) <= MAX_CACHED_STATEMENT_CHARS
+            else _properties.__wrapped__(self.text)
+        )
 
     @property
     def shape(self) -> str:
@@ -95,7 +110,7 @@ def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Stat
     statement, by_value = _examined(text, parameters, writable=writable)
     if key is not None and not by_value:
         _remembered[key] = msgspec.structs.replace(statement, parameters=dict.fromkeys(statement.parameters))
-        while len(_remembered) > MAX_REMEMBERED:
+        while len(_remembered) > MAX_CACHED_STATEMENTS:
             _remembered.pop(next(iter(_remembered)), None)
     return statement
 
@@ -103,7 +118,7 @@ def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Stat
 def _key(text: str, parameters: Mapping[str, Any], *, writable: bool) -> _Key | None:
     """By what a text may be remembered: a single value counts for its type alone. None for what is not remembered."""
     kinds = tuple((name, _shape(parameters[name])) for name in sorted(parameters))
-    small = len(text) <= MAX_REMEMBERED_TEXT and len(kinds) <= MAX_REMEMBERED
+    small = len(text) <= MAX_CACHED_STATEMENT_CHARS and len(kinds) <= MAX_CACHED_STATEMENTS
     return (text, writable, kinds) if small and all(kind is not None for _, kind in kinds) else None
 
 
@@ -114,17 +129,19 @@ def _shape(value: Any) -> object:
         return (kind, value == "")
     if kind is int:
         return (kind, -MAX_EXACT_FLOAT <= value <= MAX_EXACT_FLOAT)
-    return kind if kind in _SCALARS else None
+    return kind if kind in _SCALAR_CLASSES else None
 
 
 def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[Statement, bool]:
     """As `examine`, and whether it was the value of a parameter, not just its type, that mattered."""
     _check_size(text)
-    gathered = list(islice(scan(text), 2 * MAX_TOKENS + 1))
+    gathered = list(islice(scan(text), 2 * MAX_STATEMENT_TOKENS + 1))
     found = [token for token in gathered if token.kind not in {"space", "comment"}]
-    if len(found) > MAX_TOKENS or len(gathered) > 2 * MAX_TOKENS:
+    if len(found) > MAX_STATEMENT_TOKENS or len(gathered) > 2 * MAX_STATEMENT_TOKENS:
         raise invalid(
-            text, gathered[-1].start, f"a statement may have {MAX_TOKENS} words and symbols; one too many stands"
+            text,
+            gathered[-1].start,
+            f"a statement may have {MAX_STATEMENT_TOKENS} words and symbols; one too many stands",
         )
     outline = Outline(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
@@ -143,13 +160,13 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     return statement, calls.met_values or analysed.depends_on_values
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_CACHED_STATEMENTS)
 def _words(text: str) -> frozenset[str]:
     kinds = ("word", "quoted", "string")
     return frozenset(each.text.strip("`'\"").lower() for each in scan(text) if each.kind in kinds)
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_CACHED_STATEMENTS)
 def _properties(text: str) -> frozenset[str]:
     found = list(scan(text))
     texts = ["", *(each.text for each in found), ""]
@@ -163,8 +180,8 @@ def _check_size(text: str) -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise invalid(text, error.start, "half of a surrogate pair") from None
-    if size > MAX_BYTES:
-        message = f"the statement has {size} bytes; {MAX_BYTES} are the most"
+    if size > MAX_STATEMENT_BYTES:
+        message = f"the statement has {size} bytes; {MAX_STATEMENT_BYTES} are the most"
         raise InvalidInput(message, (FieldError("query", message),))
     if "\0" in text:
         raise invalid(text, text.index("\0"), "a NUL character")
@@ -184,16 +201,18 @@ def _one_statement(text: str, found: list[Token]) -> list[Token]:
 def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
     """Whether it updates, and whether it is to be explained."""
     for index, word in enumerate(outline.words):
-        if word in FORBIDDEN:
+        if word in FORBIDDEN_WORDS:
             name = outline.tokens[index].text
             raise outline.not_allowed(index, f"{name} may not be used; if it is a name, write `{name}` in back-ticks,")
     explains = outline.word(0) == "EXPLAIN"
     start = 1 + (outline.word(1) == "LOGICAL") if explains else 0
-    if outline.word(start) not in FIRST | WRITES:
-        raise outline.at(start, f"a statement begins with one of {', '.join(sorted(FIRST))}; this one begins otherwise")
+    if outline.word(start) not in FIRST_READING_WORDS | WRITE_CLAUSES:
+        raise outline.at(
+            start, f"a statement begins with one of {', '.join(sorted(FIRST_READING_WORDS))}; this one begins otherwise"
+        )
     updates = False
     for index, word in enumerate(outline.words):
-        if word in WRITES:
+        if word in WRITE_CLAUSES:
             updates = True
             _check_write(outline, index, word, writable=writable)
     if updates and explains:
@@ -217,7 +236,7 @@ def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> 
 
 def _check_no_limit(outline: Outline) -> None:
     """After a write the engine may take LIMIT and SKIP for a limit of what is written."""
-    last = max(index for index, word in enumerate(outline.words) if word in WRITES)
+    last = max(index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES)
     for index, word in enumerate(outline.words[last:], last):
         if word in {"LIMIT", "SKIP"}:
             raise outline.at(index, f"{word} may not follow what writes; put it before, as WITH … {word}; it stands")
@@ -225,7 +244,7 @@ def _check_no_limit(outline: Outline) -> None:
 
 def _check_own_table(outline: Outline) -> None:
     for index, token in enumerate(outline.tokens):
-        if outline.name(index).upper() == OWN_TABLE:
+        if outline.name(index).upper() == COMMIT_TABLE:
             raise outline.not_allowed(index, f"{token.text} is kgserve's own and may not be named in what writes;")
     for index in _labels(outline, ELSEWHERE, LINKS):
         raise outline.not_allowed(
@@ -256,9 +275,9 @@ def _named(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_growth(outline: Outline, given: Mapping[str, Any], range_values: int) -> None:
     growth = limits.growth(outline)
-    builds = any(outline.calls(index) in BUILDERS for index in range(len(outline)))
+    builds = any(outline.calls(index) in BUILDER_FUNCTIONS for index in range(len(outline)))
     held = range_values + sum(count(value) for value in given.values())
-    if held * growth > MAX_HELD and (builds or growth > 1):
+    if held * growth > MAX_COLLECTED_VALUES and (builds or growth > 1):
         message = f"{held} values in ranges and parameters are too many for what this statement puts together from them"
         raise InvalidInput(message, (FieldError("query", message),))
 
@@ -305,8 +324,8 @@ def unlabelled(outline: Outline) -> dict[int, str]:
             _check_link(outline, relation, ends, elsewhere)
             last = relation + bool(outline.name(relation + 1))
             chains += [last] if outline.symbol(last + 1) == "*" else []
-    missing = {place: LABEL for place in nodes if outline.name(place) not in elsewhere}
-    return missing | dict.fromkeys(chains, RELATION)
+    missing = {place: DEFAULT_NODE_LABEL for place in nodes if outline.name(place) not in elsewhere}
+    return missing | dict.fromkeys(chains, DEFAULT_RELATION_LABEL)
 
 
 def _elsewhere(outline: Outline) -> set[str]:
@@ -365,7 +384,7 @@ def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:
 
 def _is_end(outline: Outline, match: int, index: int) -> bool:
     leaves = outline.symbol(index) in {")", "}", "]"} and outline.partner[index] < match
-    return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in ENDS)
+    return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in CLAUSE_ENDS)
 
 
 def _open_place(outline: Outline, parenthesis: int) -> int | None:
@@ -400,12 +419,12 @@ def count(value: Any) -> int:
 
 
 def _value(value: Any, path: str, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise InvalidInput.at(path, f"nested more than {MAX_DEPTH} deep")
+    if depth > MAX_PARAMETER_DEPTH:
+        raise InvalidInput.at(path, f"nested more than {MAX_PARAMETER_DEPTH} deep")
     match value:
         case None | bool():
             return value
-        case int() if not -_INT64 <= value < _INT64:
+        case int() if not -_INT64_LIMIT <= value < _INT64_LIMIT:
             raise InvalidInput.at(path, "the integer does not fit into 64 bits")
         case float() if not isfinite(value):
             raise InvalidInput.at(path, "not a finite number")
@@ -487,16 +506,19 @@ def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]
     return [{name: column[row] for name, column in names.items()} for row in range(len(items))]
 
 
-def _lists(items: list[list[Any] | None], path: str) -> list[list[Any] | None]:
-    """Inner lists are of one type: that of all their elements together."""
+def _lists(items: list[list[Any] | None], path: str) -> list[list[Any]]:
+    """Inner lists are of one type: that of all their elements together. None may be null."""
+    if None in items:
+        what = "the engine takes null among lists for an empty list; send an empty list in its place, or leave it out"
+        raise InvalidInput.at(f"{path}[{items.index(None)}]", what)
     flat = _list([part for item in items if item for part in item], f"{path}[]", 0)
     if not flat:
         raise InvalidInput.at(path, "a list of empty lists has no type")
     parts = iter(flat)
-    return [None if item is None else [next(parts) for _ in item] for item in items]
+    return [[next(parts) for _ in item or ()] for item in items]
 
 
-_KINDS = {
+_KIND_NAMES = {
     type(None): "null",
     bool: "boolean",
     int: "whole number",
@@ -508,7 +530,7 @@ _KINDS = {
 
 
 def _kind(value: Any) -> str:
-    return _KINDS[type(value)]
+    return _KIND_NAMES[type(value)]
 
 
 def _is_typed(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from kgserve.cypher.calls import CallRules
-from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
+from kgserve.cypher.context import AnalysisContext, Binding, Scope, is_constant, tie_bounds, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
 from kgserve.cypher.operators import OperatorRules, are_alike, describe_keys
 from kgserve.cypher.syntax import (
@@ -32,14 +32,15 @@ from kgserve.cypher.syntax import (
     iterate_spans,
 )
 from kgserve.cypher.types import (
-    ANY,
-    BOOLEAN,
-    EDGE_COLUMNS,
-    ELSEWHERE_COLUMNS,
+    ANY_TYPE,
+    BOOLEAN_TYPE,
+    EDGE_COLUMN_TYPES,
+    ELSEWHERE_COLUMN_TYPES,
+    ENGINE_TYPE,
     MAX_INTEGER,
-    NODE_COLUMNS,
-    NULL,
-    NUMBERS,
+    NODE_COLUMN_TYPES,
+    NULL_TYPE,
+    NUMBER_KINDS,
     ValueType,
     declare_type,
     has_integers,
@@ -49,17 +50,15 @@ from kgserve.cypher.types import (
     type_of_value,
 )
 
-ENGINE = ValueType("engine", is_nullable=True)
-"""The type of what only the engine knows: what comes of a procedure, or a property that it will refuse."""
-_RELATIONS = ValueType("list", of=ValueType("relation"), is_nullable=True)
-_OF_PATHS = {
+_RELATION_LIST_TYPE = ValueType("list", of=ValueType("relation"), is_nullable=True)
+_PATH_FUNCTION_TYPES = {
     "length": ValueType("integer", is_nullable=True),
     "nodes": ValueType("list", of=ValueType("node"), is_nullable=True),
-    "relationships": _RELATIONS,
-    "rels": _RELATIONS,
+    "relationships": _RELATION_LIST_TYPE,
+    "rels": _RELATION_LIST_TYPE,
 }
 """What functions of a path return that may not have been found."""
-_COLUMNS = {"node": NODE_COLUMNS | ELSEWHERE_COLUMNS, "relation": EDGE_COLUMNS}
+_COLUMN_TYPES_BY_KIND = {"node": NODE_COLUMN_TYPES | ELSEWHERE_COLUMN_TYPES, "relation": EDGE_COLUMN_TYPES}
 
 
 class Typer:
@@ -110,10 +109,10 @@ class Typer:
                 return self._calls.cast(expression, self.type_of(expression.operand, scope))
             case PatternTest():
                 self._patterns.read_test(expression, scope)
-                return BOOLEAN
+                return BOOLEAN_TYPE
             case Subquery():
                 self._patterns.read_subquery(expression, scope)
-                return BOOLEAN if expression.word == "EXISTS" else ValueType("integer")
+                return BOOLEAN_TYPE if expression.word == "EXISTS" else ValueType("integer")
             case _:
                 raise self._context.refuse(expression.start, "a function stands where none can be,")
 
@@ -141,7 +140,7 @@ class Typer:
         if binding is None:
             self._check_similar(variable, scope)
             if scope.is_open:
-                return ENGINE
+                return ENGINE_TYPE
             raise self._context.refuse(variable.start, f"query: Variable {variable.name} is not in scope,")
         if binding.anchor:
             self._miss(variable, binding.anchor)
@@ -188,7 +187,7 @@ class Typer:
             seen.append(kind)
 
     def _check_mixed(self, index: int, what: str, kinds: list[ValueType]) -> None:
-        found = {kind.kind for kind in kinds if kind.kind in NUMBERS}
+        found = {kind.kind for kind in kinds if kind.kind in NUMBER_KINDS}
         if {"integer", "float"} <= found:
             message = (
                 f"the engine makes all numbers of {what} decimal, or cuts them; write whole ones with .0, as in 1.0."
@@ -279,23 +278,23 @@ class Typer:
         binding = scope.bindings.get(inner.name) if isinstance(inner, Variable) else None
         if binding is not None and binding.anchor not in {"", "?"}:
             self._context.edits.replace(operand.start, operand.end, f"`{binding.anchor}`")
-            return BOOLEAN
+            return BOOLEAN_TYPE
         self.type_of(operand, scope)
         if isinstance(operand, OperatorChain | Negation):
             self._context.edits.around(operand.start, operand.end, "(", ")")
-        return BOOLEAN
+        return BOOLEAN_TYPE
 
     def _call(self, call: FunctionCall, scope: Scope) -> ValueType:
         if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternTest):
             self._patterns.read_count(call, call.arguments[0], scope)
             return ValueType("integer")
-        if call.name in _OF_PATHS and self._path_may_be_missing(call, scope):
-            return _OF_PATHS[call.name]
+        if call.name in _PATH_FUNCTION_TYPES and self._path_may_be_missing(call, scope):
+            return _PATH_FUNCTION_TYPES[call.name]
         kinds: list[ValueType] = []
         for argument in call.arguments:
             if isinstance(argument, Lambda):
                 self._check_used(call, argument)
-                kinds.append(self._lambda(argument, kinds[0] if kinds else ANY, scope))
+                kinds.append(self._lambda(argument, kinds[0] if kinds else ANY_TYPE, scope))
             else:
                 kinds.append(self.type_of(argument, scope))
         return self._calls.check(call, kinds)
@@ -332,10 +331,13 @@ class Typer:
             may_be_null = may_be_null or wanted.is_nullable
             if subject is not None:
                 self._check_compared(condition, subject, wanted)
+            elif isinstance(ungroup(condition), AccessExpression | Case | Variable):
+                # Of such a condition alone engines take some rows, or all, for false.
+                self._context.edits.around(condition.start, condition.end, "(", ") = true")
             kinds.append(self.type_of(value, scope))
         if may_be_null:
             self._compare_subject(case)
-        kinds.append(NULL if case.otherwise is None else self.type_of(case.otherwise, scope))
+        kinds.append(NULL_TYPE if case.otherwise is None else self.type_of(case.otherwise, scope))
         self._check_mixed(case.start, "a CASE", kinds)
         self._check_branches(case, kinds)
         joined = kinds[0]
@@ -389,17 +391,17 @@ class Typer:
         return kind
 
     def _property(self, step: Property, kind: ValueType) -> ValueType:
-        columns = _COLUMNS.get(kind.kind)
+        columns = _COLUMN_TYPES_BY_KIND.get(kind.kind)
         if columns is not None:
             found = columns.get(step.name)
             self._check_case(step, columns)
-            return ENGINE if found is None else (found.nullable() if kind.is_nullable else found)
+            return ENGINE_TYPE if found is None else (found.nullable() if kind.is_nullable else found)
         if kind.kind == "map":
             self._check_case(step, dict(kind.fields))
             found = kind.field(step.name)
-            return ENGINE if found is None else (found.nullable() if kind.is_nullable else found)
+            return ENGINE_TYPE if found is None else (found.nullable() if kind.is_nullable else found)
         if kind.kind in {"engine", "any", "null"}:
-            return ANY if kind.kind == "any" else ENGINE
+            return ANY_TYPE if kind.kind == "any" else ENGINE_TYPE
         raise self._context.refuse(step.start, f"{kind.name} has no properties; one is asked for")
 
     def _check_case(self, step: Property, known: dict[str, ValueType]) -> None:
@@ -446,9 +448,12 @@ class Typer:
             return kind
         self._check_list(step.start, kind)
         dots = step.start + 1 if step.first is None else step.first.end
-        self._context.edits.replace(dots, dots + 1, ":")
+        last = "" if step.last is None or is_constant(step.last) else self._context.text(step.last)
+        self._context.edits.replace(dots, dots + 1, ":" if step.first or not last else f"{tie_bounds('1', last)}:")
         if step.first is not None:
             self._count_from_one(step.first, is_last=False)
+            if last:
+                self._context.edits.around(step.first.start, step.first.end, "(", f") + 0 * ({last})")
         if step.last is not None:
             self._count_from_one(step.last, is_last=True)
         return kind.derived()

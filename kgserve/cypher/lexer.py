@@ -4,7 +4,7 @@ Where the two could still differ, the engine does not get to choose: `guard.exam
 and with plain spaces, and characters that mean something to the engine but are not known here are refused.
 
 First the words, by what they do, in upper case; and the functions and types that a text may name. Functions that read
-files or change anything are left out, and those that fail the engine: DESIGN.md says how.
+files or change anything are left out, and those that fail the engine: docs/adr/0022 says how.
 """
 
 from __future__ import annotations
@@ -17,101 +17,110 @@ import msgspec
 
 from kgserve.errors import FieldError, Forbidden, InvalidInput
 
-FIRST = frozenset({"MATCH", "OPTIONAL", "UNWIND", "WITH", "RETURN", "CALL"})
+FIRST_READING_WORDS = frozenset({"MATCH", "OPTIONAL", "UNWIND", "WITH", "RETURN", "CALL"})
 """What a reading statement may begin with."""
 
-WRITES = frozenset({"CREATE", "MERGE", "SET", "DELETE", "DETACH"})
+WRITE_CLAUSES = frozenset({"CREATE", "MERGE", "SET", "DELETE", "DETACH"})
 """Clauses that change rows."""
 
-_FORBIDDEN = """
+_FORBIDDEN_WORDS_TEXT = """
 LOAD COPY EXPORT IMPORT ATTACH USE INSTALL UNINSTALL UPDATE EXTENSION DATABASE
 BEGIN COMMIT ROLLBACK CHECKPOINT TRANSACTION COMMIT_SKIP_CHECKPOINT ROLLBACK_SKIP_CHECKPOINT
 DROP ALTER RENAME ADD TABLE MACRO SEQUENCE COMMENT PROFILE PROJECT PROJECT_GRAPH HINT MULTI_JOIN
 """
-FORBIDDEN = frozenset(_FORBIDDEN.split())
+FORBIDDEN_WORDS = frozenset(_FORBIDDEN_WORDS_TEXT.split())
 """Words of statements that read or write files, change settings or tables, or end the transaction around them."""
 
-_OTHERS = """
+_OTHER_KEYWORDS_TEXT = """
 ACYCLIC ALL AND ANY AS ASC ASCENDING BY CASE CAST COLUMN CONTAINS COUNT CYCLE DBTYPE DECIMAL DEFAULT DESC
 DESCENDING DISTINCT ELSE END ENDS EXISTS EXPLAIN EXTERNAL FALSE FORCE FROM GLOB GRAPH GROUP HEADERS IF IN
 INCREMENT IS JOIN KEY L_SKIP LIMIT LOGICAL MAP MAXVALUE MINVALUE NO NODE NONE NOT NULL ON ONLY OR ORDER PASSWORD
 PRIMARY RDFGRAPH READ REL ROLE SHORTEST SINGLE SKIP START STARTS STRUCT THEN TO TRAIL TRUE TYPE UNION USER WHEN
 WHERE WRITE WSHORTEST XOR YIELD
 """
-KEYWORDS = FIRST | WRITES | FORBIDDEN | frozenset(_OTHERS.split())
+KEYWORDS = FIRST_READING_WORDS | WRITE_CLAUSES | FORBIDDEN_WORDS | frozenset(_OTHER_KEYWORDS_TEXT.split())
 """All words with a meaning of their own to the engine, and some that only look so."""
 
-OPERATORS = frozenset({"AND", "OR", "XOR", "NOT", "IN", "IS", "STARTS", "ENDS", "CONTAINS"})
+OPERATOR_WORDS = frozenset({"AND", "OR", "XOR", "NOT", "IN", "IS", "STARTS", "ENDS", "CONTAINS"})
 """Words that make an expression deeper for the engine."""
 
-_BEFORE_PARENTHESIS = """
+_BEFORE_PARENTHESIS_TEXT = """
 ACYCLIC AND AS BY CALL CASE CONTAINS CREATE DELETE DISTINCT ELSE IN LIMIT MATCH MERGE NOT ON OR RETURN SET SHORTEST
 SKIP THEN TRAIL UNWIND WHEN WHERE WITH WSHORTEST XOR
 """
-BEFORE_PARENTHESIS = frozenset(_BEFORE_PARENTHESIS.split())
+BEFORE_PARENTHESIS = frozenset(_BEFORE_PARENTHESIS_TEXT.split())
 """Words that a parenthesis may follow without being called."""
 
 QUANTIFIERS = frozenset({"ALL", "ANY", "NONE", "SINGLE"})
 
 CLAUSES = frozenset({"MATCH", "UNWIND", "WITH", "RETURN", "CALL", "CREATE", "MERGE", "SET", "DELETE", "UNION"})
 """Words that begin a clause."""
-ENDS = CLAUSES | {"OPTIONAL", "DETACH", "ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
+CLAUSE_ENDS = CLAUSES | {"OPTIONAL", "DETACH", "ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
 """Words before which a clause or a part of it ends."""
 
-AGGREGATES = frozenset({"avg", "collect", "count", "count_if", "max", "min", "sum"})
+AGGREGATE_FUNCTIONS = frozenset({"avg", "collect", "count", "max", "min", "sum"})
 
-_GRAPH = "end_node id is_acyclic is_trail keys label labels length nodes properties rels relationships start_node"
-_NUMBERS = """
+_GRAPH_FUNCTIONS = (
+    "end_node id is_acyclic is_trail keys label labels length nodes properties rels relationships start_node"
+)
+_NUMBER_FUNCTIONS = """
 abs acos asin atan atan2 bitshift_left bitshift_right bitwise_and bitwise_or bitwise_xor cbrt ceil ceiling cos cot
 degrees even floor gamma lgamma ln log log10 log2 negate pi pow radians round sign sin sqrt tan
 """
-_TEXTS = """
+_TEXT_FUNCTIONS = """
 concat concat_ws contains ends_with lcase left lower lpad ltrim md5 octet_length prefix regexp_extract
 regexp_extract_all regexp_matches regexp_replace regexp_split_to_array repeat reverse right rpad rtrim
 sha256 size split_part starts_with string substr substring suffix to_string tolower toupper trim ucase upper
 """
-_LISTS = """
+_LIST_FUNCTIONS = """
 array_cosine_similarity array_distance array_dot_product array_inner_product array_squared_distance
 list_any_value list_append list_cat list_concat list_contains list_distinct list_element list_extract list_filter
 list_has list_has_all list_indexof list_position list_prepend list_product list_reverse list_reverse_sort
 list_sort list_sum list_to_string list_transform list_unique range
 """
-_MAPS = "cardinality element_at map map_extract map_keys map_values struct_extract struct_pack"
-_TIMES = """
+_MAP_FUNCTIONS = "cardinality element_at map map_extract map_keys map_values struct_extract struct_pack"
+_TIME_FUNCTIONS = """
 century current_date current_timestamp date date_part date_trunc datepart datetrunc dayname duration epoch_ms interval
 last_day make_date monthname timestamp to_days to_epoch_ms to_hours to_milliseconds to_minutes to_months
 to_seconds to_timestamp to_years
 """
-JSON = frozenset({"json_array_length", "json_contains", "json_extract", "json_valid", "to_json"})
+JSON_FUNCTIONS = frozenset({"json_array_length", "json_contains", "json_extract", "json_valid", "to_json"})
 """Ladybug has none of them: they are in an extension that it would have to fetch."""
-_CASTS = """
+_CAST_FUNCTIONS = """
 cast coalesce gen_random_uuid greatest hash ifnull least nullif typeof uuid to_bool to_date to_double to_float to_int128
 to_int16 to_int32 to_int64 to_int8 to_uint16 to_uint32 to_uint64 to_uint8
 """
 
-_ALL = f"{_GRAPH} {_NUMBERS} {_TEXTS} {_LISTS} {_MAPS} {_TIMES} {_CASTS}"
-ALLOWED = AGGREGATES | JSON | frozenset(_ALL.split())
+_ALLOWED_FUNCTIONS_TEXT = (
+    f"{_GRAPH_FUNCTIONS} {_NUMBER_FUNCTIONS} {_TEXT_FUNCTIONS} {_LIST_FUNCTIONS} {_MAP_FUNCTIONS} {_TIME_FUNCTIONS} "
+    f"{_CAST_FUNCTIONS}"
+)
+ALLOWED_FUNCTIONS = AGGREGATE_FUNCTIONS | JSON_FUNCTIONS | frozenset(_ALLOWED_FUNCTIONS_TEXT.split())
 """Functions, in lower case."""
 
-LAMBDAS = frozenset({"list_filter", "list_transform"})
+LAMBDA_FUNCTIONS = frozenset({"list_filter", "list_transform"})
 """The only ones that take a function; in any other place one crashes the engine."""
 
-BUILDERS = frozenset(
+BUILDER_FUNCTIONS = frozenset(
     {"list_append", "list_cat", "list_concat", "list_prepend", "map", "range", "repeat", "lpad", "rpad"}
 )
 """Their results can be larger than what they are given."""
 
-CALLS = frozenset({"db_version", "show_connection", "show_functions", "show_indexes", "show_tables", "table_info"})
+ALLOWED_PROCEDURES = frozenset(
+    {"db_version", "show_connection", "show_functions", "show_indexes", "show_tables", "table_info"}
+)
 """What CALL may name: it changes nothing and shows no path."""
 
-_TYPES = """
+_CAST_TYPES_TEXT = """
 BOOL BOOLEAN DATE DOUBLE FLOAT FLOAT8 FLOAT4 INT INT8 INT16 INT32 INT64 INT128 INTEGER BIGINT SMALLINT STRING
 TIMESTAMP UINT8 UINT16 UINT32 UINT64 UUID DECIMAL
 """
-TYPES = frozenset(_TYPES.split())
+CAST_TYPES = frozenset(_CAST_TYPES_TEXT.split())
 """What CAST may make, and lists and arrays of these."""
 
-INTERVALS = frozenset({"to_days", "to_hours", "to_milliseconds", "to_minutes", "to_months", "to_seconds", "to_years"})
+INTERVAL_FUNCTIONS = frozenset(
+    {"to_days", "to_hours", "to_milliseconds", "to_minutes", "to_months", "to_seconds", "to_years"}
+)
 
 
 Kind = Literal["word", "quoted", "string", "number", "parameter", "symbol", "comment", "space"]
@@ -132,13 +141,13 @@ class Unterminated(InvalidInput):
 
 # Possessive: no part gives back what it took, so that matching is linear. The engine knows no other escapes, and takes
 # a string with one for stray characters and code.
-_ESCAPE = r"\\(?:[\\'\"bBfFnNrRtT]|[uU][0-9A-Fa-f]{4})"
-_TOKEN = re.compile(
+_ESCAPE_PATTERN = r"\\(?:[\\'\"bBfFnNrRtT]|[uU][0-9A-Fa-f]{4})"
+_TOKEN_PATTERN = re.compile(
     rf"""
     (?P<space>[\s\u180e\ufeff]++)
   | (?P<comment>//[^\n\r]*+|/\*(?s:.*?)\*/)
   | (?P<word>[^\W\d][\w$]*+)
-  | (?P<string>'(?:[^'\\]|{_ESCAPE})*+'|"(?:[^"\\]|{_ESCAPE})*+")
+  | (?P<string>'(?:[^'\\]|{_ESCAPE_PATTERN})*+'|"(?:[^"\\]|{_ESCAPE_PATTERN})*+")
   | (?P<quoted>`[^`]++`(?:`[^`]++`)*+)
   | (?P<number>[0-9]++(?:\.[0-9]++)?(?:[eE]-?[0-9]++)?|\.[0-9]++(?:[eE]-?[0-9]++)?)
   | (?P<parameter>\$(?:[^\W\d][\w$]*+|[0-9]++))
@@ -146,7 +155,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_GAPS = ("space", "comment")
+_GAP_KINDS = ("space", "comment")
 
 
 def scan(text: str) -> Iterator[Token]:
@@ -156,7 +165,7 @@ def scan(text: str) -> Iterator[Token]:
     """
     position = 0
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = _TOKEN_PATTERN.match(text, position)
         if match is None:
             raise _unreadable(text, position)
         yield Token(match.lastgroup, match[0], position, match.end())  # pyright: ignore[reportArgumentType]
@@ -165,7 +174,7 @@ def scan(text: str) -> Iterator[Token]:
 
 def tokens(text: str) -> list[Token]:
     """The tokens that mean something, without spaces and comments. Raises InvalidInput as `scan` does."""
-    return [token for token in scan(text) if token.kind not in _GAPS]
+    return [token for token in scan(text) if token.kind not in _GAP_KINDS]
 
 
 def place(text: str, offset: int) -> str:
@@ -184,8 +193,8 @@ def _at(kind: type[InvalidInput], text: str, offset: int, what: str) -> InvalidI
     return kind(message, (FieldError("query", message),))
 
 
-_OPENED = {"'": "this string", '"': "this string", "`": "this name in back-ticks"}
-_SOUND = {quote: re.compile(rf"{quote}(?:[^{quote}\\]|{_ESCAPE})*+") for quote in "'\""}
+_QUOTED_THINGS = {"'": "this string", '"': "this string", "`": "this name in back-ticks"}
+_VALID_QUOTED_PREFIXES = {quote: re.compile(rf"{quote}(?:[^{quote}\\]|{_ESCAPE_PATTERN})*+") for quote in "'\""}
 
 
 def _unreadable(text: str, offset: int) -> InvalidInput:
@@ -194,10 +203,14 @@ def _unreadable(text: str, offset: int) -> InvalidInput:
         return _at(Unterminated, text, offset, "this comment does not end: it begins")
     if text.startswith("``", offset):
         return invalid(text, offset, "a name in back-ticks cannot be empty")
-    if (sound := _SOUND.get(character)) and (match := sound.match(text, offset)) and match.end() < len(text):
+    if (
+        (sound := _VALID_QUOTED_PREFIXES.get(character))
+        and (match := sound.match(text, offset))
+        and match.end() < len(text)
+    ):
         return invalid(text, match.end(), "unknown escape in a string; a backslash is written \\\\")
-    if character in _OPENED:
-        return _at(Unterminated, text, offset, f"{_OPENED[character]} does not end: it begins")
+    if character in _QUOTED_THINGS:
+        return _at(Unterminated, text, offset, f"{_QUOTED_THINGS[character]} does not end: it begins")
     if character == "$":
         return invalid(text, offset, "a parameter needs a name right after $,")
     return invalid(text, offset, f"unexpected character {character!a}")
@@ -206,9 +219,9 @@ def _unreadable(text: str, offset: int) -> InvalidInput:
 MAX_NESTING = 32
 """Brackets within brackets: the engine's parser crashes at 300 with a stack of 2 MiB, and is slow before."""
 
-_NAMES = frozenset({"word", "quoted"})
-_PAIRS = {"(": ")", "[": "]", "{": "}"}
-_ACTING = FORBIDDEN | WRITES | FIRST
+_NAME_TOKEN_KINDS = frozenset({"word", "quoted"})
+_BRACKET_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_STATEMENT_WORDS = FORBIDDEN_WORDS | WRITE_CLAUSES | FIRST_READING_WORDS
 
 
 class Outline:
@@ -222,7 +235,7 @@ class Outline:
         self.partner: dict[int, int] = {}
         self._words = [_upper(token) for token in tokens]
         self._symbols = [token.text if token.kind == "symbol" else "" for token in tokens]
-        self._names = [token.text.strip("`").lower() if token.kind in _NAMES else "" for token in tokens]
+        self._names = [token.text.strip("`").lower() if token.kind in _NAME_TOKEN_KINDS else "" for token in tokens]
         self._match()
         self.words = [
             "" if word in KEYWORDS and self._is_name(index, word) else word for index, word in enumerate(self._words)
@@ -299,12 +312,12 @@ class Outline:
         open_brackets: list[int] = []
         for index, bracket in enumerate(self._symbols):
             if bracket and bracket in ")]}":
-                if not open_brackets or _PAIRS[self.tokens[open_brackets[-1]].text] != bracket:
+                if not open_brackets or _BRACKET_PAIRS[self.tokens[open_brackets[-1]].text] != bracket:
                     raise self.at(index, f"{bracket} closes nothing")
                 self.partner[open_brackets[-1]] = index
                 self.partner[index] = open_brackets.pop()
             self.opener.append(open_brackets[-1] if open_brackets else -1)
-            if bracket in _PAIRS:
+            if bracket in _BRACKET_PAIRS:
                 open_brackets.append(index)
                 if len(open_brackets) > MAX_NESTING:
                     raise self.at(index, f"brackets may be nested {MAX_NESTING} deep; this is deeper")
@@ -315,7 +328,7 @@ class Outline:
         before, after = self.symbol(index - 1), self.symbol(index + 1)
         if before == "." or self._is_alias(index):
             return True
-        if word not in _ACTING:
+        if word not in _STATEMENT_WORDS:
             return after == ":" and self.symbol(self.opener[index]) == "{"
         # No clause can begin after these, nor within parentheses and square brackets.
         return before in {":", ","} or after in {":", "."} or self.symbol(self.opener[index]) in {"(", "["}

@@ -2,7 +2,7 @@
 
 And what a statement calls: an allow-list of functions, and bounds for those that make large values out of small ones.
 The engine recurses over brackets, operators, CASE and functions given to functions, joins in exponential time, and
-looks at no clock while it does. DESIGN.md has the measurements.
+looks at no clock while it does. docs/adr/0022 has the measurements.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kgserve.cypher.lexer import (
-    AGGREGATES,
-    ALLOWED,
+    AGGREGATE_FUNCTIONS,
+    ALLOWED_FUNCTIONS,
+    ALLOWED_PROCEDURES,
     BEFORE_PARENTHESIS,
-    BUILDERS,
-    CALLS,
+    BUILDER_FUNCTIONS,
+    CAST_TYPES,
+    CLAUSE_ENDS,
     CLAUSES,
-    ENDS,
-    INTERVALS,
+    INTERVAL_FUNCTIONS,
     KEYWORDS,
-    LAMBDAS,
-    OPERATORS,
+    LAMBDA_FUNCTIONS,
+    OPERATOR_WORDS,
     QUANTIFIERS,
-    TYPES,
     Outline,
 )
 from kgserve.cypher.regexes import find_fault
 from kgserve.cypher.strings import decode_string
 
-MAX_VALUES = 10_000
+MAX_RANGE_VALUES = 10_000
 """Values that all ranges of a statement make together, and the factor by which texts are repeated or padded."""
-MAX_ARRAY = 2_048
-MAX_DIMENSIONS = 4
-MAX_REPLACEMENT = 256
-MAX_UNITS = 1_000_000
-MAX_ROWS = 1_000_000_000
+MAX_ARRAY_VALUES = 2_048
+MAX_ARRAY_DIMENSIONS = 4
+MAX_REPLACEMENT_CHARS = 256
+MAX_INTERVAL_UNITS = 1_000_000
+MAX_LIMIT_ROWS = 1_000_000_000
 
-_TYPE = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?:\[\])*")
+_CAST_TYPE_PATTERN = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?:\[\])*")
 
 
 class CallChecker:
@@ -70,8 +70,10 @@ class CallChecker:
 
     def _check_procedure(self, index: int) -> None:
         name = self._outline.calls(index + 2)
-        if name not in CALLS:
-            message = f"CALL may be followed by one of {', '.join(sorted(CALLS))}; something else is called"
+        if name not in ALLOWED_PROCEDURES:
+            message = (
+                f"CALL may be followed by one of {', '.join(sorted(ALLOWED_PROCEDURES))}; something else is called"
+            )
             raise self._outline.not_allowed(index, message)
 
     def _check_rows(self, index: int) -> None:
@@ -81,8 +83,10 @@ class CallChecker:
             return
         value = self._constant(range(start, start + 1))
         ends = start + 1 >= len(outline) or outline.word(start + 1) in KEYWORDS or outline.symbol(start + 1) == "}"
-        if not ends or type(value) is not int or not 0 <= value <= MAX_ROWS:
-            raise outline.at(index, f"a literal or a parameter up to {MAX_ROWS} has to follow {outline.word(index)}")
+        if not ends or type(value) is not int or not 0 <= value <= MAX_LIMIT_ROWS:
+            raise outline.at(
+                index, f"a literal or a parameter up to {MAX_LIMIT_ROWS} has to follow {outline.word(index)}"
+            )
 
     def _check_call(self, index: int) -> None:
         outline = self._outline
@@ -95,7 +99,7 @@ class CallChecker:
             raise outline.at(index - 1, f"the engine crashes on {name}(… IN …); write {instead}. It stands")
         if name == "decimal" and outline.calls(outline.opener[index]) == "cast":
             return
-        if name not in ALLOWED:
+        if name not in ALLOWED_FUNCTIONS:
             hint = "; it is written EXISTS { MATCH … }" if name == "exists" else ""
             raise outline.at(index - 1, f"there is no function {name} here{hint}")
         self._check_arguments(name, index)
@@ -106,7 +110,7 @@ class CallChecker:
             self._check_expression(name, index, arguments)
         elif name in {"list_sort", "list_reverse_sort", "interval", "duration"}:
             self._check_literals(name, index, arguments[name.startswith("list_") :])
-        elif name in INTERVALS | {"substring", "substr"}:
+        elif name in INTERVAL_FUNCTIONS | {"substring", "substr"}:
             self._check_numbers(name, index, arguments)
         elif name in {"repeat", "lpad", "rpad"}:
             self._multiply(index, self._whole(index, name, arguments, 1))
@@ -129,12 +133,12 @@ class CallChecker:
 
     def _check_numbers(self, name: str, index: int, arguments: list[range]) -> None:
         """A negative length and the smallest interval crash the engine."""
-        if name in INTERVALS:
+        if name in INTERVAL_FUNCTIONS:
             value = abs(self._whole(index, name, arguments, 0))
         else:
             value = self._whole(index, name, arguments, 2) if len(arguments) > 2 else 0  # noqa: PLR2004 - the length
-        if not 0 <= value <= MAX_UNITS:
-            raise self._outline.at(index, f"{name} takes a number up to {MAX_UNITS}, not this one,")
+        if not 0 <= value <= MAX_INTERVAL_UNITS:
+            raise self._outline.at(index, f"{name} takes a number up to {MAX_INTERVAL_UNITS}, not this one,")
 
     def _check_expression(self, name: str, index: int, arguments: list[range]) -> None:
         if arguments and not self._shapes.is_only_text(arguments[0]):
@@ -156,13 +160,13 @@ class CallChecker:
             raise self._outline.at(index, "range needs a step other than 0")
         # Taken for as many in the wrong direction too: the engine asks for the memory of 2^64 less their number.
         self.range_values += abs(last - first) // abs(step) + 1
-        if self.range_values > MAX_VALUES:
-            raise self._outline.at(index, f"ranges may have {MAX_VALUES} values together; this one makes it more")
+        if self.range_values > MAX_RANGE_VALUES:
+            raise self._outline.at(index, f"ranges may have {MAX_RANGE_VALUES} values together; this one makes it more")
 
     def _multiply(self, index: int, factor: int) -> None:
         self._factor *= max(factor, 1)
-        if factor < 0 or self._factor > MAX_VALUES:
-            what = f"texts may be repeated or padded {MAX_VALUES} times in all, not more or below 0,"
+        if factor < 0 or self._factor > MAX_RANGE_VALUES:
+            what = f"texts may be repeated or padded {MAX_RANGE_VALUES} times in all, not more or below 0,"
             raise self._outline.at(index, what)
 
     def _check_operator(self, index: int, symbol: str) -> None:
@@ -196,16 +200,16 @@ class CallChecker:
 
     def _check_replacement(self, index: int, arguments: list[range]) -> None:
         value = self._constant(arguments[2]) if len(arguments) > 2 else ""  # noqa: PLR2004 - text, pattern, replacement
-        if not isinstance(value, str) or len(value) > MAX_REPLACEMENT:
-            what = f"regexp_replace puts in a literal or a parameter of at most {MAX_REPLACEMENT} characters"
+        if not isinstance(value, str) or len(value) > MAX_REPLACEMENT_CHARS:
+            what = f"regexp_replace puts in a literal or a parameter of at most {MAX_REPLACEMENT_CHARS} characters"
             raise self._outline.at(index, what)
 
     def _check_cast(self, index: int, arguments: list[range]) -> None:
         outline = self._outline
         if len(arguments) == 2:  # noqa: PLR2004 - CAST(value, "TYPE")
             value = self._constant(arguments[1])
-            match = _TYPE.fullmatch(value.upper()) if isinstance(value, str) else None
-            if match is None or match[1] not in TYPES:
+            match = _CAST_TYPE_PATTERN.fullmatch(value.upper()) if isinstance(value, str) else None
+            if match is None or match[1] not in CAST_TYPES:
                 raise outline.at(index, "CAST needs the name of a simple type")
             return
         own = [at for at in (arguments[0] if arguments else ())[1:] if outline.opener[at] == index]
@@ -213,7 +217,7 @@ class CallChecker:
         if start == 0:
             raise outline.at(index, "CAST needs AS and a type")
         name = outline.tokens[start].text.upper() if start < len(outline) else ""
-        if name not in TYPES:
+        if name not in CAST_TYPES:
             raise outline.at(start, f"CAST cannot make {name or 'nothing'} here")
         self._check_array(start + 1, arguments[-1].stop)
 
@@ -223,16 +227,16 @@ class CallChecker:
             token = outline.tokens[index]
             dimensions += token.text == "["
             if token.kind == "number" and outline.bracket(index) == "[":
-                size *= int(token.text) if token.text.isdecimal() else MAX_ARRAY + 1
-            if size > MAX_ARRAY or dimensions > MAX_DIMENSIONS:
-                what = f"arrays may have {MAX_ARRAY} values and {MAX_DIMENSIONS} dimensions; this has more"
+                size *= int(token.text) if token.text.isdecimal() else MAX_ARRAY_VALUES + 1
+            if size > MAX_ARRAY_VALUES or dimensions > MAX_ARRAY_DIMENSIONS:
+                what = f"arrays may have {MAX_ARRAY_VALUES} values and {MAX_ARRAY_DIMENSIONS} dimensions; this has more"
                 raise outline.at(index, what)
 
     def _check_lambda(self, index: int) -> None:
         outline = self._outline
         opener = outline.opener[index]
         name = outline.calls(opener) if opener >= 0 else ""
-        arguments = self._arguments(opener) if name in LAMBDAS else []
+        arguments = self._arguments(opener) if name in LAMBDA_FUNCTIONS else []
         if len(arguments) < 2 or index not in arguments[1][1:]:  # noqa: PLR2004 - the second one
             raise outline.at(index, "only list_transform and list_filter take a function, as their second argument;")
         start = arguments[1].start
@@ -244,7 +248,7 @@ class CallChecker:
     def _check_body(self, name: str, variables: set[str], body: range) -> None:
         outline = self._outline
         for index in body:
-            if outline.calls(index) in BUILDERS:
+            if outline.calls(index) in BUILDER_FUNCTIONS:
                 raise outline.at(index, f"{outline.calls(index)} cannot be used on each element of a list")
             if name == "list_filter" or not self._is_variable(index):
                 continue
@@ -262,7 +266,7 @@ class CallChecker:
         outline, text = self._outline, self._outline.tokens[index].text
         opener = outline.opener[index]
         while opener >= 0:
-            if outline.calls(opener) in LAMBDAS and (arguments := self._arguments(opener))[1:]:
+            if outline.calls(opener) in LAMBDA_FUNCTIONS and (arguments := self._arguments(opener))[1:]:
                 start = arguments[1].start
                 head = outline.partner[start] if outline.symbol(start) == "(" else start
                 if any(token.text == text for token in outline.tokens[start : head + 1]):
@@ -298,16 +302,16 @@ class CallChecker:
         return value
 
 
-_TEXT_CALLS = """
+_TEXT_RESULT_FUNCTIONS = """
 string to_string lower lcase tolower upper ucase toupper trim ltrim rtrim substring substr left right reverse concat
 regexp_replace lpad rpad repeat split_part
 """
-TEXTS = frozenset(_TEXT_CALLS.split())
-_LIST_CALLS = """
+TEXT_RESULT_FUNCTIONS = frozenset(_TEXT_RESULT_FUNCTIONS.split())
+_LIST_RESULT_FUNCTIONS = """
 collect nodes rels relationships range regexp_split_to_array list_filter list_transform list_append list_prepend
 list_concat list_cat list_distinct list_sort list_reverse list_reverse_sort
 """
-LISTS = frozenset(_LIST_CALLS.split())
+LIST_RESULT_FUNCTIONS = frozenset(_LIST_RESULT_FUNCTIONS.split())
 _TEXT_PROPERTIES = frozenset({"id", "type", "content", "attributes", "relation_type"})
 
 
@@ -344,7 +348,7 @@ class _Shapes:
         if token.kind == "parameter":
             return isinstance(self._parameters.get(token.text[1:]), str)
         if self._outline.symbol(end) == ")":
-            return self._called(end) in TEXTS
+            return self._called(end) in TEXT_RESULT_FUNCTIONS
         is_property = self._outline.symbol(end - 1) == "." and self._outline.symbol(end - 3) != "."
         return is_property and self._outline.name(end) in _TEXT_PROPERTIES and self.is_matched(end - 2)
 
@@ -362,7 +366,7 @@ class _Shapes:
         if token.kind == "parameter":
             return isinstance(self._parameters.get(token.text[1:]), list)
         if outline.symbol(end) == ")":
-            return self._called(end) in LISTS
+            return self._called(end) in LIST_RESULT_FUNCTIONS
         if outline.symbol(end) == "]":
             start = outline.partner[end]
             return outline.symbol(start - 1) in {"(", ",", "+", "="} or outline.word(start - 1) in KEYWORDS
@@ -379,23 +383,23 @@ class _Shapes:
 
 
 MAX_OPERATORS = 600
-MAX_CASES = 8
-MAX_FUNCTIONS = 3
+MAX_CASE_DEPTH = 8
+MAX_LAMBDA_DEPTH = 3
 MAX_CLAUSES = 100
 MAX_UNIONS = 20
-MAX_OPTIONAL = 20
+MAX_OPTIONAL_MATCHES = 20
 MAX_SUBQUERIES = 8
-MAX_RELATIONS = 10
-MAX_ALL_RELATIONS = 30
-MAX_PATTERNS = 100
-MAX_GROWTH = 64
+MAX_JOINED_RELATIONS = 10
+MAX_STATEMENT_RELATIONS = 30
+MAX_STATEMENT_PATTERNS = 100
+MAX_VALUE_GROWTH = 64
 
-_BUILT = ("list_", "struct_", "map", "concat", "coalesce")
-_COMPARISONS = frozenset({"=", "<>", "<", ">", "<=", ">="})
-_AFTER_NULL = KEYWORDS - {"IN", "STARTS", "ENDS", "CONTAINS", "IS"}
-_BEFORE_NULL = frozenset({"WHERE", "AND", "OR", "XOR", "NOT", "WHEN", "RETURN", "WITH", "CASE"})
+_BUILDER_PREFIXES = ("list_", "struct_", "map", "concat", "coalesce")
+_COMPARISON_SYMBOLS = frozenset({"=", "<>", "<", ">", "<=", ">="})
+_WORDS_AFTER_NULL = KEYWORDS - {"IN", "STARTS", "ENDS", "CONTAINS", "IS"}
+_WORDS_BEFORE_NULL = frozenset({"WHERE", "AND", "OR", "XOR", "NOT", "WHEN", "RETURN", "WITH", "CASE"})
 # Known before a row is looked at, where a pattern names one label.
-_FOLDED = frozenset({"label", "labels"})
+_CONSTANT_LABEL_FUNCTIONS = frozenset({"label", "labels"})
 _OPERATOR_SYMBOLS = frozenset({"+", "-", "*", "/", "%", "^", "|", "&", "<<", ">>", ".", "=", "<", ">", "!", "=~"})
 
 
@@ -404,11 +408,13 @@ def check(outline: Outline) -> None:
     _check_count(outline, _operators(outline), MAX_OPERATORS, "operators")
     _check_count(outline, _words(outline, CLAUSES), MAX_CLAUSES, "clauses")
     _check_count(outline, _words(outline, frozenset({"UNION"})), MAX_UNIONS, "UNIONs")
-    _check_count(outline, _words(outline, frozenset({"OPTIONAL"})), MAX_OPTIONAL, "OPTIONAL MATCHes")
+    _check_count(outline, _words(outline, frozenset({"OPTIONAL"})), MAX_OPTIONAL_MATCHES, "OPTIONAL MATCHes")
     _check_count(outline, _subqueries(outline), MAX_SUBQUERIES, "subqueries")
     relations = filter(outline.is_relation, range(len(outline)))
-    _check_count(outline, relations, MAX_ALL_RELATIONS, "relations in its patterns")
-    _check_count(outline, _patterns(outline), MAX_PATTERNS, "patterns; give many rows as a parameter and UNWIND it")
+    _check_count(outline, relations, MAX_STATEMENT_RELATIONS, "relations in its patterns")
+    _check_count(
+        outline, _patterns(outline), MAX_STATEMENT_PATTERNS, "patterns; give many rows as a parameter and UNWIND it"
+    )
     _check_relations(outline)
     _check_cases(outline)
     _check_functions(outline)
@@ -427,8 +433,8 @@ def growth(outline: Outline) -> int:
             mentions.clear()
         elif _is_copied(outline, index):
             mentions[outline.name(index)] += 1
-        if total * max(mentions.values(), default=1) > MAX_GROWTH:
-            raise outline.at(index, f"values are put together from themselves more than {MAX_GROWTH} times")
+        if total * max(mentions.values(), default=1) > MAX_VALUE_GROWTH:
+            raise outline.at(index, f"values are put together from themselves more than {MAX_VALUE_GROWTH} times")
     return total * max(mentions.values(), default=1)
 
 
@@ -441,7 +447,7 @@ def _check_count(outline: Outline, found: Iterator[int], most: int, what: str) -
 def _operators(outline: Outline) -> Iterator[int]:
     for index, token in enumerate(outline.tokens):
         is_symbol = token.kind == "symbol" and (token.text in _OPERATOR_SYMBOLS or outline.is_subscript(index))
-        if is_symbol or outline.words[index] in OPERATORS:
+        if is_symbol or outline.words[index] in OPERATOR_WORDS:
             yield index
 
 
@@ -467,16 +473,18 @@ def _check_relations(outline: Outline) -> None:
             count = 0
         elif outline.is_relation(index) and clause_of(outline, index) != "CREATE":
             count += 1
-            if count > MAX_RELATIONS:
-                raise outline.at(index, f"{MAX_RELATIONS} relations may be joined at once; put a WITH before the one")
+            if count > MAX_JOINED_RELATIONS:
+                raise outline.at(
+                    index, f"{MAX_JOINED_RELATIONS} relations may be joined at once; put a WITH before the one"
+                )
 
 
 def _check_cases(outline: Outline) -> None:
     depth = 0
     for index, word in enumerate(outline.words):
         depth = depth + 1 if word == "CASE" else max(0, depth - (word == "END"))
-        if depth > MAX_CASES:
-            raise outline.at(index, f"CASE may be nested {MAX_CASES} deep; this is deeper:")
+        if depth > MAX_CASE_DEPTH:
+            raise outline.at(index, f"CASE may be nested {MAX_CASE_DEPTH} deep; this is deeper:")
 
 
 def _check_functions(outline: Outline) -> None:
@@ -485,10 +493,12 @@ def _check_functions(outline: Outline) -> None:
     for index in range(len(outline)):
         if outline.symbol(index) not in {"(", "[", "{"}:
             continue
-        nests = outline.calls(index) in LAMBDAS
+        nests = outline.calls(index) in LAMBDA_FUNCTIONS
         depths[index] = depths[outline.opener[index]] + nests
-        if depths[index] > MAX_FUNCTIONS:
-            raise outline.at(index, f"functions of list elements may be nested {MAX_FUNCTIONS} deep; this is deeper:")
+        if depths[index] > MAX_LAMBDA_DEPTH:
+            raise outline.at(
+                index, f"functions of list elements may be nested {MAX_LAMBDA_DEPTH} deep; this is deeper:"
+            )
 
 
 def _is_copied(outline: Outline, index: int) -> bool:
@@ -502,7 +512,7 @@ def _is_copied(outline: Outline, index: int) -> bool:
     inside = outline.bracket(index)
     if (inside == "[" and not outline.is_relation(opener)) or inside == "{":
         return True
-    return "+" in {before, after} or outline.calls(opener).startswith(_BUILT)
+    return "+" in {before, after} or outline.calls(opener).startswith(_BUILDER_PREFIXES)
 
 
 def check_nulls(outline: Outline, parameters: Mapping[str, Any]) -> None:
@@ -529,12 +539,12 @@ def _is_safe(outline: Outline, index: int) -> bool:
         return outline.symbol(index - 1) == "("
     if before in {"THEN", "ELSE"}:
         return after in {"WHEN", "ELSE", "END"}
-    if outline.symbol(index - 1) in _COMPARISONS:
+    if outline.symbol(index - 1) in _COMPARISON_SYMBOLS:
         return _ends(outline, index + 1)
     if _is_column(outline, index):
         return True
-    begins = before in _BEFORE_NULL or (outline.symbol(index - 1) == "(" and not outline.calls(index - 1))
-    return begins and (after == "IS" or (outline.symbol(index + 1) in _COMPARISONS and before != "CASE"))
+    begins = before in _WORDS_BEFORE_NULL or (outline.symbol(index - 1) == "(" and not outline.calls(index - 1))
+    return begins and (after == "IS" or (outline.symbol(index + 1) in _COMPARISON_SYMBOLS and before != "CASE"))
 
 
 def _is_column(outline: Outline, index: int) -> bool:
@@ -543,13 +553,13 @@ def _is_column(outline: Outline, index: int) -> bool:
         return False
     begins = outline.word(index - 1) in {"RETURN", "WITH", "DISTINCT"} or outline.symbol(index - 1) == ","
     after = outline.word(index + 1)
-    ends = index + 1 >= len(outline) or after in ENDS | {"AS"} or outline.symbol(index + 1) == ","
+    ends = index + 1 >= len(outline) or after in CLAUSE_ENDS | {"AS"} or outline.symbol(index + 1) == ","
     return begins and ends and clause_of(outline, index) in {"RETURN", "WITH"}
 
 
 def _ends(outline: Outline, index: int) -> bool:
     """Whether an expression ends before this token."""
-    ends = outline.symbol(index) in {")", ",", "]", "}", "|"} or outline.word(index) in _AFTER_NULL
+    ends = outline.symbol(index) in {")", ",", "]", "}", "|"} or outline.word(index) in _WORDS_AFTER_NULL
     return ends or index >= len(outline)
 
 
@@ -588,7 +598,7 @@ def _end(outline: Outline, start: int) -> int:
     opener = outline.opener[start]
     limit = outline.partner[opener] if opener >= 0 else len(outline)
     own = (at for at in range(start + 1, limit) if outline.opener[at] == opener and outline.is_clause(at))
-    return next((at for at in own if outline.word(at) in ENDS), limit)
+    return next((at for at in own if outline.word(at) in CLAUSE_ENDS), limit)
 
 
 def _check_conditions(outline: Outline, start: int, end: int) -> None:
@@ -623,12 +633,16 @@ def _joined(outline: Outline, start: int, end: int) -> Iterator[range]:
 def _depends_on(outline: Outline, index: int) -> bool:
     """Whether a variable stands there that the engine has to look at a row for."""
     is_key = outline.symbol(index + 1) == ":" and outline.bracket(index) == "{"
-    return outline.is_variable(index) and not is_key and outline.calls(outline.opener[index]) not in _FOLDED
+    return (
+        outline.is_variable(index)
+        and not is_key
+        and outline.calls(outline.opener[index]) not in _CONSTANT_LABEL_FUNCTIONS
+    )
 
 
 def _check_aggregates(outline: Outline, start: int, end: int) -> None:
     """Beside a key, the engine loses the values of what follows an aggregate with DISTINCT and has none itself."""
-    calls = [at for at in range(start, end) if outline.calls(at) in AGGREGATES]
+    calls = [at for at in range(start, end) if outline.calls(at) in AGGREGATE_FUNCTIONS]
     distinct = [at for at in calls if outline.word(at + 1) == "DISTINCT"]
     lost = [at for at in calls if distinct and at > distinct[0] and at not in distinct]
     has_key = any(item.isdisjoint(calls) for item in map(set, outline.items(start, end)))

@@ -34,10 +34,10 @@ from kgserve.cypher.syntax import (
     Variable,
     iterate_spans,
 )
-from kgserve.cypher.types import EDGE_COLUMNS, ELSEWHERE_COLUMNS, NODE_COLUMNS, ValueType
+from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE_COLUMN_TYPES, ValueType
 
-_RELATIONS = frozenset({"RELATES_TO", "LINKS_TO"})
-_UNKNOWN = "?"
+_RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
+_UNKNOWN_ANCHOR = "?"
 """The anchor of what may be missing, where no variable tells."""
 
 
@@ -90,7 +90,7 @@ class PatternAnalysis(PatternReader):
         for path in paths:
             for node in path.nodes:
                 self._node(node, scope, is_optional=False)
-                self._assigned(node.properties, NODE_COLUMNS, scope)
+                self._assigned(node.properties, NODE_COLUMN_TYPES, scope)
             for relation in path.relations:
                 self._created(relation, word, scope)
             if path.name:
@@ -192,7 +192,9 @@ class PatternAnalysis(PatternReader):
 
     def _properties_of_nodes(self, path: Path, scope: Scope) -> None:
         for node in path.nodes:
-            columns = ELSEWHERE_COLUMNS if any(name == "Elsewhere" for _, name in node.labels) else NODE_COLUMNS
+            columns = (
+                ELSEWHERE_COLUMN_TYPES if any(name == "Elsewhere" for _, name in node.labels) else NODE_COLUMN_TYPES
+            )
             self._compared(node.properties, columns, scope)
 
     def _check_labels(self, node: NodePattern) -> None:
@@ -213,7 +215,7 @@ class PatternAnalysis(PatternReader):
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
                 what = f"the only relation type is :RELATES_TO: write it for :{name}, and relation_type = '{name}';"
                 raise self._context.refuse(index, f"{what} it stands")
-        self._compared(relation.properties, EDGE_COLUMNS, scope)
+        self._compared(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.length is not None:
             self._length(relation, scope)
         bound = scope.bindings.get(relation.name) if relation.name else None
@@ -284,7 +286,7 @@ class PatternAnalysis(PatternReader):
     def _anchor(self, paths: tuple[Path, ...], scope: Scope) -> str:
         """Return a node that is null where an OPTIONAL MATCH has found nothing."""
         names = (node.name for path in paths for node in path.nodes)
-        return next((name for name in names if name in scope.bindings and name not in self._known), _UNKNOWN)
+        return next((name for name in names if name in scope.bindings and name not in self._known), _UNKNOWN_ANCHOR)
 
     def _bind_path(self, path: Path, scope: Scope, followed: list[_Followed], *, is_optional: bool) -> None:
         if not path.name:
@@ -323,7 +325,7 @@ class PatternAnalysis(PatternReader):
                 f"a relationship that {word} makes needs its type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
             )
             raise self._context.refuse(relation.start, f"{what} none stands")
-        self._assigned(relation.properties, EDGE_COLUMNS, scope)
+        self._assigned(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is bound already; it stands")
@@ -390,7 +392,7 @@ def _may_be_same(one: _Followed, other: _Followed) -> bool:
         return False
     if one.kind is not None and other.kind is not None and one.kind != other.kind:
         return False
-    tables = [{name for _, name in each.pattern.types} or _RELATIONS for each in (one, other)]
+    tables = [{name for _, name in each.pattern.types} or _RELATION_TABLES for each in (one, other)]
     return bool(tables[0] & tables[1])
 
 

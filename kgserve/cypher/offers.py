@@ -5,21 +5,21 @@ The labels of every store have their properties, with the engine's names of the 
 
 from __future__ import annotations
 
-from kgserve.cypher.lexer import ALLOWED, CALLS
-from kgserve.storage.model.fields import EDGE, ENDS, NODE
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, ALLOWED_PROCEDURES
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
 
-KEYWORDS = (
+COMPLETION_KEYWORDS = (
     "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
     "DISTINCT", "ELSE", "END", "ENDS", "EXISTS", "FALSE", "IN", "IS", "LIMIT", "MATCH", "MERGE", "NOT", "NULL",
     "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
     "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
 )  # fmt: skip
-FUNCTIONS = tuple(sorted(ALLOWED))
-PROCEDURES = tuple(sorted(CALLS))
-_RELATION = {field.name: field.type.engine for field in EDGE.whole[ENDS:]}
+COMPLETION_FUNCTIONS = tuple(sorted(ALLOWED_FUNCTIONS))
+COMPLETION_PROCEDURES = tuple(sorted(ALLOWED_PROCEDURES))
+_RELATION_PROPERTIES = {field.name: field.type.engine for field in EDGE.whole[EDGE_ENDPOINTS:]}
 NODE_LABELS: dict[str, dict[str, str]] = {
     "Entity": {field.name: field.type.engine for field in NODE.whole},
     "Elsewhere": {"store": "STRING", "id": "STRING"},
 }
-RELATION_LABELS = {"RELATES_TO": _RELATION, "LINKS_TO": _RELATION}
+RELATION_LABELS = {"RELATES_TO": _RELATION_PROPERTIES, "LINKS_TO": _RELATION_PROPERTIES}
 LABELS: dict[str, dict[str, str]] = NODE_LABELS | RELATION_LABELS

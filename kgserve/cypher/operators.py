@@ -21,18 +21,18 @@ from kgserve.cypher.syntax import (
     Parameter,
     Variable,
 )
-from kgserve.cypher.types import ANY, BOOLEAN, NUMBERS, ValueType, join
+from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, ValueType, join
 
-_MOMENTS = frozenset({"date", "time"})
-_SORTED = NUMBERS | _MOMENTS | {"text", "boolean", "duration", "uuid", "json", "list"}
-_LENIENT = frozenset({"engine", "null", "id"})
+_MOMENT_KINDS = frozenset({"date", "time"})
+_SORTABLE_KINDS = NUMBER_KINDS | _MOMENT_KINDS | {"text", "boolean", "duration", "uuid", "json", "list"}
+_UNCHECKED_KINDS = frozenset({"engine", "null", "id"})
 """Of null nothing is wrong, and the engine decides, and refuses, what is said of its own values."""
-_TEXTUAL = frozenset({"text", "json"})
+_TEXT_KINDS = frozenset({"text", "json"})
 
 
 def comparable(left: ValueType, right: ValueType) -> bool:
     """Tell whether the engine compares values of these types without a cast that changes the answer."""
-    if left.kind in _LENIENT or right.kind in _LENIENT:
+    if left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if "any" in {left.kind, right.kind}:
         return False
@@ -40,13 +40,13 @@ def comparable(left: ValueType, right: ValueType) -> bool:
         return left.of is None or right.of is None or comparable(left.of, right.of)
     if left.kind == right.kind == "map":
         return all((other := right.field(name)) is None or comparable(part, other) for name, part in left.fields)
-    together = ({left.kind, right.kind} <= group for group in (NUMBERS, _MOMENTS, _TEXTUAL))
+    together = ({left.kind, right.kind} <= group for group in (NUMBER_KINDS, _MOMENT_KINDS, _TEXT_KINDS))
     return left.kind == right.kind or any(together)
 
 
 def are_alike(left: ValueType, right: ValueType) -> bool:
     """Tell whether values of these types can be in one list and stay as they are."""
-    if "any" in {left.kind, right.kind} or left.kind in _LENIENT or right.kind in _LENIENT:
+    if "any" in {left.kind, right.kind} or left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if left.kind == right.kind == "list":
         return left.of is None or right.of is None or are_alike(left.of, right.of)
@@ -105,7 +105,7 @@ class OperatorRules:
         """Raise InvalidInput for types that are compared through a cast, and for nulls within lists and maps."""
         if not comparable(left, right):
             raise self._context.refuse(index, self._incomparable(operator, left, right))
-        if (has_null_parts(left) or has_null_parts(right)) and not {left.kind, right.kind} & _LENIENT:
+        if (has_null_parts(left) or has_null_parts(right)) and not {left.kind, right.kind} & _UNCHECKED_KINDS:
             what = f"{operator} would take a null within a list or map for a value; compare the parts. It stands"
             raise self._context.refuse(index, what)
         if {left.kind, right.kind} == {"integer", "float"} and (left if left.kind == "integer" else right).may_be_large:
@@ -132,7 +132,7 @@ class OperatorRules:
 
     def _check_sorted(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         for each in (left, right):
-            if each.kind not in _SORTED | _LENIENT:
+            if each.kind not in _SORTABLE_KINDS | _UNCHECKED_KINDS:
                 raise self._context.refuse(index, f"{operator} has no order for {each.name}; it stands")
 
     def _check_nan(self, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType) -> None:
@@ -166,7 +166,7 @@ class OperatorRules:
 
     def _check_texts(self, word: str, index: int, left: ValueType, right: ValueType) -> None:
         for each in (left, right):
-            if each.kind not in _TEXTUAL | _LENIENT:
+            if each.kind not in _TEXT_KINDS | _UNCHECKED_KINDS:
                 what = f"{word} is for texts, and one side is {each.name}; write string(…) around it. It stands"
                 raise self._context.refuse(index, what)
 
@@ -174,8 +174,8 @@ class OperatorRules:
         self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType
     ) -> ValueType:
         """Check IN: a null in the list, or before an empty one, is answered wrongly."""
-        if right_type.kind in _LENIENT:
-            return BOOLEAN.nullable()
+        if right_type.kind in _UNCHECKED_KINDS:
+            return BOOLEAN_TYPE.nullable()
         if right_type.kind != "list":
             raise self._context.refuse(index, f"IN needs a list, and gets {right_type.name}; it stands")
         element = right_type.of
@@ -186,7 +186,7 @@ class OperatorRules:
             self._context.edits.around(left.start, right.end, f"(size({found}) > 0 AND ", ")")
         elif element is None and left_type.is_nullable:
             self._context.edits.replace(left.start, right.end, "false")
-        return BOOLEAN.nullable() if left_type.is_nullable or right_type.is_nullable else BOOLEAN
+        return BOOLEAN_TYPE.nullable() if left_type.is_nullable or right_type.is_nullable else BOOLEAN_TYPE
 
     def _check_member(self, index: int, left: ValueType, element: ValueType) -> None:
         self.check_comparable("IN", index, left, element)
@@ -218,7 +218,7 @@ class OperatorRules:
         is_nullable = left.is_nullable or right.is_nullable
         if BITS_OR <= level <= SHIFT:
             return ValueType("integer", is_nullable=is_nullable)
-        if left.kind in NUMBERS and right.kind in NUMBERS:
+        if left.kind in NUMBER_KINDS and right.kind in NUMBER_KINDS:
             found = self._number(operator, level, left, right, is_nullable=is_nullable)
             if operator in {"/", "%"} and _is_other_than_zero(divisor) and found.kind == "float":
                 may_be_nan = left.may_be_nan or (operator == "%" and left.may_be_large and left.kind == "float")
@@ -228,7 +228,7 @@ class OperatorRules:
             return ValueType("text", is_nullable=True)
         if {left.kind, right.kind} & {"any", "engine", "null"}:
             self._check_sum_of_texts(operator, index, left, right)
-            return ValueType("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY
+            return ValueType("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY_TYPE
         return self._sum(operator, index, left, right, is_nullable=is_nullable)
 
     def _number(self, operator: str, level: int, left: ValueType, right: ValueType, *, is_nullable: bool) -> ValueType:
@@ -248,22 +248,22 @@ class OperatorRules:
 
     def _sum(self, operator: str, index: int, left: ValueType, right: ValueType, *, is_nullable: bool) -> ValueType:
         kinds = {left.kind, right.kind}
-        if operator == "+" and kinds <= _TEXTUAL:
+        if operator == "+" and kinds <= _TEXT_KINDS:
             return ValueType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
         if operator == "+" and left.kind == right.kind == "list":
             self.check_alike("+", index, left, right)
             return join(left, right)
-        if operator == "+" and "text" in kinds and kinds & (NUMBERS | {"boolean"}):
+        if operator == "+" and "text" in kinds and kinds & (NUMBER_KINDS | {"boolean"}):
             what = "+ joins a text with texts alone; write string(…) around the other side. It stands"
             raise self._context.refuse(index, what)
-        if kinds & _MOMENTS and kinds <= _MOMENTS | {"duration", "integer"}:
+        if kinds & _MOMENT_KINDS and kinds <= _MOMENT_KINDS | {"duration", "integer"}:
             return self._moment(operator, left, right)
         if "duration" in kinds and kinds <= {"duration", "integer"}:
             return ValueType("duration", is_nullable=is_nullable)
         return ValueType("engine", is_nullable=True)
 
     def _moment(self, operator: str, left: ValueType, right: ValueType) -> ValueType:
-        if operator == "-" and {left.kind, right.kind} <= _MOMENTS:
+        if operator == "-" and {left.kind, right.kind} <= _MOMENT_KINDS:
             return ValueType("engine", is_nullable=True)
         return (
             ValueType("engine", is_nullable=True)

@@ -24,7 +24,7 @@ from kgserve.cypher.syntax import (
     Unwind,
 )
 
-_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
+_PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
 def parse(outline: Outline) -> QueryStatement:
@@ -39,13 +39,13 @@ class _Parser(ExpressionParser):
         """Read the whole statement."""
         if self.accept("EXPLAIN"):
             self.accept("LOGICAL")
-        parts = [self._part()]
+        parts, is_distinct = [self._part()], False
         while self.accept("UNION"):
-            self.accept("ALL")
+            is_distinct = not self.accept("ALL") or is_distinct
             parts.append(self._part())
         if self.at < len(self.outline):
             raise self.fail()
-        return QueryStatement(start=0, end=self.at, parts=tuple(parts))
+        return QueryStatement(start=0, end=self.at, parts=tuple(parts), is_distinct=is_distinct)
 
     def _part(self) -> tuple[Clause, ...]:
         clauses: list[Clause] = []
@@ -174,7 +174,7 @@ class _Parser(ExpressionParser):
 
     def _mode(self) -> str:
         words: list[str] = []
-        while self.word() in _MODES:
+        while self.word() in _PATH_MODES:
             words.append(self.word())
             self.at += 1
         if words and words[-1] == "WSHORTEST":

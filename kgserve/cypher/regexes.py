@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 
 MAX_REPETITIONS = 1_000
-_MINOR = {"L": "ultmo", "M": "cen", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfo"}
+_MINOR_CATEGORIES = {"L": "ultmo", "M": "cen", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfo"}
 _SCRIPTS = "Arabic Armenian Bengali Cyrillic Devanagari Georgian Greek Han Hangul Hebrew Hiragana Katakana Latin Thai"
-_CATEGORIES = frozenset(
-    [*_MINOR, *(major + minor for major, minors in _MINOR.items() for minor in minors), *re.findall(r"\w+", _SCRIPTS)]
+_UNICODE_CATEGORIES = frozenset(
+    [
+        *_MINOR_CATEGORIES,
+        *(major + minor for major, minors in _MINOR_CATEGORIES.items() for minor in minors),
+        *re.findall(r"\w+", _SCRIPTS),
+    ]
 )
-_PART = re.compile(
+_REGEX_PART = re.compile(
     r"""
     (?P<set>\[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\])
   | (?P<category>\\[pP](?:\{\^?(?P<braced>\w*)\}|(?P<letter>.)))
@@ -25,16 +29,14 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_WITHIN_SET = re.compile(
-    r"(?P<category>\\[pP](?:\{\^?(?P<braced>\w*)\}|(?P<letter>.)))|(?P<escape>\\.)|\[:\^?[a-z]+:\]"
-)
-_ESCAPES = frozenset("aAbBCdDfnrsStvwWxz0")
+_SET_PART = re.compile(r"(?P<category>\\[pP](?:\{\^?(?P<braced>\w*)\}|(?P<letter>.)))|(?P<escape>\\.)|\[:\^?[a-z]+:\]")
+_ALLOWED_ESCAPES = frozenset("aAbBCdDfnrsStvwWxz0")
 
 
 def find_fault(expression: str) -> str:
     """Return what RE2 cannot read in an expression; empty when nothing was found."""
     simplified: list[str] = []
-    for part in _PART.finditer(expression):
+    for part in _REGEX_PART.finditer(expression):
         if fault := _fault(part):
             return fault
         simplified.append(_simplified(part))
@@ -48,7 +50,7 @@ def find_fault(expression: str) -> str:
 def _fault(part: re.Match[str]) -> str:
     match part.lastgroup:
         case "set":
-            return next(filter(None, map(_fault_of_escape, _WITHIN_SET.finditer(part[0]))), "")
+            return next(filter(None, map(_fault_of_escape, _SET_PART.finditer(part[0]))), "")
         case "special":
             return "lookahead, lookbehind and the like, (?…, are unknown"
         case "possessive":
@@ -62,8 +64,8 @@ def _fault(part: re.Match[str]) -> str:
 
 def _fault_of_escape(part: re.Match[str]) -> str:
     name = part["braced"] if part["braced"] is not None else part["letter"]
-    is_known = part["category"] is None or name in _CATEGORIES
-    if (escape := part["escape"]) and escape[1:2].isalnum() and escape[1] not in _ESCAPES:
+    is_known = part["category"] is None or name in _UNICODE_CATEGORIES
+    if (escape := part["escape"]) and escape[1:2].isalnum() and escape[1] not in _ALLOWED_ESCAPES:
         is_known = False
     return "" if is_known else f"{part[0]} is unknown"
 
@@ -72,7 +74,7 @@ def _simplified(part: re.Match[str]) -> str:
     """Return a form with the same brackets that Python's module reads."""
     match part.lastgroup:
         case "set":
-            return _WITHIN_SET.sub(lambda each: each[0] if each["escape"] else "x", part[0]).replace(r"\C", "x")
+            return _SET_PART.sub(lambda each: each[0] if each["escape"] else "x", part[0]).replace(r"\C", "x")
         case "category":
             return "x"
         case "quoted":

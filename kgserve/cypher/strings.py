@@ -10,8 +10,8 @@ import re
 
 from kgserve.cypher.lexer import Token, invalid
 
-_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
-_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"': '"', "\\": "\\"}
+_STRING_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+_ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"': '"', "\\": "\\"}
 _MAX_CODE_POINT = 0x10FFFF
 
 
@@ -23,7 +23,7 @@ def decode_string(text: str, token: Token) -> str:
 
     def character(match: re.Match[str]) -> str:
         code = match[1] or match[2]
-        known = _CHARACTERS.get(match[3]) if code is None else _character(int(code, 16))
+        known = _ESCAPED_CHARACTERS.get(match[3]) if code is None else _character(int(code, 16))
         if known is None:
             message = (
                 r"unknown escape in a string; there are \n \t \r \b \f \' \" \\ and \uXXXX, and a backslash is \\,"
@@ -31,7 +31,7 @@ def decode_string(text: str, token: Token) -> str:
             raise invalid(text, token.start + 1 + match.start(), message)
         return known
 
-    decoded = _ESCAPE.sub(character, written).encode("utf-16", "surrogatepass")
+    decoded = _STRING_ESCAPE.sub(character, written).encode("utf-16", "surrogatepass")
     try:
         return decoded.decode("utf-16")
     except UnicodeDecodeError:

@@ -290,9 +290,10 @@ Clause: TypeAlias = MatchClause | Unwind | ProjectionBody | Procedure | Creation
 
 
 class QueryStatement(Span, frozen=True, kw_only=True):
-    """A whole statement: the clauses of each part that UNION joins."""
+    """A whole statement: the clauses of each part that UNION joins, without duplicates if it ``is_distinct``."""
 
     parts: tuple[tuple[Clause, ...], ...]
+    is_distinct: bool
 
 
 def iterate_spans(value: object) -> Iterator[Span]:

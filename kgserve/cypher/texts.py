@@ -8,31 +8,33 @@ from __future__ import annotations
 
 import re
 
-from kgserve.cypher.context import AnalysisContext, ungroup
+from kgserve.cypher.context import AnalysisContext, is_constant, tie_bounds, ungroup
 from kgserve.cypher.syntax import Expression, FunctionCall, Literal, Parameter
 from kgserve.cypher.types import ValueType
 
-_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
+_WHITE_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
 """All white space of Unicode, as the engine's literals write RE2's syntax."""
-_JOINED = (
+_JOINING_CHARACTERS = (
     r"[\\pM\\p{Cf}\\x{e33}\\x{eb3}\\x{1100}-\\x{11ff}\\x{a960}-\\x{a97f}\\x{d7b0}-\\x{d7ff}"
     r"\\x{1f1e6}-\\x{1f1ff}\\x{1f3fb}-\\x{1f3ff}]|\\r\\n"
 )
 """What the engines may count as a part of the letter before or behind it."""
-_UNRAISED = (
+_UNSUPPORTED_UPPER_CASE = (
     r"[\\x{149}\\x{1f0}\\x{390}\\x{3b0}\\x{587}\\x{1e96}-\\x{1e9a}\\x{1f50}-\\x{1f56}\\x{1f80}-\\x{1fff}"
     r"\\x{fb00}-\\x{fb17}\\x{2c5f}\\x{a7c0}-\\x{a7da}\\x{a7f6}\\x{10570}-\\x{105bc}]"
 )
 """Letters whose upper case is several letters, ß apart, or too new for the engines."""
-_UNLOWERED = r"\\x{3a3}(?:\\PL|\\z)|[\\x{2c2f}\\x{a7c0}-\\x{a7da}\\x{a7f5}\\x{10570}-\\x{105bc}]"
+_UNSUPPORTED_LOWER_CASE = r"\\x{3a3}(?:\\PL|\\z)|[\\x{2c2f}\\x{a7c0}-\\x{a7da}\\x{a7f5}\\x{10570}-\\x{105bc}]"
 """Sigma at the end of a word, and capital letters that are too new for the engines."""
-_POINTS = "'(?s).'"
-_PLAIN = re.compile(
+_ANY_CODE_POINT = "'(?s).'"
+_PLAIN_TEXT = re.compile(
     r"[\x20-\x7e\xa1-\xac\xae-\u0148\u014a-\u01ef\u0391-\u03a1\u03b1-\u03c1\u3041-\u3096\u4e00-\u9fff]*"
 )
 """Texts in which each code point is a letter of its own, and of one other case at most."""
-_NO_TEXT = "CAST(NULL AS STRING)"
-_LONGEST = 2_000_000
+_ASCII_TEXT = re.compile(r"[\x20-\x7e]*")
+"""Texts whose parts engines cut rightly. Of others they return the whole for a part that begins behind its end."""
+_NULL_TEXT = "CAST(NULL AS STRING)"
+_UNLIMITED_CHARS = 2_000_000
 """More characters than a text of a store can have."""
 
 
@@ -46,15 +48,15 @@ class TextRules:
         """Have a function of texts answered as openCypher has it."""
         match call.name:
             case "size":
-                self._around(call.arguments[0], "regexp_replace(", f", {_POINTS}, 'a', 'g')")
+                self._around(call.arguments[0], "regexp_replace(", f", {_ANY_CODE_POINT}, 'a', 'g')")
             case "trim" | "ltrim" | "rtrim":
                 self._trim(call)
             case "upper" | "ucase" | "toupper":
-                self._map_case(call, "ß", "SS", _UNRAISED)
+                self._map_case(call, "ß", "SS", _UNSUPPORTED_UPPER_CASE)
             case "lower" | "lcase" | "tolower":
-                self._map_case(call, "İ", "i\u0307", _UNLOWERED)
+                self._map_case(call, "İ", "i\u0307", _UNSUPPORTED_LOWER_CASE)
             case "reverse" if not self._is_plain(call.arguments[0]):
-                self._around(call.arguments[0], "list_reverse(regexp_extract_all(", f", {_POINTS}))")
+                self._around(call.arguments[0], "list_reverse(regexp_extract_all(", f", {_ANY_CODE_POINT}))")
                 self._join(call)
             case "left" | "right":
                 self._cut_end(call)
@@ -62,35 +64,43 @@ class TextRules:
                 self._cut_middle(call, kinds)
             case "lpad" | "rpad":
                 self._pad(call)
+            case "split_part" if not is_constant(call.arguments[2]):
+                number = self._context.text(call.arguments[2])
+                self._around(call.arguments[1], "(", f" + repeat('', 0 * ({number})))")
             case _:
                 pass
 
     def _around(self, expression: Expression, opening: str, closing: str) -> None:
         self._context.edits.around(expression.start, expression.end, opening, closing)
 
-    def _is_plain(self, expression: Expression) -> bool:
+    def _is_plain(self, expression: Expression, plain: re.Pattern[str] = _PLAIN_TEXT) -> bool:
         """Tell whether a text is known, and each of its code points is a letter of its own."""
         inner = ungroup(expression)
         value = inner.value if isinstance(inner, Literal) else None
         if isinstance(inner, Parameter):
             value = self._context.parameters.get(inner.name)
             self._context.depends_on_values |= isinstance(value, str)
-        return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
+        return isinstance(value, str) and plain.fullmatch(value) is not None
 
     def _trim(self, call: FunctionCall) -> None:
         """The engine takes off ASCII white space alone."""
-        ends = {"trim": (f"^{_SPACE}|{_SPACE}$", ", 'g'"), "ltrim": (f"^{_SPACE}", ""), "rtrim": (f"{_SPACE}$", "")}
+        ends = {
+            "trim": (f"^{_WHITE_SPACE}|{_WHITE_SPACE}$", ", 'g'"),
+            "ltrim": (f"^{_WHITE_SPACE}", ""),
+            "rtrim": (f"{_WHITE_SPACE}$", ""),
+        }
         expression, option = ends[call.name]
         self._context.edits.replace(call.start, call.start + 1, "regexp_replace")
         self._context.edits.behind(call.end - 2, f", '{expression}', ''{option}")
 
     def _map_case(self, call: FunctionCall, letter: str, several: str, unknown: str) -> None:
         """Write the letters that become several, and fail on those that the engine does not know."""
-        text, replacement = call.arguments[0], f"'{several}'"
+        text = call.arguments[0]
         if not self._is_plain(text):
+            # Around the call: engines lose texts where a replacement varies. See `tie_bounds`.
             failing = self._failing(text, unknown, f"{call.name}() of letters without a single other case")
-            replacement = f"CASE {failing} WHEN 0 THEN {replacement} END"
-        self._around(text, "regexp_replace(", f", '{letter}', {replacement}, 'g')")
+            self._context.edits.around(call.start, call.end, f"(CASE {failing} WHEN 0 THEN ", " END)")
+        self._around(text, "regexp_replace(", f", '{letter}', '{several}', 'g')")
 
     def _failing(self, text: Expression, unknown: str, what: str) -> str:
         """Return a whole number for the engine: 0, or a failure that says what cannot be done."""
@@ -109,21 +119,22 @@ class TextRules:
             return
         self._context.check_one_source(call, (count,))
         number = self._number(count)
-        part = f"[1:{number}]" if call.name == "left" else f"[-{number}:]"
+        first = "1" if number.isdecimal() else tie_bounds("1", number)
+        part = f"[{first}:{number}]" if call.name == "left" else f"[-{number}:]"
         self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
-        self._context.edits.behind(call.end - 1, f", {_POINTS}){part})")
+        self._context.edits.behind(call.end - 1, f", {_ANY_CODE_POINT}){part})")
 
     def _cut_middle(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         text, start, *lengths = call.arguments
         edits, first = self._context.edits, self._number(start)
         following = str(int(first) + 1) if first.isdecimal() else f"({first} + 1)"
-        if self._is_plain(text):
+        if self._is_plain(text, _ASCII_TEXT):
             edits.replace(start.start, start.end, following)
             if not lengths:
-                edits.behind(start.end - 1, f", {_LONGEST}")
+                edits.behind(start.end - 1, f", {_UNLIMITED_CHARS}")
             return
         self._context.check_one_source(call, (start, *lengths))
-        opening, closing = "list_to_string('', regexp_extract_all(", f", {_POINTS})"
+        opening, closing = "list_to_string('', regexp_extract_all(", f", {_ANY_CODE_POINT})"
         if lengths:
             end = f"({first} + {self._number(lengths[0])})"
             edits.replace(call.start, call.start + 1, f"{opening}left")
@@ -131,10 +142,10 @@ class TextRules:
             edits.behind(call.end - 1, f"{closing}[{following}:{end}])")
             return
         edits.replace(call.start, call.start + 1, opening.removesuffix("("))
-        edits.replace(start.start, start.end, _POINTS)
-        edits.behind(call.end - 1, f"[{following}:{_LONGEST}])")
+        edits.replace(start.start, start.end, _ANY_CODE_POINT)
+        edits.behind(call.end - 1, f"[{following}:{_UNLIMITED_CHARS}])")
         if kinds[1].is_nullable:
-            edits.around(call.start, call.end, f"(CASE WHEN {first} IS NULL THEN {_NO_TEXT} ELSE ", " END)")
+            edits.around(call.start, call.end, f"(CASE WHEN {first} IS NULL THEN {_NULL_TEXT} ELSE ", " END)")
 
     def _number(self, expression: Expression) -> str:
         inner = ungroup(expression)
@@ -146,7 +157,7 @@ class TextRules:
         """The engine counts letters: fail where these are not code points."""
         text, count, filler = call.arguments
         failing = [
-            self._failing(each, _JOINED, f"{call.name}() of letters that are joined")
+            self._failing(each, _JOINING_CHARACTERS, f"{call.name}() of letters that are joined")
             for each in (text, filler)
             if not self._is_plain(each)
         ]

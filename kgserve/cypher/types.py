@@ -1,7 +1,7 @@
 """Static types of Cypher values: what the engine will take an expression for, known before it runs.
 
-`ValueType` says what a value is, whether it may be null, and of what its parts are. `ANY` is a value whose type is not
-known here; operations that the engine would answer wrongly for some types refuse it.
+`ValueType` says what a value is, whether it may be null, and of what its parts are. `ANY_TYPE` is a value whose type is
+not known here; operations that the engine would answer wrongly for some types refuse it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.syntax import Literal
-from kgserve.storage.model.fields import EDGE, NODE, REAL, TEXT, TEXTS, TIME, WHOLE, WHOLES, Field, FieldType
+from kgserve.storage.model.fields import (
+    DOUBLE_TYPE,
+    EDGE,
+    INT64_TYPE,
+    INTEGER_LIST_TYPE,
+    NODE,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
+    Field,
+    FieldType,
+)
 
 MAX_EXACT_FLOAT = 1 << 53
 """Up to here each whole number is a decimal number, too."""
 MAX_INTEGER = (1 << 63) - 1
 
-NAMES = {
+KIND_DESCRIPTIONS = {
     "any": "a value of unknown type",
     "engine": "a value whose type the engine decides",
     "null": "null",
@@ -45,7 +56,7 @@ NAMES = {
 }
 """What people call each kind of value. ``relations`` is the variable of a pattern of variable length."""
 
-NUMBERS = frozenset({"integer", "float", "decimal"})
+NUMBER_KINDS = frozenset({"integer", "float", "decimal"})
 
 
 class ValueType(msgspec.Struct, frozen=True):
@@ -68,7 +79,7 @@ class ValueType(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """What people call it."""
-        return NAMES[self.kind]
+        return KIND_DESCRIPTIONS[self.kind]
 
     @property
     def is_known(self) -> bool:
@@ -80,7 +91,7 @@ class ValueType(msgspec.Struct, frozen=True):
         """The type of an element of a list."""
         if self.kind == "engine":
             return self
-        return self.of or ANY
+        return self.of or ANY_TYPE
 
     def field(self, name: str) -> ValueType | None:
         """Return the type of a map's value by its key."""
@@ -90,21 +101,28 @@ class ValueType(msgspec.Struct, frozen=True):
         """Return the same for a value that may be null."""
         return self if self.is_nullable else msgspec.structs.replace(self, is_nullable=True)
 
+    @property
+    def is_nan_possible(self) -> bool:
+        """Whether it is a decimal number that may be NaN."""
+        return self.kind == "float" and self.may_be_nan
+
     def derived(self) -> ValueType:
         """Return the same for a value that is no column any more."""
         return msgspec.structs.replace(self, is_column=False) if self.is_column else self
 
 
-ANY = ValueType("any", is_nullable=True, may_be_nan=True, may_be_large=True)
-NULL = ValueType("null", is_nullable=True)
-BOOLEAN = ValueType("boolean")
-INTEGER = ValueType("integer")
-FLOAT = ValueType("float")
-TEXT_TYPE = ValueType("text")
-TIME_TYPE = ValueType("time")
-NODE_TYPE = ValueType("node")
-RELATION_TYPE = ValueType("relation")
-EMPTY = ValueType("list", of=None)
+ANY_TYPE = ValueType("any", is_nullable=True, may_be_nan=True, may_be_large=True)
+ENGINE_TYPE = ValueType("engine", is_nullable=True)
+"""The type of what only the engine knows: the result of a procedure, or a property that it will refuse."""
+NULL_TYPE = ValueType("null", is_nullable=True)
+BOOLEAN_TYPE = ValueType("boolean")
+INTEGER_TYPE = ValueType("integer")
+FLOAT_TYPE = ValueType("float")
+TEXT_VALUE_TYPE = ValueType("text")
+TIME_VALUE_TYPE = ValueType("time")
+NODE_VALUE_TYPE = ValueType("node")
+RELATION_VALUE_TYPE = ValueType("relation")
+EMPTY_LIST_TYPE = ValueType("list", of=None)
 
 
 def list_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
@@ -112,16 +130,16 @@ def list_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
     return ValueType("list", of=element.derived(), is_nullable=is_nullable)
 
 
-_OF_FIELDS: dict[FieldType, ValueType] = {
-    TEXT: TEXT_TYPE,
-    TEXTS: list_of(TEXT_TYPE),
-    WHOLE: INTEGER,
-    WHOLES: list_of(INTEGER),
-    REAL: FLOAT,
-    TIME: TIME_TYPE,
+_FIELD_VALUE_TYPES: dict[FieldType, ValueType] = {
+    STRING_TYPE: TEXT_VALUE_TYPE,
+    STRING_LIST_TYPE: list_of(TEXT_VALUE_TYPE),
+    INT64_TYPE: INTEGER_TYPE,
+    INTEGER_LIST_TYPE: list_of(INTEGER_TYPE),
+    DOUBLE_TYPE: FLOAT_TYPE,
+    TIMESTAMP_TYPE: TIME_VALUE_TYPE,
 }
-_FILLED = frozenset({"id", "type", "relation_type"})
-_NOT_NULL = frozenset({
+_NEVER_EMPTY_COLUMNS = frozenset({"id", "type", "relation_type"})
+_NEVER_NULL_COLUMNS = frozenset({
     "id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at",
     "relation_type", "weight",
 })  # fmt: skip
@@ -131,24 +149,24 @@ def _columns(fields: tuple[Field, ...]) -> dict[str, ValueType]:
     found: dict[str, ValueType] = {}
     for field in fields:
         found[field.name] = msgspec.structs.replace(
-            _OF_FIELDS[field.type],
-            is_nullable=field.name not in _NOT_NULL,
-            is_filled=field.name in _FILLED,
+            _FIELD_VALUE_TYPES[field.type],
+            is_nullable=field.name not in _NEVER_NULL_COLUMNS,
+            is_filled=field.name in _NEVER_EMPTY_COLUMNS,
             is_column=True,
         )
     return found
 
 
-NODE_COLUMNS = _columns(NODE.whole)
-EDGE_COLUMNS = {name: kind for name, kind in _columns(EDGE.whole).items() if name not in {"source", "target"}}
-ELSEWHERE_COLUMNS = {name: msgspec.structs.replace(TEXT_TYPE, is_column=True) for name in ("store", "id")}
+NODE_COLUMN_TYPES = _columns(NODE.whole)
+EDGE_COLUMN_TYPES = {name: kind for name, kind in _columns(EDGE.whole).items() if name not in {"source", "target"}}
+ELSEWHERE_COLUMN_TYPES = {name: msgspec.structs.replace(TEXT_VALUE_TYPE, is_column=True) for name in ("store", "id")}
 
 
 def type_of_literal(literal: Literal) -> ValueType:
     """Return the type of what is written."""
     value = literal.value
     if literal.kind == "null":
-        return NULL
+        return NULL_TYPE
     if literal.kind == "text":
         return ValueType("text", is_filled=value != "")
     if literal.kind == "integer":
@@ -160,13 +178,13 @@ def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
     """Return the type of a parameter's value, as `guard.values` has prepared it."""
     match value:
         case None:
-            return NULL
+            return NULL_TYPE
         case bool():
-            return BOOLEAN
+            return BOOLEAN_TYPE
         case int():
             return ValueType("integer", may_be_large=abs(value) > MAX_EXACT_FLOAT)
         case float():
-            return FLOAT
+            return FLOAT_TYPE
         case str():
             return ValueType("text", is_filled=value != "")
         case list():
@@ -174,7 +192,7 @@ def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
         case dict():
             return _type_of_map(value)
         case _:
-            return ANY
+            return ANY_TYPE
 
 
 def _type_of_map(value: Mapping[str, Any]) -> ValueType:
@@ -185,7 +203,7 @@ def _common(items: list[Any]) -> ValueType:
     found = {type_of_value(item) for item in items}
     known = [each for each in found if each.kind != "null"]
     if not known:
-        return NULL if found else ANY
+        return NULL_TYPE if found else ANY_TYPE
     joined = known[0]
     for each in known[1:]:
         joined = join(joined, each)
@@ -193,15 +211,15 @@ def _common(items: list[Any]) -> ValueType:
 
 
 def join(first: ValueType, second: ValueType) -> ValueType:
-    """Return the type of a value that is of one of two types; `ANY` where they have nothing in common."""
+    """Return the type of a value that is of one of two types; `ANY_TYPE` where they have nothing in common."""
     if first == second:
         return first
     if first.kind == "null" or second.kind == "null":
         return (second if first.kind == "null" else first).nullable()
     if first.kind != second.kind:
-        return ANY
+        return ANY_TYPE
     names = {name: None for name, _ in (*first.fields, *second.fields)}
-    fields = tuple((name, join(first.field(name) or NULL, second.field(name) or NULL)) for name in names)
+    fields = tuple((name, join(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names)
     return ValueType(
         first.kind,
         of=join_elements(first, second),
@@ -220,7 +238,7 @@ def join_elements(first: ValueType, second: ValueType) -> ValueType | None:
     return join(first.of, second.of)
 
 
-_DECLARED = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean": "BOOL"}
+_DECLARED_TYPES = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean": "BOOL"}
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -236,7 +254,7 @@ def declare_type(kind: ValueType) -> str | None:
         element = None if kind.of is None else declare_type(kind.of)
         return None if element is None else f"{element}[]"
     if kind.kind != "map":
-        return _DECLARED.get(kind.kind)
+        return _DECLARED_TYPES.get(kind.kind)
     fields = [(name, declare_type(part)) for name, part in kind.fields]
     is_plain = all(part is not None and _PLAIN_KEY.fullmatch(name) for name, part in fields)
     return f"STRUCT({', '.join(f'{name} {part}' for name, part in fields)})" if is_plain else None

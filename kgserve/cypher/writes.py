@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.guard import Statement
-from kgserve.cypher.lexer import AGGREGATES, ENDS, KEYWORDS, WRITES, Outline, tokens
+from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, CLAUSE_ENDS, KEYWORDS, WRITE_CLAUSES, Outline, tokens
 from kgserve.storage.model.rows import EdgeKey, NodeRow
 
-_TEXTS = frozenset({"id", "type", "content"})
-_OPAQUE = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})
-_PATTERNS = frozenset({"MATCH", "MERGE", "CREATE"})
-_COMPARED: dict[str, Callable[[str, Any], bool]] = {
+_TEXT_COLUMNS = frozenset({"id", "type", "content"})
+_UNTRACKED_WORDS = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})
+_PATTERN_CLAUSES = frozenset({"MATCH", "MERGE", "CREATE"})
+_COMPARISON_FUNCTIONS: dict[str, Callable[[str, Any], bool]] = {
     "=": operator.eq,
     "<": operator.lt,
     ">": operator.gt,
@@ -30,19 +30,19 @@ _COMPARED: dict[str, Callable[[str, Any], bool]] = {
     "ENDS": str.endswith,
     "CONTAINS": operator.contains,
 }
-_ALIAS = 2
-_TEXT = "STRING"
-SETTABLE = {
-    "type": _TEXT,
-    "content": _TEXT,
-    "attributes": _TEXT,
-    "summary": _TEXT,
-    "created_by": _TEXT,
+_ALIAS_TOKENS = 2
+_STRING_TYPE = "STRING"
+SETTABLE_PROPERTIES = {
+    "type": _STRING_TYPE,
+    "content": _STRING_TYPE,
+    "attributes": _STRING_TYPE,
+    "summary": _STRING_TYPE,
+    "created_by": _STRING_TYPE,
     "weight": "DOUBLE",
 }
 """Properties that are set to values of one type, which JSON carries as they are."""
-_OF_NODES = SETTABLE.keys() - {"weight"}
-_OF_EDGES = frozenset({"attributes", "created_by", "weight"})
+_SETTABLE_NODE_PROPERTIES = SETTABLE_PROPERTIES.keys() - {"weight"}
+_SETTABLE_EDGE_PROPERTIES = frozenset({"attributes", "created_by", "weight"})
 
 
 class WriteScope(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class TextCondition(msgspec.Struct, frozen=True):
 
     def holds(self, row: NodeRow) -> bool:
         """Whether a node fulfils it."""
-        return _COMPARED[self.sign](getattr(row, self.property), self.value)
+        return _COMPARISON_FUNCTIONS[self.sign](getattr(row, self.property), self.value)
 
 
 class Footprint:
@@ -113,12 +113,12 @@ class Footprint:
         self._lonely: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
         self._paired: set[str] = set()
-        self.meets_all = not _OPAQUE.isdisjoint(self._outline.words)
+        self.meets_all = not _UNTRACKED_WORDS.isdisjoint(self._outline.words)
         # What has passed a WITH may be something else by that name, and has been counted or written as it was.
         self._settled: set[str] = set()
         clause = ""
         for index, word in enumerate(self._outline.words):
-            if word in ENDS and self._outline.is_clause(index):
+            if word in CLAUSE_ENDS and self._outline.is_clause(index):
                 clause = word
             if word in {"MATCH", "MERGE"}:
                 self._read(index)
@@ -126,7 +126,7 @@ class Footprint:
                 self._settled |= self._conditions.keys()
             if word == "AS" and self._outline.tokens[index + 1].text in self._conditions:
                 self.meets_all = True
-            self.meets_all |= clause not in _PATTERNS and self._links(index)
+            self.meets_all |= clause not in _PATTERN_CLAUSES and self._links(index)
 
     def meets_node(self, row: NodeRow, *, new: bool) -> bool:
         """Whether a state of a node may be met. One that is ``new`` has a relation only by an edge that is new, too."""
@@ -161,7 +161,7 @@ class Footprint:
         before: str | None = None
         linked, is_match = False, outline.word(match) == "MATCH"
         index = match + 1
-        while index < len(outline) and outline.word(index) not in ENDS:
+        while index < len(outline) and outline.word(index) not in CLAUSE_ENDS:
             symbol = outline.symbol(index)
             if symbol == "(":
                 name = self._node(index)
@@ -209,18 +209,22 @@ class Footprint:
                 continue
             sign = outline.symbol(at + 3) or outline.word(at + 3)
             value = at + 4 + (sign in {"STARTS", "ENDS"})
-            if sign in _COMPARED:
+            if sign in _COMPARISON_FUNCTIONS:
                 self._add(conditions, outline.tokens[at + 2].text, sign, value, {"AND"})
 
     def _ends(self, index: int) -> bool:
         outline = self._outline
-        return outline.opener[index] == -1 and outline.word(index) in ENDS and outline.is_clause(index)
+        return outline.opener[index] == -1 and outline.word(index) in CLAUSE_ENDS and outline.is_clause(index)
 
     def _add(self, conditions: list[TextCondition], name: str, sign: str, place: int, ends: set[str]) -> None:
         """Take in a condition whose value is one text, alone."""
         outline = self._outline
         after = outline.symbol(place + 1) or outline.word(place + 1)
-        if name not in _TEXTS or place >= len(outline) or (place + 1 < len(outline) and after not in ends | ENDS):
+        if (
+            name not in _TEXT_COLUMNS
+            or place >= len(outline)
+            or (place + 1 < len(outline) and after not in ends | CLAUSE_ENDS)
+        ):
             return
         value = _text_value(outline, place, self._parameters)
         if value is not None:
@@ -279,7 +283,7 @@ class ChangedElement(msgspec.Struct, frozen=True):
     @property
     def types(self) -> tuple[str, ...]:
         """The types that its columns have to have."""
-        return ("REL",) if self.told == (self.name,) else (_TEXT,) * len(self.told)
+        return ("REL",) if self.told == (self.name,) else (_STRING_TYPE,) * len(self.told)
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -311,7 +315,7 @@ class Ending(msgspec.Struct, frozen=True):
 def ending(statement: Statement) -> Ending | None:
     """The ending of a statement that writes, if it has one that is understood."""
     outline = Outline(statement.text, tokens(statement.text))
-    writes = [index for index, word in enumerate(outline.words) if word in WRITES]
+    writes = [index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES]
     first = writes[0]
     if outline.opener[first] != -1 or "UNION" in outline.words or first == 0:
         return None
@@ -345,7 +349,7 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
     assigned = {property_ for _, property_ in found}
     # One after the other: a later one would see what an earlier one has set.
     if (
-        not assigned <= SETTABLE.keys()
+        not assigned <= SETTABLE_PROPERTIES.keys()
         or len(found) < len(items)
         or (len(found) > 1 and _reads_any(outline, items, assigned))
     ):
@@ -376,8 +380,8 @@ def _rendered(
     outline: Outline, item: range, values: dict[tuple[str, str], str], elements: dict[str, ChangedElement]
 ) -> tuple[str, str, ChangedElement | None] | None:
     """Name and text of what is returned, as it is before the end; None for what cannot be told then."""
-    is_named = len(item) > _ALIAS and outline.word(item[-_ALIAS]) == "AS"
-    body = item[:-_ALIAS] if is_named else item
+    is_named = len(item) > _ALIAS_TOKENS and outline.word(item[-_ALIAS_TOKENS]) == "AS"
+    body = item[:-_ALIAS_TOKENS] if is_named else item
     if not body or not _is_value(outline, body, {"AS", "DISTINCT", "COUNT"}):
         return None
     text = _text(outline, body)
@@ -423,12 +427,12 @@ def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
 
 def _is_value(outline: Outline, item: range, words: set[str]) -> bool:
     """Whether no clause follows in it, no aggregate is called, and none of these words stands in it."""
-    aggregates = any(outline.calls(index) in AGGREGATES for index in item)
-    return not aggregates and all(outline.word(index) not in ENDS | words for index in item)
+    aggregates = any(outline.calls(index) in AGGREGATE_FUNCTIONS for index in item)
+    return not aggregates and all(outline.word(index) not in CLAUSE_ENDS | words for index in item)
 
 
 def _has(element: ChangedElement, property_: str) -> bool:
-    return property_ in (_OF_NODES if element.is_node else _OF_EDGES)
+    return property_ in (_SETTABLE_NODE_PROPERTIES if element.is_node else _SETTABLE_EDGE_PROPERTIES)
 
 
 def _reads_any(outline: Outline, items: list[range], properties: set[str]) -> bool:

@@ -29,14 +29,14 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 Vector = NDArray[np.float32]
 
-MAX_VECTORS = 1_000_000
+MAX_CACHED_VECTORS = 1_000_000
 """Rows kept; the oldest go first. With 384 dimensions this is about 1.8 GB."""
 
-_AT_ONCE = 500  # rows of one statement and of one transaction: the file is held for milliseconds at a time
-_PATIENCE = 10.0  # seconds to wait for another process that writes
-_SUM_BYTES = 8
+_CACHE_BATCH_ROWS = 500  # rows of one statement and of one transaction: the file is held for milliseconds at a time
+_CACHE_LOCK_TIMEOUT_SECONDS = 10.0  # seconds to wait for another process that writes
+_CHECKSUM_BYTES = 8
 
-_PASSING = {
+_TRANSIENT_SQLITE_ERRORS = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_FULL,
@@ -48,18 +48,20 @@ _PASSING = {
 }
 """Failures that say nothing against the file; after any other it is replaced."""
 
-_SCHEMA = """
+_VECTOR_CACHE_SCHEMA = """
 CREATE TABLE IF NOT EXISTS vectors (
     number INTEGER PRIMARY KEY,
     key BLOB NOT NULL UNIQUE,   -- of model id and text
     vector BLOB NOT NULL        -- float32, little-endian, then its checksum
 )
 """
-_INSERT = "INSERT INTO vectors (key, vector) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET vector = excluded.vector"
-_EVICT = "DELETE FROM vectors WHERE number <= (SELECT max(number) FROM vectors) - ?"
+_UPSERT_VECTOR = (
+    "INSERT INTO vectors (key, vector) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET vector = excluded.vector"
+)
+_DELETE_OLDEST_VECTORS = "DELETE FROM vectors WHERE number <= (SELECT max(number) FROM vectors) - ?"
 
 
-QUERIES_KEPT = 1000
+MAX_CACHED_QUERIES = 1000
 
 
 class QueryVectors:
@@ -67,7 +69,7 @@ class QueryVectors:
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
-        self.of = lru_cache(QUERIES_KEPT)(self._embedded)
+        self.of = lru_cache(MAX_CACHED_QUERIES)(self._embedded)
 
     def _embedded(self, text: str) -> Vector:
         vector = self.embedder.embed([text])[0]
@@ -78,7 +80,7 @@ class QueryVectors:
 class EmbeddingCache:
     """(model id, text) to vector, in one SQLite file. Safe to share between threads and processes."""
 
-    def __init__(self, path: Path, max_vectors: int = MAX_VECTORS) -> None:
+    def __init__(self, path: Path, max_vectors: int = MAX_CACHED_VECTORS) -> None:
         """Keep vectors in ``path``; the file is made, and its folder, when it is first needed."""
         self._path = path
         self._max_vectors = max_vectors
@@ -134,16 +136,16 @@ class EmbeddingCache:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
-                self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+                self._path, timeout=_CACHE_LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
             )
-            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _SCHEMA):
+            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _VECTOR_CACHE_SCHEMA):
                 self._connection.execute(statement)
         return self._connection
 
     def _recover(self, error: Exception) -> None:
         self._disconnect()  # ends a transaction that was under way, and finds a file that was taken away
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
-        damaged = code & 0xFF not in _PASSING or code == sqlite3.SQLITE_IOERR_SHORT_READ
+        damaged = code & 0xFF not in _TRANSIENT_SQLITE_ERRORS or code == sqlite3.SQLITE_IOERR_SHORT_READ
         log.warning("embedding_cache_failed", path=str(self._path), reason=str(error), replaced=damaged)
         if damaged:
             for suffix in ("", "-wal", "-shm"):
@@ -183,8 +185,8 @@ def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
     """Write some rows in one transaction, and let the oldest go when there are too many."""
     connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(_INSERT, paced(rows))
-    connection.execute(_EVICT, (most,))
+    connection.executemany(_UPSERT_VECTOR, paced(rows))
+    connection.execute(_DELETE_OLDEST_VECTORS, (most,))
     connection.execute("COMMIT")
 
 
@@ -212,11 +214,11 @@ def _packed(vector: Vector) -> bytes:
 
 def _unpacked(blob: bytes) -> Vector | None:
     """The vector, or None when the row is damaged: SQLite itself does not notice a flipped bit inside a value."""
-    data = blob[:-_SUM_BYTES]
-    if xxhash.xxh3_64_digest(data) != blob[-_SUM_BYTES:]:
+    data = blob[:-_CHECKSUM_BYTES]
+    if xxhash.xxh3_64_digest(data) != blob[-_CHECKSUM_BYTES:]:
         return None
     return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
 
 def _slices(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+    return (items[start : start + _CACHE_BATCH_ROWS] for start in range(0, len(items), _CACHE_BATCH_ROWS))

@@ -40,11 +40,11 @@ CHARACTERS_PER_TOKEN = 32
 """Characters of a text that reach the tokenizer, per token that the model reads: beyond that nothing counts, and
 5 MB would take seconds to split."""
 
-REST_SECONDS = 30.0
+INDEXING_MODEL_IDLE_SECONDS = 30.0
 """Without anything to index, until the copy of the model for indexing is let go: 100 MiB, and as much for its work."""
-FEW = 1_000
+MAX_INTERACTIVE_CHARS = 1_000
 """Characters, with those that each text counts for beside its own: what takes as long as some queries, 0.05 s."""
-TEXT_WORTH = 50
+TEXT_OVERHEAD_CHARS = 50
 
 
 class LocalEmbedder:
@@ -191,7 +191,7 @@ class PatientEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """See `LocalEmbedder.embed`."""
-        few = sum(len(text) + TEXT_WORTH for text in texts) <= FEW
+        few = sum(len(text) + TEXT_OVERHEAD_CHARS for text in texts) <= MAX_INTERACTIVE_CHARS
         chosen = self._prompt if few and self._prompt.is_loaded and not self._patient.is_loaded else self._patient
         return chosen.embed(texts)
 
@@ -205,23 +205,23 @@ def _readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-PATIENCE = 30.0
+BATCH_TIMEOUT_SECONDS = 30.0
 """Seconds that one batch may take, all attempts together."""
-MAX_ATTEMPTS = 5
-PROMPT = 5.0
-"""The same for somebody who waits for an answer, in `PROMPT_ATTEMPTS`; and for so long nobody asks again in vain."""
-PROMPT_ATTEMPTS = 2
-LONGEST_SENT = 24_000
+MAX_BATCH_ATTEMPTS = 5
+PROMPT_TIMEOUT_SECONDS = 5.0
+"""The same for a caller who waits, in `MAX_PROMPT_ATTEMPTS`; after a failure no batch is sent for as long."""
+MAX_PROMPT_ATTEMPTS = 2
+MAX_SENT_CHARS = 24_000
 """Characters of a text that are sent: about what such models read."""
-SHORTEST_CUT = 500
+MIN_CUT_CHARS = 500
 KNOWN_DIMENSIONS = {
     "text-embedding-3-small": 1536,
     "text-embedding-3-large": 3072,
     "text-embedding-ada-002": 1536,
 }
 
-_PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
-_REFUSED_CONTENT = {400, 413, 422}
+_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
+_REFUSED_CONTENT_STATUSES = {400, 413, 422}
 
 
 class _Row(msgspec.Struct):
@@ -266,7 +266,9 @@ class OpenAIEmbedder:
         self._dimensions = KNOWN_DIMENSIONS.get(model, 0)
         self._probing = threading.Lock()
         self._prompt = prompt
-        self._patience, self._attempts = (PROMPT, PROMPT_ATTEMPTS) if prompt else (PATIENCE, MAX_ATTEMPTS)
+        self._patience, self._attempts = (
+            (PROMPT_TIMEOUT_SECONDS, MAX_PROMPT_ATTEMPTS) if prompt else (BATCH_TIMEOUT_SECONDS, MAX_BATCH_ATTEMPTS)
+        )
         self._down: tuple[float, Unavailable] | None = None
         self._client = httpx.Client(
             base_url=base,
@@ -289,7 +291,7 @@ class OpenAIEmbedder:
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         for start in range(0, len(order), self._batch):
             some = order[start : start + self._batch]
-            rows = self._embed_some([texts[index][:LONGEST_SENT] for index in some])
+            rows = self._embed_some([texts[index][:MAX_SENT_CHARS] for index in some])
             if rows.shape[1] != dimensions:
                 raise Unavailable(f"{self.model_id} gave vectors of {rows.shape[1]} dimensions, not {dimensions}", 60)
             vectors[some] = rows
@@ -307,7 +309,7 @@ class OpenAIEmbedder:
             if len(texts) > 1:
                 middle = len(texts) // 2
                 return np.concatenate([self._embed_some(texts[:middle]), self._embed_some(texts[middle:])])
-            if len(texts[0]) <= SHORTEST_CUT:
+            if len(texts[0]) <= MIN_CUT_CHARS:
                 raise Unavailable(f"{self.model_id} refused a text: {refusal}", 60) from None
             return self._embed_some([texts[0][: len(texts[0]) // 2]])
 
@@ -324,7 +326,7 @@ class OpenAIEmbedder:
             return _rows(self._patiently(msgspec.json.encode(body)), len(texts))
         except Unavailable as trouble:
             if self._prompt:
-                self._down = time.monotonic() + PROMPT, trouble
+                self._down = time.monotonic() + PROMPT_TIMEOUT_SECONDS, trouble
             raise
 
     def _patiently(self, body: bytes) -> bytes:
@@ -352,9 +354,9 @@ class OpenAIEmbedder:
 def _trouble(response: httpx.Response) -> str:
     """What went wrong, if asking again may help. Raises _Refused or Unavailable if not."""
     said = f"status {response.status_code}: {response.text[:200]}"
-    if response.status_code in _REFUSED_CONTENT:
+    if response.status_code in _REFUSED_CONTENT_STATUSES:
         raise _Refused(said)
-    if response.status_code not in _PASSING:
+    if response.status_code not in _TRANSIENT_STATUSES:
         raise Unavailable(f"the embedding service at {response.url.host} answers with {said}", 60)
     return said
 
@@ -383,13 +385,13 @@ def _rows(content: bytes, count: int) -> NDArray[np.float32]:
     return (rows / lengths).astype(np.float32)
 
 
-DIMENSIONS = 384
+HASHING_DIMENSIONS = 384
 GRAM_SIZES = (3, 4)
-LONGEST_TEXT = 100_000
-LONGEST_WORD = 64
+MAX_HASHED_TEXT_CHARS = 100_000
+MAX_HASHED_WORD_CHARS = 64
 """Characters of a text, and of a word, that count: the rest is cut, so that no text takes more than milliseconds."""
 
-_WORD = re.compile(r"\w+")
+_HASHED_WORD_PATTERN = re.compile(r"\w+")
 
 
 class HashingEmbedder:
@@ -399,14 +401,14 @@ class HashingEmbedder:
     words, or parts of words, come out close; synonyms do not.
     """
 
-    model_id = f"hashing-words-3-4-grams-{DIMENSIONS}-v1"
-    dimensions = DIMENSIONS
+    model_id = f"hashing-words-3-4-grams-{HASHING_DIMENSIONS}-v1"
+    dimensions = HASHING_DIMENSIONS
     degraded = True
     is_loading = False
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of length 1, shape (len(texts), 384)."""
-        vectors = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
+        vectors = np.zeros((len(texts), HASHING_DIMENSIONS), dtype=np.float32)
         for row, text in enumerate(paced(texts)):
             vectors[row] = _vector(text)
         return vectors
@@ -416,14 +418,14 @@ class HashingEmbedder:
 
 
 def _vector(text: str) -> NDArray[np.float64]:
-    plain = unicodedata.normalize("NFKC", text[:LONGEST_TEXT]).casefold()
-    counts = Counter(word[:LONGEST_WORD] for word in _WORD.findall(plain))
+    plain = unicodedata.normalize("NFKC", text[:MAX_HASHED_TEXT_CHARS]).casefold()
+    counts = Counter(word[:MAX_HASHED_WORD_CHARS] for word in _HASHED_WORD_PATTERN.findall(plain))
     if not counts:
         counts[plain.strip()] = 1  # punctuation, or nothing: still one place of its own
     words = [(_features(word), 1 + math.log(count)) for word, count in counts.items()]
     places = np.concatenate([places for (places, _), _ in words])
     weights = np.concatenate([weights * times for (_, weights), times in words])
-    vector = np.bincount(places, weights, minlength=DIMENSIONS)
+    vector = np.bincount(places, weights, minlength=HASHING_DIMENSIONS)
     length = float(np.linalg.norm(vector))
     if length == 0:  # every feature met its opposite
         vector[0] = length = 1.0
@@ -436,7 +438,7 @@ def _features(word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     grams = list(_grams(word))
     each = 1 / math.sqrt(len(grams)) if grams else 0.0  # all groups of a word weigh together what the word does
     hashes = [xxhash.xxh3_64_intdigest(feature.encode("utf-8", "replace")) for feature in (f"={word}", *grams)]
-    places = np.array([value % DIMENSIONS for value in hashes], dtype=np.int64)
+    places = np.array([value % HASHING_DIMENSIONS for value in hashes], dtype=np.int64)
     signs = np.array([1.0 if value >> 63 else -1.0 for value in hashes])
     return places, signs * np.array([1.0, *[each] * len(grams)])
 
@@ -546,7 +548,9 @@ def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
     if not isinstance(embedder, LocalEmbedder):
         return embedder
     threads, batch = settings.embedding_threads, settings.embedding_batch
-    patient = LocalEmbedder(embedder.folder, embedder.manifest, threads=threads, batch=batch, rest=REST_SECONDS)
+    patient = LocalEmbedder(
+        embedder.folder, embedder.manifest, threads=threads, batch=batch, rest=INDEXING_MODEL_IDLE_SECONDS
+    )
     return PatientEmbedder(embedder, patient)
 
 

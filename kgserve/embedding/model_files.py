@@ -22,11 +22,11 @@ from kgserve.platform.settings import Settings
 
 PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 """The model that `kgserve model prepare` makes."""
-MANIFEST = "manifest.json"
-ASIDE = ".unfinished-"
-LOCK_FILE = ".lock"
+MODEL_MANIFEST_FILE = "manifest.json"
+UNFINISHED_PREFIX = ".unfinished-"
+MODELS_LOCK_FILE = ".lock"
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 class FileSum(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ def models_folder(settings: Settings) -> Path:
 
 def model_folder(settings: Settings, name: str) -> Path:
     """The folder of one model. Raises InvalidInput when ``name`` is not a model's."""
-    if not _NAME.fullmatch(name):
+    if not _MODEL_NAME_PATTERN.fullmatch(name):
         raise InvalidInput(f"{name!r} is not the name of a model; one looks like {PREPARED_MODEL}")
     return models_folder(settings) / name.replace("/", "--")
 
@@ -90,8 +90,12 @@ def checked_manifest(folder: Path, name: str) -> ModelManifest:
     except FileNotFoundError:
         raise Unavailable(f"there is no embedding model in {folder}; {remedy}") from None
     except (OSError, msgspec.MsgspecError) as error:
-        raise Unavailable(f"{folder / MANIFEST} cannot be read ({error}); {remedy}") from None
-    fault = f"{folder / MANIFEST} is damaged" if manifest.seal != _seal(manifest) else _first_fault(folder, manifest)
+        raise Unavailable(f"{folder / MODEL_MANIFEST_FILE} cannot be read ({error}); {remedy}") from None
+    fault = (
+        f"{folder / MODEL_MANIFEST_FILE} is damaged"
+        if manifest.seal != _seal(manifest)
+        else _first_fault(folder, manifest)
+    )
     if fault or manifest.name.lower() != name.lower():
         raise Unavailable(f"{fault or f'{folder} holds another model, {manifest.name}'}; {remedy}")
     return manifest
@@ -104,7 +108,7 @@ def command_for(name: str) -> str:
 
 def read_manifest(folder: Path) -> ModelManifest:
     """The manifest as it stands. Raises OSError or MsgspecError."""
-    return decode_json((folder / MANIFEST).read_bytes(), ModelManifest)
+    return decode_json((folder / MODEL_MANIFEST_FILE).read_bytes(), ModelManifest)
 
 
 def write_manifest(folder: Path, manifest: ModelManifest) -> None:
@@ -112,12 +116,12 @@ def write_manifest(folder: Path, manifest: ModelManifest) -> None:
     for name in manifest.files:
         sync_file(folder / name)
     sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
-    write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
+    write_whole(folder / MODEL_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
 
 
 def sums(folder: Path) -> dict[str, FileSum]:
     """Size and checksum of every file below ``folder``, by relative path."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MODEL_MANIFEST_FILE)
     return {path.relative_to(folder).as_posix(): file_sum(path) for path in paths}
 
 
@@ -145,11 +149,11 @@ def replacing(folder: Path) -> Generator[Path]:
     One process at a time; what one left that was killed is removed.
     """
     private_folder(folder.parent)
-    with (folder.parent / LOCK_FILE).open("w") as lock:
+    with (folder.parent / MODELS_LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in folder.parent.glob(f"{ASIDE}*"):
+        for left in folder.parent.glob(f"{UNFINISHED_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=ASIDE, dir=folder.parent) as aside:
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED_PREFIX, dir=folder.parent) as aside:
             new = Path(aside) / "new"
             private_folder(new)
             yield new

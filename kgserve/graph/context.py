@@ -12,9 +12,9 @@ from msgspec import UNSET
 
 from kgserve.graph.answers import Edge, Node
 
-_PIECE = re.compile(r"[A-Za-z]+|\d+|\s+|.", re.DOTALL)
-_LETTERS_A_TOKEN = 4
-_DIGITS_A_TOKEN = 2
+_TOKEN_PIECE = re.compile(r"[A-Za-z]+|\d+|\s+|.", re.DOTALL)
+_LETTERS_PER_TOKEN = 4
+_DIGITS_PER_TOKEN = 2
 _ELLIPSIS = " …"
 
 
@@ -65,16 +65,16 @@ def count_tokens(text: str) -> int:
 
     A token for every 4 letters begun, 2 digits begun, or other sign; white space counts when it is more than one sign.
     """
-    return sum(map(_piece_tokens, _PIECE.findall(text)))
+    return sum(map(_piece_tokens, _TOKEN_PIECE.findall(text)))
 
 
 def _piece_tokens(piece: str) -> int:
     if piece.isspace():
         return 1 if "\n" in piece or len(piece) > 1 else 0
     if piece.isdigit() and piece.isascii():
-        return -(-len(piece) // _DIGITS_A_TOKEN)
+        return -(-len(piece) // _DIGITS_PER_TOKEN)
     if piece.isascii() and piece.isalpha():
-        return -(-len(piece) // _LETTERS_A_TOKEN)
+        return -(-len(piece) // _LETTERS_PER_TOKEN)
     return max(1, len(piece.encode()) - 1)
 
 

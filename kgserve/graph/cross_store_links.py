@@ -57,7 +57,7 @@ def edge_of(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
     return next((row.edge for row in store.links.ask(lambda links, _: [*links.of([key])])), None)
 
 
-MOST_NAMED = 1_000
+MAX_LINKED_STORES = 1_000
 
 
 def store_links(graph: Graph) -> LinkManifest:
@@ -66,16 +66,16 @@ def store_links(graph: Graph) -> LinkManifest:
     Only stores that the caller sees are told of whose edges lead into it.
     """
     with graph.lease() as store, store.reading_links() as (rows, links):
-        outbound = [] if links is None else links.outbound("", MOST_NAMED + 1)
+        outbound = [] if links is None else links.outbound("", MAX_LINKED_STORES + 1)
         sequence = rows.at
     inbound = graph.pool.inbound.counts(graph.name)
-    told = [LinkedStore(name, count) for name, count in inbound[:MOST_NAMED]]
+    told = [LinkedStore(name, count) for name, count in inbound[:MAX_LINKED_STORES]]
     return LinkManifest(
         store=graph.name,
-        outbound=[LinkedStore(*each) for each in outbound[:MOST_NAMED]],
+        outbound=[LinkedStore(*each) for each in outbound[:MAX_LINKED_STORES]],
         inbound=told,
         inbound_seen=graph.pool.inbound.position([each.graph_id for each in told]),
-        truncated=max(len(outbound), len(inbound)) > MOST_NAMED,
+        truncated=max(len(outbound), len(inbound)) > MAX_LINKED_STORES,
         sequence=sequence,
     )
 

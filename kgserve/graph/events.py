@@ -13,12 +13,12 @@ import msgspec
 from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.graph.handle import Graphs
 from kgserve.storage.changefeed import FeedEntry, Reader
-from kgserve.storage.model.events import REST, EventKind, Position, Selection, StoreEvent, format_positions
+from kgserve.storage.model.events import EVERY_OTHER_STORE, EventKind, Position, Selection, StoreEvent, format_positions
 
-MAX_STORES = 1_000
+MAX_FOLLOWED_STORES = 1_000
 Came: TypeAlias = Callable[[str, int], Position | None]
 """Where to begin with a store that a node serves since a sequence, by name; None when somebody else knows."""
-START = Position.after(0)
+START_POSITION = Position.after(0)
 """Before everything that happens in a store."""
 
 
@@ -41,7 +41,8 @@ class EventPage(msgspec.Struct, frozen=True):
 class EventSubscription(msgspec.Struct, frozen=True):
     """What to listen to: stores by name, None for all that there are and will be, and from where on.
 
-    A store without a position is listened to from now on; `REST` gives the position of all that are not named.
+    A store without a position is listened to from now on; `EVERY_OTHER_STORE` gives the position of all that are not
+    named.
     With ``prefixed``, ids name the positions of all stores, the event's own first. ``goes_on``: another node listens,
     and has done so before; a store without a position is one that came to this node meanwhile.
     """
@@ -54,7 +55,7 @@ class EventSubscription(msgspec.Struct, frozen=True):
 
     def position(self, store: str) -> Position | None:
         """Where to begin with a store."""
-        return self.positions.get(store, self.positions.get(REST))
+        return self.positions.get(store, self.positions.get(EVERY_OTHER_STORE))
 
 
 class EventReader:
@@ -92,7 +93,7 @@ class EventReader:
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.turn
         self._begin({name: self._start(name) for name in self._here()})
-        for name in self._wanted.positions.keys() - {*self._pool.names(), REST}:
+        for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
 
     @property
@@ -169,12 +170,16 @@ class EventReader:
         return False
 
     def _begin(self, positions: Mapping[str, Position | None]) -> None:
-        if len(self._followers) + len(positions) > MAX_STORES:
-            raise TooLarge(f"one stream follows at most {MAX_STORES:,} stores; name those that you want with ?store=")
+        if len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
+            raise TooLarge(
+                f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; name those that you want with ?store="
+            )
         for name, position in positions.items():
             self._follow(name, position)
         if self._wanted.stores is None:
-            made = [name for name, at in positions.items() if at == START and name not in self._wanted.positions]
+            made = [
+                name for name, at in positions.items() if at == START_POSITION and name not in self._wanted.positions
+            ]
             for name in made:
                 layout = self._pool.layout(name)
                 known = layout.description()
@@ -190,7 +195,7 @@ class EventReader:
             _check_reachable(follower.reader)
         except Gone:
             # A store that nobody in the cluster served before: it is not new, and was not listened to.
-            if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(REST):
+            if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(EVERY_OTHER_STORE):
                 raise
             follower.reader.position = Position.after(follower.reader.feed.latest)
         follower.news()
@@ -203,7 +208,7 @@ class EventReader:
                 continue
             with suppress(NotFound, FileNotFoundError):  # dropped again
                 came = self._pool.feeds.arrival(name) or 0
-                if (position := self._came(name, came) if came else START) is None:
+                if (position := self._came(name, came) if came else START_POSITION) is None:
                     # Who listens knows where to go on, and comes back with that.
                     self._is_over = True
                 else:
@@ -249,7 +254,9 @@ class EventReader:
     def _place_but(self, name: str) -> str:
         """The positions of all stores but one; followed by that of stores yet to be made."""
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
-        return format_positions(places if self._wanted.stores is not None else {**places, REST: START})
+        return format_positions(
+            places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START_POSITION}
+        )
 
 
 class _Follower:

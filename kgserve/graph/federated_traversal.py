@@ -19,7 +19,7 @@ from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import TraverseRequest
 from kgserve.graph.temporal import noted
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_EDGES, Direction, Walk
+from kgserve.storage.model.walk import MAX_WALK_EDGES, Direction, Walk
 from kgserve.stores.pool import NotOpen
 
 MAX_TRAVERSED_STORES = 16
@@ -150,7 +150,7 @@ class FederatedTraversal:
             for place, by_link in self._neighbours(store, ids):
                 if place not in self.depths:
                     beyond[place] = by_link or beyond.get(place, False)
-                if len(self.edges) > MAX_EDGES:
+                if len(self.edges) > MAX_WALK_EDGES:
                     self.truncated = True
                     return {}
         return beyond
@@ -215,9 +215,9 @@ class FederatedTraversal:
         reader = self._readers.get(self._graph.name)
         answer = TraverseAnswer(
             nodes=[],
-            edges=edges[:MAX_EDGES],
+            edges=edges[:MAX_WALK_EDGES],
             count=len(nodes),
-            truncated=self.truncated or len(edges) > MAX_EDGES,
+            truncated=self.truncated or len(edges) > MAX_WALK_EDGES,
             sequence=reader.sequence if reader is not None else 0,
             redirected_from=msgspec.UNSET if start is None else noted(self._wanted.start, start),
         )

@@ -31,17 +31,17 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.mutations import cost, inject_answer
 from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
 from kgserve.graph.render import VersionState, standing_of, standings
-from kgserve.graph.temporal import MAX_DIGITS, whole_history
+from kgserve.graph.temporal import MAX_AS_OF_DIGITS, whole_history
 from kgserve.graph.validate import checked_label
 from kgserve.memory.supersede import in_order, sequence_in
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time, parse_time
 from kgserve.projections.history.history import FOREVER, RowState, SaidBy
-from kgserve.projections.history_follower import DAY, HistoryFollower
+from kgserve.projections.history_follower import HistoryFollower
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.batch import WriteBatch, put_again
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import AUTHOR, NO_EXTRAS, NODE, names
+from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, names
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED, VERSION_OF
 from kgserve.storage.rows.edge_page import incoming_of
@@ -49,12 +49,12 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
 from kgserve.stores.store import OpenStore
 
-_EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
-MAX_ROWS_OF_CHANGES = 20_000
-MAX_LISTED = 1_000
-MAX_SCANNED = 10_000
+_EXTRAS_WITHOUT_AUTHOR = tuple(name for name in names(NODE.extras) if name != AUTHOR_FIELD)
+MAX_CHANGES_PAGE_ROWS = 20_000
+MAX_LISTED_CHANGE_ROWS = 1_000
+MAX_SCANNED_COMMITS = 10_000
 """Commits that are looked at for a page, for some have no rows."""
-_DAYS = re.compile(r"([0-9]{1,5})d")
+_DAYS_PATTERN = re.compile(r"([0-9]{1,5})d")
 
 
 def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
@@ -80,7 +80,7 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
     versions = [state.node.version for state in states]
     if versions:
         span = range(min(versions), max(versions) + 1)
-        said = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED))
+        said = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED_CHANGE_ROWS))
         _tell_authors(states, said)
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
@@ -122,12 +122,12 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
         last = leased.state.sequence
         found: list[ChangeEntry] = []
         rows = 0
-        for change in Tail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED)):
+        for change in Tail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
             seen = change.sequence
             if change.size:
                 found.append(_entry(change))
-                rows += min(change.size, MAX_LISTED)
-            if len(found) == request.limit or rows >= MAX_ROWS_OF_CHANGES:
+                rows += min(change.size, MAX_LISTED_CHANGE_ROWS)
+            if len(found) == request.limit or rows >= MAX_CHANGES_PAGE_ROWS:
                 break
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
@@ -154,15 +154,15 @@ def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
 
 def _is_by_age(before: str | None) -> bool:
     """Whether what is to be forgotten depends on what time it is now."""
-    return before is None or _DAYS.fullmatch(before) is not None
+    return before is None or _DAYS_PATTERN.fullmatch(before) is not None
 
 
 def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     """The sequence that is meant by a sequence, a time, or a number of days before ``now``."""
-    if found := _DAYS.fullmatch(before):
-        time_meant = now - int(found[1]) * DAY
+    if found := _DAYS_PATTERN.fullmatch(before):
+        time_meant = now - int(found[1]) * DAY_MICROSECONDS
         return follower.look(lambda history: history.sequence_at(time_meant))
-    if before.isascii() and before.isdecimal() and len(before) <= MAX_DIGITS:
+    if before.isascii() and before.isdecimal() and len(before) <= MAX_AS_OF_DIGITS:
         return int(before)
     try:
         moment = parse_time(before)
@@ -215,12 +215,12 @@ def _told(fields: dict[str, Any], path: str) -> bytes | None:
 def _fields(row: NodeRow) -> dict[str, Any]:
     node = render.node(row)
     attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
-    extras = {name: value for name in _EXTRAS if (value := getattr(node, name)) is not msgspec.UNSET}
+    extras = {name: value for name in _EXTRAS_WITHOUT_AUTHOR if (value := getattr(node, name)) is not msgspec.UNSET}
     return {"type": node.type, "content": node.content, **attributes, **extras}
 
 
 def _entry(change: ChangeSet) -> ChangeEntry:
-    listed = change.size <= MAX_LISTED
+    listed = change.size <= MAX_LISTED_CHANGE_ROWS
     return ChangeEntry(
         sequence=change.sequence,
         time=format_time(change.time),
@@ -235,8 +235,8 @@ def _entry(change: ChangeSet) -> ChangeEntry:
     )
 
 
-MAX_BYTES = 16 << 20
-STATES_AT_ONCE = 20
+MAX_STATES_PAGE_BYTES = 16 << 20
+HISTORY_STATES_BATCH_SIZE = 20
 
 
 class EntityVersionPage(msgspec.Struct, frozen=True):
@@ -302,7 +302,7 @@ def _page_of_versions(
     told = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
     first = next((at + 1 for at, each in enumerate(told) if each.sequence == request.after_sequence), 0)
     sizes = accumulate(len(row.content) + len(row.attributes) for row in versions[first:])
-    count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_BYTES)
+    count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_STATES_PAGE_BYTES)
     last = min(first + max(count, 1), len(told))
     often = Counter(each.sequence for each in told)
     while last < len(told) and often[told[last - 1].sequence] > 1:
@@ -336,8 +336,8 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
     """The next states, a few at a time, for one may be large; whether it ended before they did."""
     found: list[RowState[NodeRow]] = []
     size = 0
-    while len(found) < limit and size < MAX_BYTES:
-        start, most = found[-1].first if found else after, min(limit - len(found), STATES_AT_ONCE)
+    while len(found) < limit and size < MAX_STATES_PAGE_BYTES:
+        start, most = found[-1].first if found else after, min(limit - len(found), HISTORY_STATES_BATCH_SIZE)
         states = follower.look(lambda history, at=start, some=most: history.node_states_after(entity_id, at, some))
         found += states
         if len(states) < most:

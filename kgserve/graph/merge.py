@@ -20,17 +20,25 @@ import numpy as np
 from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
 from kgserve.graph import render
 from kgserve.graph.handle import Graph
-from kgserve.graph.merge_api import MAX_MOVED, MAX_TOLD, MergeAnswer, MergeNode, NotRestored, UnmergeAnswer, UnmergeNode
+from kgserve.graph.merge_api import (
+    MAX_MOVED_EDGES,
+    MAX_REPORTED_FIELDS,
+    MergeAnswer,
+    MergeNode,
+    NotRestored,
+    UnmergeAnswer,
+    UnmergeNode,
+)
 from kgserve.graph.merge_policy import GivenBack, MergeOutcome, given_back, taken_over
 from kgserve.graph.mutations import cost
-from kgserve.graph.temporal import EVERY_EDGE, merged_at, rows_at, whole_history
+from kgserve.graph.temporal import UNLIMITED_EDGES, merged_at, rows_at, whole_history
 from kgserve.graph.validate import Faults, check_author, check_label
 from kgserve.graph.versions import written
 from kgserve.projections.history.history import History
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, moved_key, moved_link, survivor_of
+from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO, moved_key, moved_link, survivor_of
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
@@ -90,8 +98,8 @@ def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
         edges_moved=merge_.moved,
         edges_dropped=merge_.dropped,
         loops_dropped=merge_.loops,
-        taken_over=merge_.taken.taken[:MAX_TOLD],
-        not_taken=merge_.taken.left[:MAX_TOLD],
+        taken_over=merge_.taken.taken[:MAX_REPORTED_FIELDS],
+        not_taken=merge_.taken.left[:MAX_REPORTED_FIELDS],
         sequence=report.sequence,
     )
 
@@ -124,9 +132,11 @@ def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str
 
 def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[LinkRow], list[LinkPut]]:
     """The links of a node, and those of them that another one gets. Raises TooLarge for more than may be moved."""
-    found = [] if links is None else links.outgoing(node_id, MAX_MOVED + 1)
-    if len(found) > MAX_MOVED:
-        raise TooLarge(f"node {node_id!r} has more than {MAX_MOVED} links; so many are moved by one merge at most")
+    found = [] if links is None else links.outgoing(node_id, MAX_MOVED_EDGES + 1)
+    if len(found) > MAX_MOVED_EDGES:
+        raise TooLarge(
+            f"node {node_id!r} has more than {MAX_MOVED_EDGES} links; so many are moved by one merge at most"
+        )
     keys = [moved_link(row.key, node_id, into) for row in found]
     there = set() if links is None else {row.key for row in links.of(keys)}
     return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in there]
@@ -163,12 +173,12 @@ def _check_version(name: str, seen: int | None, row: NodeRow) -> None:
 def _check_chain(rows: Rows, node_id: str) -> None:
     """Raise Conflict where as many merges lead to a node as may."""
     level = [node_id]
-    for _ in range(MAX_CHAIN - 1):
+    for _ in range(MAX_REDIRECTS - 1):
         level = [each for one in level for each in aliases(rows, one)]
         if not level:
             return
     raise Conflict(
-        f"{MAX_CHAIN} merges, one after the other, have led to node {node_id!r}; merge the other one into it"
+        f"{MAX_REDIRECTS} merges, one after the other, have led to node {node_id!r}; merge the other one into it"
     )
 
 
@@ -176,8 +186,10 @@ def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
     """The edges of a node, each once, without those of merges. Raises TooLarge for more than may be moved."""
     numbers = np.array([rows.number(node_id)])
     out, into = (rows.around(numbers, outgoing=outgoing) for outgoing in (True, False))
-    if len(out) + len(into) > MAX_MOVED:
-        raise TooLarge(f"node {node_id!r} has {len(out) + len(into)} edges; at most {MAX_MOVED} are moved by one merge")
+    if len(out) + len(into) > MAX_MOVED_EDGES:
+        raise TooLarge(
+            f"node {node_id!r} has {len(out) + len(into)} edges; at most {MAX_MOVED_EDGES} are moved by one merge"
+        )
     incoming = (row for row in rows.rows_of(into) if row.source != node_id)
     return (row for row in chain(rows.rows_of(out), incoming) if row.relation_type != MERGED_INTO)
 
@@ -256,7 +268,7 @@ class _Unmerge(msgspec.Struct, frozen=True):
 def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer:
     lost = [
         NotRestored(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
-        for each in report.skipped[:MAX_TOLD]
+        for each in report.skipped[:MAX_REPORTED_FIELDS]
         if each.key is not None
     ]
     back = unmerge_.back
@@ -270,8 +282,8 @@ def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer
         edges_kept=unmerge_.kept,
         not_restored=lost,
         not_restored_count=report.skipped_count,
-        given_back=[] if back is None else back.gone[:MAX_TOLD],
-        kept=[] if back is None else back.kept[:MAX_TOLD],
+        given_back=[] if back is None else back.gone[:MAX_REPORTED_FIELDS],
+        kept=[] if back is None else back.kept[:MAX_REPORTED_FIELDS],
         sequence=report.sequence,
     )
 
@@ -325,8 +337,8 @@ def _read(history: History, seen: _MergeState, at: int) -> _Past | None:
 
 def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
     """The edges of a node as of a commit, each once, without those of merges."""
-    out = (state.row for state in history.outgoing(node_id, at, EVERY_EDGE))
-    into = (state.row for state in history.incoming(node_id, at, EVERY_EDGE))
+    out = (state.row for state in history.outgoing(node_id, at, UNLIMITED_EDGES))
+    into = (state.row for state in history.incoming(node_id, at, UNLIMITED_EDGES))
     edges = chain(out, (row for row in into if row.source != node_id))
     return (row for row in edges if row.relation_type != MERGED_INTO)
 
@@ -345,7 +357,7 @@ def _heirs(history: History, seen: _MergeState, moved: set[EdgeKey]) -> dict[Edg
 
 
 def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
-    return [state.row for state in history.links_from(node_id, at, EVERY_EDGE)]
+    return [state.row for state in history.links_from(node_id, at, UNLIMITED_EDGES)]
 
 
 def _link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:

@@ -14,9 +14,9 @@ from msgspec import Meta, field
 from kgserve.graph.answers import Node
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
-MAX_MOVED = 250_000
+MAX_MOVED_EDGES = 250_000
 """Edges that one merge moves at most: it is one commit, and held in memory until it is written."""
-MAX_TOLD = 100
+MAX_REPORTED_FIELDS = 100
 
 
 _Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Who does it; never interpreted")] | None
@@ -73,8 +73,10 @@ class MergeAnswer(msgspec.Struct, kw_only=True):
     edges_moved: int
     edges_dropped: Annotated[int, Meta(description="The node that stays had the same edge, which counts")]
     loops_dropped: Annotated[int, Meta(description="Edges between the two")]
-    taken_over: Annotated[list[str], Meta(description=f"`content`, `attributes.NAME` …; at most {MAX_TOLD}")]
-    not_taken: Annotated[list[str], Meta(description=f"Where the two differ and its own stayed; at most {MAX_TOLD}")]
+    taken_over: Annotated[list[str], Meta(description=f"`content`, `attributes.NAME` …; at most {MAX_REPORTED_FIELDS}")]
+    not_taken: Annotated[
+        list[str], Meta(description=f"Where the two differ and its own stayed; at most {MAX_REPORTED_FIELDS}")
+    ]
     sequence: int
 
 
@@ -100,7 +102,9 @@ class UnmergeAnswer(msgspec.Struct, kw_only=True):
     edges_kept: Annotated[
         int, Meta(description="Edges that both have now: the other one's own, or written since the merge")
     ]
-    not_restored: Annotated[list[NotRestored], Meta(description=f"Edges whose other end is gone; at most {MAX_TOLD}")]
+    not_restored: Annotated[
+        list[NotRestored], Meta(description=f"Edges whose other end is gone; at most {MAX_REPORTED_FIELDS}")
+    ]
     not_restored_count: int
     given_back: Annotated[list[str], Meta(description="What the other one had taken over and has no more")]
     kept: Annotated[list[str], Meta(description="What it had taken over and keeps, for it was written since")]

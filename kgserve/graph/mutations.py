@@ -19,14 +19,14 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.queries import EdgeId, NodeId, RetireNode
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
 from kgserve.graph.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
-from kgserve.memory.api import MAX_TOLD
+from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, Moment, NodeExtrasPut
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_key
-from kgserve.storage.plan import MAX_NOTED, Report
+from kgserve.storage.plan import MAX_REPORTED_ROWS, Report
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
@@ -64,7 +64,11 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
 
     def answer(report: Report) -> InjectAnswer:
         made = inject_answer(report, len(nodes), len(edges))
-        return msgspec.structs.replace(made, merged=merged[:MAX_NOTED], merged_count=len(merged)) if merged else made
+        return (
+            msgspec.structs.replace(made, merged=merged[:MAX_REPORTED_ROWS], merged_count=len(merged))
+            if merged
+            else made
+        )
 
     return graph.submit(batch, answer, create=True)
 
@@ -155,7 +159,7 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
             edges_deleted=report.edges_deleted,
             sequence=report.sequence,
             memories_about=len(about) or UNSET,
-            memory_ids=about[:MAX_TOLD] or UNSET,
+            memory_ids=about[:MAX_REPORTED_ITEMS] or UNSET,
         )
 
     return graph.write(begin, answer)

@@ -13,22 +13,22 @@ import msgspec
 from msgspec import Meta, field
 
 from kgserve.graph.compat.versioned_api import RetireRequest
-from kgserve.graph.requests import KEPT_AT, VALID_AT, AsOfText, RevertRequest
-from kgserve.storage.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT
+from kgserve.graph.requests import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertRequest
+from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT
 from kgserve.storage.model.fields import MAX_ID_BYTES
-from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
-MAX_PAGE = 1_000
-MAX_OFFSET = 10_000
+MAX_PAGE_ROWS = 1_000
+MAX_NODES_OFFSET = 10_000
 MAX_EDGES_OFFSET = 1_000_000
-MAX_STATES = 200
-MAX_CHANGES = 200
-MAX_VERSIONS = 1_000
+MAX_PAGE_STATES = 200
+MAX_PAGE_CHANGES = 200
+MAX_PAGE_VERSIONS = 1_000
 
 _Label = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
 _Sequence = Annotated[int, Meta(ge=0, lt=1 << 53)]
-_ValidAt = Annotated[str, Meta(max_length=64, description=VALID_AT)]
-_KeptAt = Annotated[str, Meta(max_length=64, description=KEPT_AT)]
+_ValidAt = Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)]
+_KeptAt = Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)]
 
 
 class NodeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -60,11 +60,14 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = []
     attributes: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        | None
     ) = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most nodes on the page")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most nodes on the page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
-    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Nodes to pass over; with the first page only")] = 0
+    offset: Annotated[
+        int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Nodes to pass over; with the first page only")
+    ] = 0
     compact: Annotated[bool, Meta(description="Nodes without content, attributes and who wrote what")] = False
     as_of: AsOfText | None = None
     valid_at: _ValidAt | None = None
@@ -94,7 +97,7 @@ class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         list[_Label],
         Meta(max_length=100, description="Only this relation type; repeated or separated by commas: any of these"),
     ] = field(name="kind", default_factory=list)
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most edges on the page")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most edges on the page")] = 100
     offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Edges to pass over")] = 0
     as_of: AsOfText | None = None
     valid_at: _KeptAt | None = None
@@ -124,13 +127,13 @@ class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a list of tags."""
 
     prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_TAGS_LISTED
+    limit: Annotated[int, Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_LISTED_TAGS
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a node's history."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_STATES, description="Most states on the page")] = 50
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Most states on the page")] = 50
     before: Annotated[int, Meta(ge=1, lt=1 << 53, description="`next_before` of the page before")] | None = None
 
 
@@ -144,13 +147,13 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a store's changes."""
 
     since: Annotated[_Sequence, Meta(description="Only writes after this sequence")] = 0
-    limit: Annotated[int, Meta(ge=1, le=MAX_CHANGES, description="Most writes on the page")] = 50
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_CHANGES, description="Most writes on the page")] = 50
 
 
 class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an entity's history."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_VERSIONS, description="Most versions on the page")] = MAX_VERSIONS
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_VERSIONS, description="Most versions on the page")] = MAX_PAGE_VERSIONS
     after_sequence: Annotated[_Sequence, Meta(description="`sequence` of the last version of the page before")] = 0
 
 

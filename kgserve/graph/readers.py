@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from kgserve.graph.answers import Node
-from kgserve.graph.search.fusion import HUB, Neighbours
+from kgserve.graph.search.fusion import HUB_DEGREE, Neighbours
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.temporal import ANY, MAX_SHOWN, valid_moment
+from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, valid_moment
 from kgserve.graph.weighted_nodes import NodeWeights, NumberedWeights, WeightedNodes
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.catalog.projection import CatalogDamaged
 from kgserve.projections.indexes import Indexes
-from kgserve.projections.links.links import EVERY, LinkReader
+from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
 from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.entries import LiveMemory
@@ -31,7 +31,7 @@ from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.projection import MemoriesDamaged
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.filters import EVERYTHING, Listed, NodeFilter, PagePosition, page_of
+from kgserve.storage.model.filters import NO_NODE_FILTER, Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.redirects import survivor_of
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import stands
@@ -58,13 +58,13 @@ from kgserve.stores.store import OpenStore
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
 
-MAX_NEIGHBOURS = HUB + 1
+MAX_NEIGHBOURS = HUB_DEGREE + 1
 """Neighbours read of one node: one more than a hub has shows that it is one."""
 MAX_DESCENDANTS = 10_000
 """Memories visited to list what stood below one as of a commit."""
-MAX_EDGES_MET = 500_000
+MAX_EDGES_SCANNED = 500_000
 """Edges looked at to find neighbours in the current graph; about a tenth of a second."""
-MAX_EDGES_MET_BY_TYPE = 100_000
+MAX_EDGES_SCANNED_BY_TYPE = 100_000
 """The same where the types of the neighbours have to be read."""
 OVERVIEW_OVERFETCH = 100
 """Additional nodes with many edges that an overview looks at, because some may not be valid."""
@@ -155,7 +155,7 @@ class GraphReader(ABC):
         """Yield all edges of some nodes, valid or not."""
 
     @abstractmethod
-    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
         """Yield the edges that lead from some nodes into other stores; at least `limit` of a node that has more."""
 
     def valid_edges(self, node_id: str) -> list[EdgeRow]:
@@ -163,7 +163,7 @@ class GraphReader(ABC):
         return [edge for edge in self.edges_of((node_id,), "both") if self._is_valid(edge)]
 
     @abstractmethod
-    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
         """Return at most `limit` valid edges that lead from a node into other stores."""
 
     @abstractmethod
@@ -216,7 +216,7 @@ class GraphReader(ABC):
 
     @abstractmethod
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        """Return a page of the nodes that fit, in the order of their ids; it looks at `MAX_PASSED` nodes at most."""
+        """Return a page of the nodes that fit, ordered by id; it scans `MAX_SCANNED_NODES` nodes at most."""
 
     @abstractmethod
     def export(self) -> Iterator[ExportBlock]:
@@ -385,13 +385,13 @@ class CurrentGraph(GraphReader):
             if direction != "outgoing":
                 yield from self.rows.incoming(node_id)
 
-    def links_from(self, ids: Collection[str], limit: int = EVERY) -> Iterator[LinkRow]:  # noqa: ARG002
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:  # noqa: ARG002
         return iter(()) if self._links is None else self._links.from_any(ids)
 
-    def valid_links(self, node_id: str, limit: int = EVERY) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
         if self._links is None:
             return []
-        found = self._links.outgoing(node_id, limit if self.valid_at is None else EVERY)
+        found = self._links.outgoing(node_id, limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
     def encode_node(self, node_id: str) -> bytes | None:
@@ -423,7 +423,7 @@ class CurrentGraph(GraphReader):
         return EncodedWalk(nodes, edges, found.count, found.truncated)
 
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        if wanted == EVERYTHING:
+        if wanted == NO_NODE_FILTER:
             ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
             return _with_rows(self.rows, page_of(ids, position, limit))
 
@@ -459,7 +459,9 @@ class CurrentGraph(GraphReader):
         return lines
 
     def outgoing(self, node_id: str) -> list[EdgeRow]:
-        return [edge for edge in islice(self.rows.outgoing(node_id), MAX_SHOWN + 1) if self._is_valid(edge)]
+        return [
+            edge for edge in islice(self.rows.outgoing(node_id), MAX_EDGES_PER_DIRECTION + 1) if self._is_valid(edge)
+        ]
 
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
         return outgoing_of(self.rows, ids, relation_types)
@@ -511,7 +513,7 @@ class CurrentGraph(GraphReader):
     def _has_few(self, node: int) -> bool:
         base, delta = self.rows.base, self.rows.delta
         out = base.degree(node, outgoing=True) + len(delta.out.get(node, ()))
-        return max(out, base.degree(node, outgoing=False) + len(delta.into.get(node, ()))) <= MAX_SHOWN
+        return max(out, base.degree(node, outgoing=False) + len(delta.into.get(node, ()))) <= MAX_EDGES_PER_DIRECTION
 
     def _valid_neighbours(self, nodes: Sequence[int], moment: int) -> dict[int, list[tuple[int, float]]]:
         """Return the valid neighbours of nodes that are no hubs: ten times faster than one node after the other."""
@@ -531,7 +533,7 @@ class CurrentGraph(GraphReader):
             return found
         dated = self.valid_at is not None and rows.dated
         for outgoing in (True, False):
-            few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_SHOWN
+            few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_EDGES_PER_DIRECTION
             found += self._few_ends(node, outgoing=outgoing) if few else self._some_ends(node, outgoing=outgoing)
         return found[:MAX_NEIGHBOURS]
 
@@ -548,7 +550,7 @@ class CurrentGraph(GraphReader):
         edges = rows.around(np.array([node]), outgoing=outgoing)
         if self.valid_at is not None and rows.dated:
             # A node with this many edges counts as a hub, even if few of them are valid.
-            edges = rows.holding(edges.first(MAX_SHOWN), self.valid_at)
+            edges = rows.holding(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
         edges = edges.first(MAX_NEIGHBOURS)
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
@@ -585,7 +587,7 @@ class CurrentGraph(GraphReader):
         return OverviewStart(found if whole else found[:count], whole)
 
     def max_incident_edges(self, types: Collection[str] | None) -> int:
-        return MAX_EDGES_MET if types is None else MAX_EDGES_MET_BY_TYPE
+        return MAX_EDGES_SCANNED if types is None else MAX_EDGES_SCANNED_BY_TYPE
 
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
         return incident_edges(self.rows, numbers, wanted, limit)
@@ -755,4 +757,4 @@ def ask_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable
     """
     if past is None:
         return store.memories.ask(lambda memories, rows: question(CurrentGraph(store, rows, None, None, memories)))
-    return question(past.open(store, ANY, None))
+    return question(past.open(store, VALID_AT_ANY, None))

@@ -18,7 +18,7 @@ import numpy as np
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import (
-    MAX_EXAMPLE,
+    MAX_EXAMPLE_CHARS,
     CountAnswer,
     DeleteNodesAnswer,
     Edge,
@@ -39,7 +39,7 @@ from kgserve.graph.handle import EncodedAnswer, Graph, encoded
 from kgserve.graph.history import node_version
 from kgserve.graph.mutations import memories_left
 from kgserve.graph.queries import (
-    MAX_OFFSET,
+    MAX_NODES_OFFSET,
     EdgeId,
     EdgesRequest,
     IncomingRequest,
@@ -49,15 +49,15 @@ from kgserve.graph.queries import (
 )
 from kgserve.graph.readers import CurrentGraph, EdgePage, GraphReader, read_graph, resolve_valid_at
 from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
-from kgserve.graph.temporal import ANY, MAX_SHOWN, describe_moment, note
+from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, note
 from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
-from kgserve.memory.api import MAX_TOLD
+from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.fields import AUTHOR
+from kgserve.storage.model.fields import AUTHOR_FIELD
 from kgserve.storage.model.filters import NodeFilter, PagePosition
-from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
 from kgserve.storage.model.walk import Walk, clamp
 from kgserve.storage.rows.edge_page import with_versions
@@ -96,12 +96,12 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
 
 def _or_any(valid_at: str | None) -> str:
     """Return the moment that is asked for; left out, any."""
-    return ANY if valid_at is None else valid_at
+    return VALID_AT_ANY if valid_at is None else valid_at
 
 
 def _resolve(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
     """Return a node's id after following merge redirects, but itself where everything is asked for."""
-    return node_id if valid_at == ANY else reader.resolve_redirects((node_id,))[node_id]
+    return node_id if valid_at == VALID_AT_ANY else reader.resolve_redirects((node_id,))[node_id]
 
 
 def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_Inbound]) -> bytes | None:
@@ -109,15 +109,15 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
     node = reader.encode_node(node_id)
     if node is None:
         return None
-    outgoing = reader.encode_edges(node_id, MAX_SHOWN + 1, outgoing=True)
-    outgoing += map(encode_link, reader.valid_links(node_id, MAX_SHOWN + 1))
-    incoming = reader.encode_edges(node_id, MAX_SHOWN + 1, outgoing=False)
+    outgoing = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=True)
+    outgoing += map(encode_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
+    incoming = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=False)
     incoming += [encode_link(row, origin) for origin, row in _true_then(inbound, reader.valid_at)]
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
-        b",".join(outgoing[:MAX_SHOWN]),
-        b",".join(incoming[:MAX_SHOWN]),
-        b"true" if max(len(outgoing), len(incoming)) > MAX_SHOWN else b"false",
+        b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
+        b",".join(incoming[:MAX_EDGES_PER_DIRECTION]),
+        b"true" if max(len(outgoing), len(incoming)) > MAX_EDGES_PER_DIRECTION else b"false",
         note(wanted.node_id, node_id),
     )
 
@@ -132,7 +132,7 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
     nodes, next_cursor = _page_of_nodes(graph, request)
     if request.compact:
         return ListedPage(
-            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT}) for node in nodes],
+            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT_FIELDS}) for node in nodes],
             next_cursor=next_cursor,
         )
     return NodePage(nodes=nodes, next_cursor=next_cursor)
@@ -157,8 +157,8 @@ def _start_of_page(wanted: NodesQuery) -> PagePosition:
     return _place_of(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
 
 
-_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
-_COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
+_OMITTED_FIELDS = {"content", "attributes", "freshness_at", AUTHOR_FIELD, "conflicts", "superseded_by"}
+_COMPACT_FIELDS = [name for name in ListedNode.__struct_fields__ if name not in _OMITTED_FIELDS]
 
 
 def _cursor_of(place: PagePosition) -> str:
@@ -174,7 +174,7 @@ def _place_of(cursor: str) -> PagePosition:
     except ValueError:
         place = PagePosition()
     # The decoder passes over signs that are none of its alphabet.
-    if not place.after or not 0 <= place.skip <= MAX_OFFSET or _cursor_of(place) != cursor:
+    if not place.after or not 0 <= place.skip <= MAX_NODES_OFFSET or _cursor_of(place) != cursor:
         raise InvalidInput.at("cursor", "is not a cursor that a page of this list gave")
     return place
 
@@ -206,8 +206,8 @@ def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_I
     if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
         raise NotOpen
     with graph.lease() as store, store.reading() as rows:
-        node_id = wanted.node_id if wanted.valid_at == ANY else survivor(rows, wanted.node_id)
-        ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != ANY else ())]
+        node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else survivor(rows, wanted.node_id)
+        ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
     # The store is given back first: for the answer others may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
 
@@ -336,14 +336,14 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
     )
 
 
-_MOST_BYTES = 1 << 16
+_MAX_EXAMPLE_CONTENT_CHARS = 1 << 16
 
 
 def example_of(row: NodeRow | None) -> str:
     """A node in a few words; nothing of one that is very long."""
-    if row is None or len(row.content) > _MOST_BYTES:
+    if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
         return ""
-    return render.in_few_words((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE)
+    return render.in_few_words((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS)
 
 
 def describe_schema(graph: Graph) -> SchemaDescription:
@@ -360,12 +360,12 @@ def describe_schema(graph: Graph) -> SchemaDescription:
 
 def list_tags(graph: Graph, request: TagsQuery) -> TagList:
     """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
-    limit = request.limit if 0 < request.limit < MAX_TAGS_LISTED else MAX_TAGS_LISTED
+    limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
         return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
 
 
-EDGES_AT_ONCE = 100_000
+MAX_EDGES_PER_DELETION = 100_000
 """Edges that go with the nodes of one deletion, at most, unless a single node has more."""
 
 
@@ -461,7 +461,7 @@ class _Deletion(msgspec.Struct, frozen=True):
             more=chosen.more,
             sequence=sequence,
             memories_about=len(chosen.about) or msgspec.UNSET,
-            memory_ids=chosen.about[:MAX_TOLD] or msgspec.UNSET,
+            memory_ids=chosen.about[:MAX_REPORTED_ITEMS] or msgspec.UNSET,
         )
 
 
@@ -471,7 +471,7 @@ def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
     edges: set[int] = set()
     for node_id in nodes:
         more = _edges_of(rows, node_id) - edges
-        if ids and len(edges) + len(more) > EDGES_AT_ONCE:
+        if ids and len(edges) + len(more) > MAX_EDGES_PER_DELETION:
             break
         edges |= more
         ids.append(node_id)

@@ -27,9 +27,11 @@ AsOfText = Annotated[
 """A moment in the past where values are text: in queries, and as arguments of tools."""
 AsOf = Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
 """The same in a body, where a sequence may be the number that answers give."""
-VALID_AT = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
-VALID_AT_ALONE = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now"
-KEPT_AT = (
+VALID_AT_HELP = (
+    "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
+)
+CURRENT_VALID_AT_HELP = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now"
+NODES_VALID_AT_HELP = (
     "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything; `any`: merged ones, too"
 )
 
@@ -106,7 +108,7 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         bool, Meta(description="Follow edges into other stores, too: at most 16 stores, as_of a time alone")
     ] = False
     as_of: AsOf | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
@@ -141,7 +143,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     attributes: Wanted | None = None
     fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not past")] = False
     as_of: AsOf | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -166,14 +168,14 @@ class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     limit: Annotated[int, Meta(description="Hits in all; below 1 is 20, above 100 is 100")] = 20
     at_least: Annotated[int, Meta(ge=0)] | None = None
     as_of: AsOf | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
-MAX_ALSO = 15
+MAX_ALSO_STORES = 15
 Also = (
     Annotated[
         list[Annotated[str, Meta(max_length=64)]],
-        Meta(max_length=MAX_ALSO, description="Other stores to ask as well; every hit then says which it is of"),
+        Meta(max_length=MAX_ALSO_STORES, description="Other stores to ask as well; every hit then says which it is of"),
     ]
     | None
 )
@@ -194,13 +196,13 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = False
     at_least: Annotated[int, Meta(ge=0)] | None = None
     as_of: AsOf | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
-MAX_NAMED_NODES = 1_000
-MAX_DELETED = 1_000
+MAX_NODE_IDS = 1_000
+MAX_DELETED_NODES = 1_000
 
-_Ids = Annotated[list[_Id], Meta(min_length=1, max_length=MAX_NAMED_NODES)]
+_Ids = Annotated[list[_Id], Meta(min_length=1, max_length=MAX_NODE_IDS)]
 _Types = Annotated[list[_Label], Meta(max_length=100, description="Only nodes of these types")]
 _Tags = Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")]
 
@@ -211,7 +213,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     types: _Types | None = None
     tags: _Tags | None = None
     attributes: Wanted | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_ALONE)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=CURRENT_VALID_AT_HELP)] | None = None
 
 
 class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -219,7 +221,7 @@ class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     ids: Annotated[_Ids, Meta(description="At most 1,000")]
     as_of: AsOf | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=KEPT_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)] | None = None
 
 
 class DeleteNodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -229,9 +231,11 @@ class DeleteNodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     types: _Types | None = None
     tags: _Tags | None = None
     attributes: Wanted | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_ALONE)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=CURRENT_VALID_AT_HELP)] | None = None
     dry_run: Annotated[bool, Meta(description="Say what would be deleted, and delete nothing")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_DELETED, description="Most nodes deleted at once")] = MAX_DELETED
+    limit: Annotated[int, Meta(ge=1, le=MAX_DELETED_NODES, description="Most nodes deleted at once")] = (
+        MAX_DELETED_NODES
+    )
 
 
 class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

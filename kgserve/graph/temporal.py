@@ -12,19 +12,19 @@ from kgserve.platform.times import parse_time
 from kgserve.projections.history.history import History
 from kgserve.projections.history_follower import Historian, HistoryFollower
 from kgserve.projections.read_your_writes import reached
-from kgserve.storage.model.redirects import MAX_CHAIN, MERGED_INTO, is_withdrawn, survivor_of
+from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
-WAIT_SECONDS = 10.0
-MAX_DIGITS = 18
-MAX_SHOWN = 1000
+AS_OF_TIMEOUT_SECONDS = 10.0
+MAX_AS_OF_DIGITS = 18
+MAX_EDGES_PER_DIRECTION = 1000
 """Edges that are shown with a node, in each direction."""
-EVERY_EDGE = 1 << 62
+UNLIMITED_EDGES = 1 << 62
 MAX_MERGE_EDGES = 100
 """Edges of a merged node among which the one to its successor is looked for."""
-ANY = "any"
-NOW = "now"
+VALID_AT_ANY = "any"
+VALID_AT_NOW = "now"
 
 
 def whole_history(historian: Historian | None, store: OpenStore) -> HistoryFollower:
@@ -46,16 +46,16 @@ def history_of(historian: Historian | None, store: OpenStore) -> HistoryFollower
 
 def catch_up(follower: HistoryFollower, sequence: int) -> None:
     """Wait until a history has seen a commit. Raises Unavailable when it has not after ten seconds."""
-    if not reached([follower], sequence, WAIT_SECONDS, ("history", follower.store.name)):
+    if not reached([follower], sequence, AS_OF_TIMEOUT_SECONDS, ("history", follower.store.name)):
         seen = max(follower.sequence, 0)
         raise Unavailable(f"the history has not seen sequence {sequence} yet, only {seen}", retry_after=2)
 
 
 def valid_moment(text: str | None) -> int | None:
     """A moment in microseconds, if one is asked for; None: any. Raises InvalidInput for what is no RFC 3339 time."""
-    if text is None or text == ANY:
+    if text is None or text == VALID_AT_ANY:
         return None
-    if text == NOW:
+    if text == VALID_AT_NOW:
         return _now()
     try:
         return parse_time(text)
@@ -67,7 +67,7 @@ def valid_moment(text: str | None) -> int | None:
 def describe_moment(as_of: int | str | None, valid_at: str | None) -> str:
     """Describe the moment that was asked for, to follow what was not found; empty for now."""
     text = "" if as_of is None else f" as of {as_of}"
-    return text + (f", true at {valid_at}" if valid_at and valid_at != ANY else "")
+    return text + (f", true at {valid_at}" if valid_at and valid_at != VALID_AT_ANY else "")
 
 
 def _now() -> int:
@@ -83,7 +83,7 @@ def survivor_at(history: History, node_id: str, at: int) -> str:
     """Return a node's id after following merge redirects as of a commit."""
     steps: dict[str, str] = {}
     end: str | None = node_id
-    while end is not None and end not in steps and len(steps) <= MAX_CHAIN:
+    while end is not None and end not in steps and len(steps) <= MAX_REDIRECTS:
         into = merged_at(history, end, at)
         if into is not None:
             steps[end] = into

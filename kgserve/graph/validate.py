@@ -21,7 +21,7 @@ from kgserve.storage.model.attributes import Condition, Scalar, Wanted, conditio
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import (
-    AUTHOR,
+    AUTHOR_FIELD,
     EDGE,
     MAX_ATTRIBUTES_BYTES,
     MAX_CONTENT_BYTES,
@@ -33,21 +33,21 @@ from kgserve.storage.model.fields import (
     NodeExtrasPut,
     names,
 )
-from kgserve.storage.model.rows import EMPTY_OBJECT
+from kgserve.storage.model.rows import NO_ATTRIBUTES
 
-_INT64 = range(-(1 << 63), 1 << 63)
+_INT64_VALUES = range(-(1 << 63), 1 << 63)
 # Characters that fit an id whatever they are: four bytes each at the most.
-_SURELY_SHORT = MAX_ID_BYTES // 4
+_MAX_SAFE_ID_CHARS = MAX_ID_BYTES // 4
 _CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 _OF_NODE, _OF_EDGE = (
     tuple(field for field in row.optional if not field.is_own and not field.is_kept) for row in (NODE, EDGE)
 )
-_OF_LINE = tuple(field for field in NODE.optional if not field.is_own)
-_AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR)
+_LINE_FIELDS = tuple(field for field in NODE.optional if not field.is_own)
+_AUTHOR_FIELD = next(field for field in _OF_NODE if field.name == AUTHOR_FIELD)
 
-_FIELD = re.compile(r"[^.\[]+")
+_FIELD_NAME_PATTERN = re.compile(r"[^.\[]+")
 
 Fault = Callable[[str, str], None]
 """Takes the path of a field and what is wrong with it."""
@@ -92,7 +92,7 @@ def called(fault: Fault, names: Mapping[str, str]) -> Fault:
     """Tells faults of fields that callers know by other names."""
 
     def told(path: str, message: str) -> None:
-        field = _FIELD.match(path)
+        field = _FIELD_NAME_PATTERN.match(path)
         fault(path if field is None else names.get(field[0], field[0]) + path[field.end() :], message)
 
     return told
@@ -110,7 +110,7 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
         sent = _extras(_sent_of_node(node), _OF_NODE, fault)
         extras = NodeExtrasPut(**sent) if sent else None
         return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
-    sent = _extras(_sent_of_line(node), _OF_LINE, fault)
+    sent = _extras(_sent_of_line(node), _LINE_FIELDS, fault)
     extras = NodeExtrasPut(**sent) if sent else None
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
@@ -154,7 +154,7 @@ def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     return EdgePut(index, key, weight, own, created, updated, version, extras)
 
 
-_sent_of_line = attrgetter(*names(_OF_LINE))
+_sent_of_line = attrgetter(*names(_LINE_FIELDS))
 _sent_of_node, _sent_of_edge = attrgetter(*names(_OF_NODE)), attrgetter(*names(_OF_EDGE))
 
 
@@ -168,11 +168,11 @@ def _extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> di
 
 def _extra(field: Field, value: Any, fault: Fault) -> Any:
     match field.type:
-        case fields.TEXT:
+        case fields.STRING_TYPE:
             return _check_text(value, field, fault)
-        case fields.TEXTS:
+        case fields.STRING_LIST_TYPE:
             return _check_tags(value, field.name, fault)
-        case fields.TIME:
+        case fields.TIMESTAMP_TYPE:
             return moment(value, field.name, fault)
         case _:
             return value
@@ -208,12 +208,12 @@ def bound(text: str | None, path: str, fault: Fault) -> int | None:
 
 def check_author(name: str | None, fault: Fault) -> str:
     """Who writes; "" when nobody says."""
-    return _check_text(name or "", _AUTHOR, fault)
+    return _check_text(name or "", _AUTHOR_FIELD, fault)
 
 
 def check_label(text: str, path: str, fault: Fault) -> None:
     """An id, a type or a relation type: 1 to 512 bytes."""
-    if 0 < len(text) <= _SURELY_SHORT:
+    if 0 < len(text) <= _MAX_SAFE_ID_CHARS:
         return
     if not text:
         fault(path, "is empty")
@@ -237,10 +237,10 @@ def _longer(text: str, limit: int) -> bool:
 def canonical(attributes: dict[str, Any], fault: Fault) -> str:
     """Attributes as compact JSON with sorted keys."""
     if not attributes:
-        return EMPTY_OBJECT
+        return NO_ATTRIBUTES
     fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
     if not fine:
-        return EMPTY_OBJECT
+        return NO_ATTRIBUTES
     encoded = _encode(attributes)
     if len(encoded) > MAX_ATTRIBUTES_BYTES:
         fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")
@@ -267,7 +267,7 @@ def asked_in_json(text: str | None, path: str) -> tuple[Condition, ...]:
 
 def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:
     if isinstance(value, int):
-        return value in _INT64 or _fail(fault, path, "is outside the range of 64-bit integers")
+        return value in _INT64_VALUES or _fail(fault, path, "is outside the range of 64-bit integers")
     if not isinstance(value, dict | list):
         return True
     if depth >= MAX_ATTRIBUTES_DEPTH:

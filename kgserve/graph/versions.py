@@ -33,7 +33,7 @@ from kgserve.graph.validate import Fault, Faults, called, edge_put, named_twice,
 from kgserve.platform.codecs import convert, place_of
 from kgserve.platform.idempotency import is_repeated, new_id
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
-from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
+from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, STRING_LIST_TYPE, EdgeExtrasPut, names
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_id
 from kgserve.storage.plan import Report
 from kgserve.stores.store import OpenStore
@@ -91,7 +91,7 @@ def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
         type=fields.kind or "-",
         content=fields.content or "",
         attributes=fields.metadata or {},
-        **{name: getattr(fields, name) or nothing for name, nothing in _NOTHING.items()},
+        **{name: getattr(fields, name) or nothing for name, nothing in _EMPTY_EXTRAS.items()},
     )
     put = node_put(0, node, fault)
     # A new node has no version that anybody could have seen.
@@ -99,7 +99,9 @@ def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
     return msgspec.structs.replace(put, based_on=based_on, resolves=True)
 
 
-_NOTHING: dict[str, Any] = {field.name: [] if field.type is TEXTS else "" for field in NODE.extras if not field.is_own}
+_EMPTY_EXTRAS: dict[str, Any] = {
+    field.name: [] if field.type is STRING_LIST_TYPE else "" for field in NODE.extras if not field.is_own
+}
 
 
 def node_batch(put: NodePut) -> WriteBatch:
@@ -151,7 +153,7 @@ def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
     return msgspec.structs.replace(request, **values)
 
 
-QUEUE_SECONDS = 10.0
+VERSION_QUEUE_TIMEOUT_SECONDS = 10.0
 
 _Queued = tuple[NodeSpec, NodePut, Future[Report]] | KgserveError
 _Spec = TypeVar("_Spec", NodeSpec, EdgeSpec)
@@ -201,7 +203,7 @@ def _queue(store: OpenStore, item: object, place: int) -> _Queued:
         spec = _read(item, NodeSpec)
         put = version_put(spec, called(faults, _NODE_NAMES), place)
         faults.raise_any()
-        return spec, put, store.submit(node_batch(put), QUEUE_SECONDS)
+        return spec, put, store.submit(node_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:
         return error
 
@@ -298,7 +300,7 @@ def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[Repo
     size = cost([], [*edges, *(put.edge for put in links)])
     batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, told=True, cost=size)
     try:
-        return store.submit(batch, QUEUE_SECONDS)
+        return store.submit(batch, VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:
         return error
 
@@ -338,11 +340,11 @@ def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
     shown = render.link(row) if isinstance(row, LinkRow) else render.edge(row)
     values = msgspec.to_builtins(shown)
     said = {name: values[name] for name in ("weight", *names(EDGE.extras)) if values.get(name) is not None}
-    metadata = {name: value for name, value in values["attributes"].items() if name not in _STAMPS}
+    metadata = {name: value for name, value in values["attributes"].items() if name not in TIMESTAMP_NAMES}
     return said | ({"metadata": metadata} if metadata else {})
 
 
-_STAMPS = frozenset({"created_at", "updated_at"})
+TIMESTAMP_NAMES = frozenset({"created_at", "updated_at"})
 
 
 def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:

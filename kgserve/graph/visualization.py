@@ -18,15 +18,15 @@ from kgserve.graph.readers import (
 )
 from kgserve.graph.render import in_few_words
 from kgserve.graph.subgraph_sampling import SampleFilter, SampleLimits, sample
-from kgserve.graph.temporal import ANY, whole_history
+from kgserve.graph.temporal import VALID_AT_ANY, whole_history
 from kgserve.graph.validate import Faults, check_label
 from kgserve.graph.visualization_api import (
-    LIVES_SHOWN,
-    MAX_BUCKETS,
+    DEFAULT_DRAWN_FIELDS,
     MAX_DRAWN_IDS,
     MAX_DRAWN_NODES,
-    MAX_OVERVIEW,
-    USUAL_FIELDS,
+    MAX_OVERVIEW_NODES,
+    MAX_SHOWN_LIFETIMES,
+    MAX_TIMELINE_BUCKETS,
     Drawing,
     DrawnEdges,
     DrawnField,
@@ -42,14 +42,14 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_EDGES, Walk, clamp
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.storage.model.walk import MAX_WALK_EDGES, Walk, clamp
 from kgserve.storage.rows.sampling import NumberedEdge, number_edge
 
-MAX_LABEL = 80
+MAX_LABEL_CHARS = 80
 """Characters of a label."""
-MAX_LINKS = 10_000
-_STARTS = ("ids", "around", "overview")
+MAX_DRAWN_LINKS = 10_000
+_START_FIELDS = ("ids", "around", "overview")
 
 
 class _DrawnGraph(msgspec.Struct):
@@ -96,7 +96,7 @@ def draw(graph: Graph, request: DrawRequest) -> Drawing:
 
 def _checked(request: DrawRequest) -> list[str]:
     """The ids that are named, each once. Raises InvalidInput."""
-    given = [name for name in _STARTS if getattr(request, name) is not None]
+    given = [name for name in _START_FIELDS if getattr(request, name) is not None]
     if len(given) != 1:
         message = "say which nodes by one of ids, around and overview" + (
             f", not by {', '.join(given)}" if given else ""
@@ -125,12 +125,12 @@ class _Asking(NamedTuple):
     @property
     def fields(self) -> frozenset[DrawnField]:
         """The columns that are wanted."""
-        return USUAL_FIELDS if self.request.fields is None else frozenset(self.request.fields)
+        return DEFAULT_DRAWN_FIELDS if self.request.fields is None else frozenset(self.request.fields)
 
     @property
     def merged(self) -> bool:
         """Whether nodes that were merged into others count as themselves."""
-        return self.request.valid_at == ANY
+        return self.request.valid_at == VALID_AT_ANY
 
     @property
     def types(self) -> frozenset[str] | None:
@@ -152,7 +152,7 @@ class _Asking(NamedTuple):
     @property
     def first(self) -> int:
         """How many nodes an overview begins with."""
-        return min(max(self.request.overview or 1, 1), MAX_OVERVIEW)
+        return min(max(self.request.overview or 1, 1), MAX_OVERVIEW_NODES)
 
     def fits(self, row: NodeRow | EdgeRow) -> bool:
         """Whether what is gone may be told."""
@@ -187,8 +187,8 @@ def _drawn(reader: GraphReader, asking: _Asking) -> _DrawnGraph:
     places = {number: place for place, number in enumerate(found.nodes.tolist())}
     nodes = [row for number in places if (row := reader.numbered_node(number)) is not None]
     edges, cut = reader.edges_between(found.nodes, asking.walk)
-    links = [*islice(reader.links_from([row.id for row in nodes], MAX_LINKS + 1), MAX_LINKS + 1)]
-    kept = [row for row in links[:MAX_LINKS] if asking.walk.follows(row.edge)]
+    links = [*islice(reader.links_from([row.id for row in nodes], MAX_DRAWN_LINKS + 1), MAX_DRAWN_LINKS + 1)]
+    kept = [row for row in links[:MAX_DRAWN_LINKS] if asking.walk.follows(row.edge)]
     return _DrawnGraph(
         reader.sequence,
         nodes,
@@ -196,7 +196,7 @@ def _drawn(reader: GraphReader, asking: _Asking) -> _DrawnGraph:
         [edge._replace(source=places[edge.source], target=places[edge.target]) for edge in edges],
         kept,
         [(places[number], count) for number, count in found.left_out],
-        found.truncated or cut or len(links) > MAX_LINKS,
+        found.truncated or cut or len(links) > MAX_DRAWN_LINKS,
         missing,
         redirected,
     )
@@ -283,8 +283,8 @@ def _with_gone(
     moved = [places[row.id] for row in drawing.nodes]
     edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
     edges += [number_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
-    lived.cut = lived.cut or len(edges) > MAX_EDGES
-    return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_EDGES]
+    lived.cut = lived.cut or len(edges) > MAX_WALK_EDGES
+    return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_WALK_EDGES]
 
 
 def _node_columns(
@@ -330,15 +330,17 @@ def _time(moment: int | None) -> str | None:
 
 
 def _lives(column: list[list[Life]]) -> dict[str, Any]:
-    cut = [place for place, each in enumerate(column) if len(each) > LIVES_SHOWN]
-    return {"lives": [[[*life] for life in each[:LIVES_SHOWN]] for each in column]} | _unless_none("lives_cut", cut)
+    cut = [place for place, each in enumerate(column) if len(each) > MAX_SHOWN_LIFETIMES]
+    return {"lives": [[[*life] for life in each[:MAX_SHOWN_LIFETIMES]] for each in column]} | _unless_none(
+        "lives_cut", cut
+    )
 
 
 def _links(
     drawing: _DrawnGraph, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
 ) -> DrawnLinks | msgspec.UnsetType:
     lived = drawing.lives
-    links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_LINKS]
+    links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_DRAWN_LINKS]
     if not links:
         return msgspec.UNSET
     columns: dict[str, Any] = {}
@@ -370,9 +372,9 @@ _titled = json_decoder(_Titled).decode
 def label_of(row: NodeRow) -> str:
     """What a node is called in a picture: of its texts the first that is not blank, in few words."""
     extras = row.extras
-    own = () if row.attributes == EMPTY_OBJECT else msgspec.structs.astuple(_titled(row.attributes))
+    own = () if row.attributes == NO_ATTRIBUTES else msgspec.structs.astuple(_titled(row.attributes))
     texts = (extras.summary if extras else "", extras.name if extras else "", *own, row.content)
-    words = (in_few_words(text, MAX_LABEL) for text in texts if isinstance(text, str))
+    words = (in_few_words(text, MAX_LABEL_CHARS) for text in texts if isinstance(text, str))
     return next(filter(None, words), row.id)
 
 
@@ -385,7 +387,7 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
     """
     with graph.lease() as store:
         history = whole_history(graph.graphs.historian, store)
-        spans = min(max(request.buckets, 1), MAX_BUCKETS)
+        spans = min(max(request.buckets, 1), MAX_TIMELINE_BUCKETS)
         oldest, (times, commits) = history.look(lambda history: (history.oldest, history.commits_by_time(spans)))
         sequence, gaps = store.state.sequence, history.shown_gaps()
     steps = range(1, len(times))
@@ -397,7 +399,7 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
     return Timeline(sequence=sequence, oldest=oldest, buckets=buckets, gaps=gaps or msgspec.UNSET)
 
 
-MOST_STATES_OF_LINKS = 50_000
+MAX_LINK_STATES_READ = 50_000
 """States of links that are read to tell how long they have held."""
 
 
@@ -430,7 +432,9 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
 
     What is gone comes as well, if it fits: an edge if both its ends come.
     """
-    nodes = {each: found for each in known.ids if (found := _up_to(history.node_lives(each, LIVES_SHOWN + 1), at))}
+    nodes = {
+        each: found for each in known.ids if (found := _up_to(history.node_lives(each, MAX_SHOWN_LIFETIMES + 1), at))
+    }
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
     listed, cut = list_states_between(history, kept)
@@ -442,7 +446,7 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
             newest[key] = max(newest.get(key, (0, 0)), (first, number))
     for found in edges.values():
         found.sort(reverse=True, key=_first)
-        del found[LIVES_SHOWN + 1 :]
+        del found[MAX_SHOWN_LIFETIMES + 1 :]
     missing = [number for key, (_, number) in newest.items() if key not in known.edges]
     rows = [state.row for state in history.edge_states(missing) if fits(state.row)]
     links, gone_links, cut_links = _lives_of_links(history, kept, known.links, fits, at)
@@ -454,7 +458,7 @@ def _lives_of_links(
     history: History, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
 ) -> tuple[dict[LinkKey, list[Life]], list[LinkRow], bool]:
     """The lives of the links of some nodes, the newest rows of those that are gone, and whether there are more."""
-    left = MOST_STATES_OF_LINKS if history.has_links() else 0
+    left = MAX_LINK_STATES_READ if history.has_links() else 0
     lives: dict[LinkKey, list[Life]] = {}
     gone: dict[LinkKey, LinkRow] = {}
     cut = False
@@ -468,7 +472,7 @@ def _lives_of_links(
                 lives.setdefault(state.row.key, []).append((state.first, last))
                 gone.setdefault(state.row.key, state.row)
     rows = [row for key, row in gone.items() if key not in known and fits(row.edge)]
-    return {key: found[: LIVES_SHOWN + 1] for key, found in lives.items()}, rows, cut
+    return {key: found[: MAX_SHOWN_LIFETIMES + 1] for key, found in lives.items()}, rows, cut
 
 
 def _first(life: Life) -> int:

@@ -7,21 +7,21 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT, AsOf
+from kgserve.graph.requests import VALID_AT_HELP, AsOf
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.statuses import HistoryGap
 from kgserve.storage.model.walk import Direction
 
 MAX_DRAWN_IDS = 10_000
-MAX_STARTS = 1_000
+MAX_DRAWN_STARTS = 1_000
 MAX_DRAWN_NODES = 5_000
-MAX_OVERVIEW = 100
-MAX_BUCKETS = 1_000
-LIVES_SHOWN = 100
+MAX_OVERVIEW_NODES = 100
+MAX_TIMELINE_BUCKETS = 1_000
+MAX_SHOWN_LIFETIMES = 100
 """Lives of one row that are told, the newest."""
 
 DrawnField = Literal["label", "degree", "valid", "version", "tags", "layer", "confidence", "parent"]
-USUAL_FIELDS: frozenset[DrawnField] = frozenset({"label", "degree", "valid"})
+DEFAULT_DRAWN_FIELDS: frozenset[DrawnField] = frozenset({"label", "degree", "valid"})
 
 _Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
@@ -39,7 +39,8 @@ class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Annotated[list[_Id], Meta(max_length=MAX_DRAWN_IDS, description="These nodes, and all edges among them")] | None
     ) = None
     around: (
-        Annotated[list[_Id], Meta(max_length=MAX_STARTS, description="These nodes, and what is around them")] | None
+        Annotated[list[_Id], Meta(max_length=MAX_DRAWN_STARTS, description="These nodes, and what is around them")]
+        | None
     ) = None
     overview: (
         Annotated[
@@ -69,7 +70,7 @@ class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         bool, Meta(description="Say from which commit until which each state held, and bring what is gone")
     ] = False
     as_of: AsOf | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):

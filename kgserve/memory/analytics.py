@@ -24,13 +24,20 @@ from kgserve.memory.entities_api import (
 )
 from kgserve.memory.presentation import now_in_microseconds, settings_of
 from kgserve.platform.times import format_time
-from kgserve.projections.memory_index.entries import DAYS, ENDED, ENTITIES, RELATIONS, TAGS, TYPES
+from kgserve.projections.memory_index.entries import (
+    TALLY_DAY,
+    TALLY_ENDED,
+    TALLY_ENTITY_TYPE,
+    TALLY_MEMORY_TAG,
+    TALLY_MEMORY_TYPE,
+    TALLY_RELATION,
+)
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
-MAX_TYPES = 100
+MAX_LISTED_TYPES = 100
 
 
 def overview(graph: Graph) -> MemoryStats:
@@ -47,14 +54,14 @@ def overview(graph: Graph) -> MemoryStats:
             oldest, newest = map(format_time, created) if created else (None, None)
             return MemoryStats(
                 total_memories=total,
-                total_entities=memories.sum_of(ENTITIES),
-                total_relations=memories.sum_of(RELATIONS),
-                memories_by_type=dict(memories.tallies(TYPES, MAX_TYPES)),
+                total_entities=memories.sum_of(TALLY_ENTITY_TYPE),
+                total_relations=memories.sum_of(TALLY_RELATION),
+                memories_by_type=dict(memories.tallies(TALLY_MEMORY_TYPE, MAX_LISTED_TYPES)),
                 average_confidence=memories.worth(now) / total if total else None,
                 oldest_memory=oldest,
                 newest_memory=newest,
                 low_confidence_count=memories.below(least, now),
-                ended=dict(memories.tallies(ENDED, MAX_TYPES)),
+                ended=dict(memories.tallies(TALLY_ENDED, MAX_LISTED_TYPES)),
                 second_parents=second_parents,
                 cycles=cycles,
                 sequence=sequence,
@@ -66,7 +73,7 @@ def overview(graph: Graph) -> MemoryStats:
 def growth(graph: Graph, request: GrowthQuery) -> Growth:
     """Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound."""
     with graph.lease() as store:
-        days = store.memories.ask(lambda memories, _: memories.by_name(DAYS))
+        days = store.memories.ask(lambda memories, _: memories.by_name(TALLY_DAY))
     periods: Counter[str] = Counter()
     for day, count in days:
         periods[_period(day, request.by)] += count
@@ -82,7 +89,7 @@ def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
     """Counts memories by type, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found, total = store.memories.ask(
-            lambda memories, _: (memories.tallies(TYPES, request.limit), memories.total())
+            lambda memories, _: (memories.tallies(TALLY_MEMORY_TYPE, request.limit), memories.total())
         )
     return MemoryTypes(
         types=[TypeCount(memory_type=name, count=count, share=count / total) for name, count in found], total=total
@@ -92,7 +99,7 @@ def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
 def tags(graph: Graph, request: CountsQuery) -> MemoryTags:
     """Counts memories by tag, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
-        found = store.memories.ask(lambda memories, _: memories.tallies(TAGS, request.limit))
+        found = store.memories.ask(lambda memories, _: memories.tallies(TALLY_MEMORY_TAG, request.limit))
     return MemoryTags(tags=[MemoryTagCount(tag=tag, count=count) for tag, count in found])
 
 

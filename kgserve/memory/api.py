@@ -12,30 +12,35 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT, Also, AsOf, AsOfText, SearchMode
+from kgserve.graph.requests import VALID_AT_HELP, Also, AsOf, AsOfText, SearchMode
 from kgserve.platform.settings import Dedup, Pruning
-from kgserve.storage.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT, Wanted
+from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT, Wanted
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
 
-MAX_BATCH = 1_000
-MAX_LISTED = 1_000
-MAX_RECALLED = 100
-MAX_SKIPPED = 10_000
-MAX_NAMED = 100
+MAX_BATCH_ITEMS = 1_000
+MAX_PAGE_MEMORIES = 1_000
+MAX_RECALL_LIMIT = 100
+MAX_PAGE_OFFSET = 10_000
+MAX_MEMORY_ENTITIES = 100
 """Entities that one memory may be stored with."""
-MAX_TOLD = 100
+MAX_REPORTED_ITEMS = 100
 """Ids that an answer names of those that it counts."""
-MAX_SIMILAR = 5
-SIMILAR_FROM = 0.8
-"""Cosine from which on a memory that was not merged is told of, at most `MAX_SIMILAR`."""
+MAX_SIMILAR_MEMORIES = 5
+MIN_REPORTED_SIMILARITY = 0.8
+"""Cosine from which on a memory that was not merged is told of, at most `MAX_SIMILAR_MEMORIES`."""
 
-USUAL_TYPE = "observation"
+DEFAULT_MEMORY_TYPE = "observation"
+DOMAIN_LAYER = 0
+CONCEPT_LAYER = 1
+FACT_LAYER = 2
+EPISODE_LAYER = 3
+"""The layer of what happened: the same words twice are two events."""
 LAYER_TYPES = ("domain", "concept", "fact", "episode")
 """The type of a memory that comes with a layer and without a type, by its layer."""
-UNKNOWN = "unknown"
+UNKNOWN_ENTITY_TYPE = "unknown"
 """The type of an entity that nobody has said the type of."""
-USUAL_IMPORTANCE = 0.5
-PINNED = 1.0
+DEFAULT_IMPORTANCE = 0.5
+PINNED_IMPORTANCE = 1.0
 RESERVED_IDS = frozenset({"batch", "consolidate", "consolidations", "delete", "prune", "search"})
 """Paths, and so ids of neither memories nor entities."""
 
@@ -53,22 +58,22 @@ Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
 Metadata = dict[str, Any]
 _Tags = Annotated[list[Label], Meta(max_length=MAX_TAGS)]
 _Labels = Annotated[list[Label], Meta(max_length=100)]
-_CONTENT = "What to remember: text, 1 byte to 1 MiB"
-_TYPE = (
+_CONTENT_HELP = "What to remember: text, 1 byte to 1 MiB"
+_MEMORY_TYPE_HELP = (
     "Kind of memory: observation, decision, learning, error, pattern, preference, fact, procedure, or a word of your "
     "own; left out: observation, and with a layer domain, concept, fact or episode"
 )
-_CONFIDENCE = "How sure it is, 0 to 1; fades from created_at on, and rises when it is used"
-_IMPORTANCE = "0 to 1; 1 pins it: it is never pruned or absorbed"
-_LAYER = "0 domain, 1 concept, 2 fact, 3 episode, which is never merged"
-_PARENT = "Id of the memory that it stands below, of the same layer or of a more general one"
-_DRY = "Say what would be done, and do nothing"
+_CONFIDENCE_HELP = "How sure it is, 0 to 1; fades from created_at on, and rises when it is used"
+_IMPORTANCE_HELP = "0 to 1; 1 pins it: it is never pruned or absorbed"
+_LAYER_HELP = "0 domain, 1 concept, 2 fact, 3 episode, which is never merged"
+_PARENT_HELP = "Id of the memory that it stands below, of the same layer or of a more general one"
+_DRY_RUN_HELP = "Say what would be done, and do nothing"
 
 
-SPAN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
+EXPIRES_IN_PATTERN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
 """Some seconds, minutes, hours, days or weeks."""
-_EXPIRES = "The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to"
-ExpiresIn = Annotated[str, Meta(pattern=SPAN, description=_EXPIRES)] | None
+_EXPIRES_IN_HELP = "The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to"
+ExpiresIn = Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description=_EXPIRES_IN_HELP)] | None
 Deduplicated = (
     Annotated[Dedup, Meta(description="What it may be merged into; left out: as the store's settings say")] | None
 )
@@ -78,32 +83,32 @@ class AssociatedEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     """Whom or what a memory is about, by name; who is not there is made."""
 
     name: Annotated[Label, Meta(description="Its name, an alias, or its id")]
-    entity_type: Annotated[Label, Meta(description="Its type; unknown: any that has the name")] = UNKNOWN
+    entity_type: Annotated[Label, Meta(description="Its type; unknown: any that has the name")] = UNKNOWN_ENTITY_TYPE
     relevance: Annotated[Share, Meta(description="How much the memory is about it, 0 to 1")] = 1.0
 
 
 class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A memory to store."""
 
-    content: Annotated[str, Meta(min_length=1, description=_CONTENT)]
-    memory_type: Annotated[Label, Meta(description=_TYPE)] | None = None
+    content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)]
+    memory_type: Annotated[Label, Meta(description=_MEMORY_TYPE_HELP)] | None = None
     tags: Annotated[_Tags, Meta(description="At most 100 of 1 to 512 bytes")] = []
-    confidence: Annotated[Share, Meta(description=_CONFIDENCE)] = 1.0
+    confidence: Annotated[Share, Meta(description=_CONFIDENCE_HELP)] = 1.0
     source: Annotated[Text, Meta(description="Where it is from, such as a conversation")] | None = None
     context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
     metadata: Annotated[Metadata, Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
     entity_names: Annotated[
-        list[Label], Meta(max_length=MAX_NAMED, description="Whom or what it is about; made if need be")
+        list[Label], Meta(max_length=MAX_MEMORY_ENTITIES, description="Whom or what it is about; made if need be")
     ] = []
     entities: Annotated[
-        list[AssociatedEntity], Meta(max_length=MAX_NAMED, description="The same, with types and relevance")
+        list[AssociatedEntity], Meta(max_length=MAX_MEMORY_ENTITIES, description="The same, with types and relevance")
     ] = []
     memory_id: (
         Annotated[Id, Meta(description="Its id; left out: a new one. A node that has it becomes a memory")] | None
     ) = field(default=None, name="id")
-    importance: Annotated[Share, Meta(description=_IMPORTANCE)] = USUAL_IMPORTANCE
-    layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER)] | None = None
-    parent_id: Annotated[Text, Meta(description=_PARENT)] | None = None
+    importance: Annotated[Share, Meta(description=_IMPORTANCE_HELP)] = DEFAULT_IMPORTANCE
+    layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER_HELP)] | None = None
+    parent_id: Annotated[Text, Meta(description=_PARENT_HELP)] | None = None
     valid_from: Annotated[Time, Meta(description="True in the world from then on (RFC 3339)")] | None = None
     valid_to: Annotated[Time, Meta(description="True in the world until then (RFC 3339)")] | None = None
     expires_in: ExpiresIn = None
@@ -123,7 +128,9 @@ class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 class StoreMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Memories to store in one commit, each as if it came after those before it."""
 
-    memories: Annotated[list[StoreMemoryRequest], Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000")]
+    memories: Annotated[
+        list[StoreMemoryRequest], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")
+    ]
 
 
 class MemoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -147,7 +154,7 @@ class MemoryId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What to change in a memory. What is left out, or null, stays; an empty text, list or object clears."""
 
-    content: Annotated[str, Meta(min_length=1, description=_CONTENT)] | None = None
+    content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)] | None = None
     memory_type: Annotated[Label, Meta(description="Another kind of memory")] | None = None
     tags: Annotated[_Tags, Meta(description="Replaces all of them")] | None = None
     confidence: Annotated[Share, Meta(description="How sure it is now, 0 to 1; fades from now on")] | None = None
@@ -157,13 +164,13 @@ class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     entity_names: (
         Annotated[
             list[Label],
-            Meta(max_length=MAX_NAMED, description="Whom or what it is about; replaces all of them"),
+            Meta(max_length=MAX_MEMORY_ENTITIES, description="Whom or what it is about; replaces all of them"),
         ]
         | None
     ) = None
-    importance: Annotated[Share, Meta(description=_IMPORTANCE)] | None = None
-    layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER)] | None = None
-    parent_id: Annotated[Text, Meta(description=f"{_PARENT}; empty: none")] | None = None
+    importance: Annotated[Share, Meta(description=_IMPORTANCE_HELP)] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER_HELP)] | None = None
+    parent_id: Annotated[Text, Meta(description=f"{_PARENT_HELP}; empty: none")] | None = None
     valid_from: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
     valid_to: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
     based_on_version: (
@@ -180,7 +187,7 @@ class UpdateMemoryRequest(UpdateMemory, kw_only=True):
 class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which memories to delete: those that all filters let pass, of which there must be one that is not empty."""
 
-    memory_ids: Annotated[list[Id], Meta(max_length=MAX_BATCH, description="Only these")] | None = None
+    memory_ids: Annotated[list[Id], Meta(max_length=MAX_BATCH_ITEMS, description="Only these")] | None = None
     before_date: (
         Annotated[Time, Meta(description="Only those created before then: an RFC 3339 time or a day, in UTC")] | None
     ) = None
@@ -188,7 +195,7 @@ class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=
         Annotated[Share, Meta(description="Only those whose confidence has faded below that")] | None
     ) = None
     memory_types: Annotated[_Labels, Meta(description="Only those of these types")] | None = None
-    dry_run: Annotated[bool, Meta(description=_DRY)] = False
+    dry_run: Annotated[bool, Meta(description=_DRY_RUN_HELP)] = False
 
 
 class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -228,7 +235,8 @@ class MemoriesQuery(WhichMemories, kw_only=True):
     """The query of a list of memories. Lists do not count as uses."""
 
     metadata: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        | None
     ) = None
     orphans: Annotated[
         bool, Meta(description="Only those below none, but for domains and concepts, layers 0 and 1")
@@ -241,16 +249,18 @@ class MemoriesQuery(WhichMemories, kw_only=True):
         | None
     ) = None
     sort: Annotated[Sorted, Meta(description="Newest, or most, first")] = "created"
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most memories on the page")] = 20
     offset: Annotated[
-        int, Meta(ge=0, le=MAX_SKIPPED, description="Memories to pass over; with the first page only")
+        int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to pass over; with the first page only")
     ] = 0
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
-MAX_QUESTION = 10_000
-_Query = Annotated[str, Meta(min_length=1, max_length=MAX_QUESTION, description="What to look for, in plain words")]
+MAX_QUESTION_CHARS = 10_000
+_Query = Annotated[
+    str, Meta(min_length=1, max_length=MAX_QUESTION_CHARS, description="What to look for, in plain words")
+]
 
 
 Expand = Annotated[
@@ -260,15 +270,17 @@ Expand = Annotated[
         "the same; what says the same is shown once"
     ),
 ]
-MAX_BUDGET = 1_000_000
+MAX_RECALL_BUDGET_TOKENS = 1_000_000
 
 
 class Recalling(WhichMemories, kw_only=True):
     """How to recall, but for the query."""
 
     mode: Annotated[SearchMode, Meta(description="By words, by meaning, by both, or from entity to entity")] = "hybrid"
-    limit: Annotated[int, Meta(ge=1, le=MAX_RECALLED, description="Most hits; left out: 20, or as set")] | None = None
-    offset: Annotated[int, Meta(ge=0, le=MAX_SKIPPED, description="Hits to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_RECALL_LIMIT, description="Most hits; left out: 20, or as set")] | None = (
+        None
+    )
+    offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Hits to pass over")] = 0
     min_confidence: (
         Annotated[Share, Meta(description="Whose confidence has not faded below that; left out: 0.1, or as set")] | None
     ) = None
@@ -296,15 +308,16 @@ class Recalling(WhichMemories, kw_only=True):
         None
     )
     explain: Annotated[bool, Meta(description="Say of each hit why it is one")] = False
-    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
     expand: Expand = False
     past: Annotated[
         Literal["hide", "show"],
         Meta(description="show: also what was superseded, with 0.7 of its score"),
     ] = "hide"
-    budget: Annotated[int, Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")] | None = (
-        None
-    )
+    budget: (
+        Annotated[int, Meta(ge=1, le=MAX_RECALL_BUDGET_TOKENS, description="Most tokens of all contents, by estimate")]
+        | None
+    ) = None
     also: Also = None
 
 
@@ -320,7 +333,8 @@ class RecallingQuery(Recalling, kw_only=True):
     """How to recall, as a query."""
 
     metadata: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        | None
     ) = None
     as_of: AsOfText | None = None
 
@@ -382,13 +396,13 @@ class UndoConsolidationRequest(UndoConsolidation, kw_only=True):
 class ConsolidationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of the runs of consolidation."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most runs, newest first")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most runs, newest first")] = 20
 
 
 class PruneMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to prune."""
 
-    dry_run: Annotated[bool, Meta(description=_DRY)] = False
+    dry_run: Annotated[bool, Meta(description=_DRY_RUN_HELP)] = False
 
 
 class MemoryEntity(msgspec.Struct, kw_only=True):

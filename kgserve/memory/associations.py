@@ -11,24 +11,22 @@ from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted
-from kgserve.memory.entities import no_entity
+from kgserve.memory.entities import NON_ENTITY_RELATIONS, no_entity
 from kgserve.memory.presentation import entities_among
 from kgserve.platform.times import time_of
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.memory_index.decay import Worth, effective
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeRow, edge_stamps
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.pending_state import Ahead
 from kgserve.stores.store import OpenStore
 
-MOST_RELATIONS = 1_000
+MAX_ENTITY_RELATIONS = 1_000
 """So many relations of one entity are followed, the strongest ones."""
-_APART = (IS_ABOUT, MERGED_INTO)
-_BESIDE = (*_APART, CHILD_OF)
+_NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF)
 
 
 class EntityAssociations:
@@ -85,7 +83,7 @@ class EntityAssociations:
 
         But for relations of some types.
         """
-        edges = list(islice(self._relations(memory, (*_BESIDE, *apart)), most + 1))
+        edges = list(islice(self._relations(memory, (*_NON_MEMORY_RELATIONS, *apart)), most + 1))
         if len(edges) > most:
             return []
         return [
@@ -123,7 +121,7 @@ class EntityAssociations:
     def turns(self, memories: Sequence[str]) -> Neighbours:
         """What is said right before and behind some turns of conversations, of each at most about 33; else nothing."""
         found: dict[str, list[tuple[str, float]]] = {}
-        for turn, edge in self._reader.incident_of(memories, NEXT):
+        for turn, edge in self._reader.incident_of(memories, RELATION_NEXT):
             found.setdefault(turn, []).append((edge.target if edge.source == turn else edge.source, edge.weight))
         return found
 
@@ -133,9 +131,9 @@ class EntityAssociations:
             found = _called(self._store, rows, name, self._now)
         return self._reader.find_former(name) if found is None else found
 
-    def _relations(self, entity: str, apart: tuple[str, ...] = _APART) -> Iterable[EdgeRow]:
+    def _relations(self, entity: str, apart: tuple[str, ...] = NON_ENTITY_RELATIONS) -> Iterable[EdgeRow]:
         """The true relations of a node, in either direction, but for those of some types."""
-        return self._reader.strongest_edges(entity, apart, MOST_RELATIONS)
+        return self._reader.strongest_edges(entity, apart, MAX_ENTITY_RELATIONS)
 
 
 def _called(store: OpenStore, rows: Rows, text: str, now: int) -> str | None:

@@ -21,24 +21,24 @@ Vectors = NDArray[np.float32]
 """Shape (count, dimensions), each of length 1."""
 Numbers = NDArray[np.floating]
 
-NEIGHBOURS = 5
-FEWEST = 3
+CLUSTER_NEIGHBOURS = 5
+MIN_CONCEPT_MEMORIES = 3
 """So many memories make a concept."""
-AHEAD = 0.05
+MIN_SCORE_LEAD = 0.05
 """A memory is put below a concept if that is so much better than any other."""
-_CERTAIN = 0.7
-_NAME = 0.6
+_CERTAIN_SCORE = 0.7
+_OWN_TEXT_WEIGHT = 0.6
 """Weight of a concept's own text, beside what stands below it."""
-_SHARED = 0.1
+_SHARED_WEIGHT = 0.1
 _USUAL, _SPREAD, _WORTH = 0.05, 0.1, 10
 """The cosines that a concept is taken to have with memories of other topics, as if that had been seen of ten."""
-_PART = 0.08
+_MAX_CONCEPT_SHARE = 0.08
 """What seems to belong to a concept is at most such a part of the memories that say what is usual."""
 _STANDS_OUT, _IS_AHEAD, _LEAST = 0.9, 0.75, 2.5
-"""The score is the chance that a place is right, fitted to sentences of many topics (`memories/DESIGN.md`)."""
-_AT_ONCE = 1_000
-_CONCEPTS_AT_ONCE = 100
-_MOST_PAIRS = 500_000
+"""The score is the chance that a place is right, fitted to sentences of many topics (docs/adr/0024)."""
+_PLACED_VECTORS_BATCH_SIZE = 1_000
+_CONCEPTS_BATCH_SIZE = 100
+_MAX_SIMILAR_PAIRS = 500_000
 
 
 class ConceptScores(NamedTuple):
@@ -51,7 +51,7 @@ class ConceptScores(NamedTuple):
 
     def is_certain(self, least: float) -> bool:
         """Whether the score is at least this, and so much better than any other."""
-        return self.score >= least and self.score - self.second_score >= AHEAD
+        return self.score >= least and self.score - self.second_score >= MIN_SCORE_LEAD
 
 
 def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], shared: Numbers) -> list[ConceptScores]:
@@ -61,13 +61,15 @@ def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], share
     about are met below each concept, shape (memories, concepts).
     """
     drawn = np.mean([memories, *_drawn(memories, 1.0, 3)], axis=0)
-    own = _outstanding(drawn @ concepts.T + _SHARED * shared)
+    own = _outstanding(drawn @ concepts.T + _SHARED_WEIGHT * shared)
 
     def beside(some: Sequence[Vectors]) -> list[ConceptScores]:
-        return _ranked(_NAME * own + (1 - _NAME) * _outstanding(drawn @ _centres(concepts, some).T))
+        return _ranked(
+            _OWN_TEXT_WEIGHT * own + (1 - _OWN_TEXT_WEIGHT) * _outstanding(drawn @ _centres(concepts, some).T)
+        )
 
     found = beside(below) if any(map(len, below)) else _ranked(own)
-    certain = np.array([place.best if place.is_certain(_CERTAIN) else -1 for place in found])
+    certain = np.array([place.best if place.is_certain(_CERTAIN_SCORE) else -1 for place in found])
     return beside([np.concatenate([some, memories[certain == at]]) for at, some in enumerate(below)])
 
 
@@ -80,9 +82,9 @@ def groups(memories: Vectors, threshold: float) -> list[list[int]]:
         for one, other in np.argwhere(near >= threshold).tolist():
             if first + one < other:
                 pairs[_key(first + one), _key(other)] = float(near[one, other])
-        if len(pairs) > _MOST_PAIRS:
+        if len(pairs) > _MAX_SIMILAR_PAIRS:
             break
-    return [[int(each) for each in group] for group in complete_linkage(pairs) if len(group) >= FEWEST]
+    return [[int(each) for each in group] for group in complete_linkage(pairs) if len(group) >= MIN_CONCEPT_MEMORIES]
 
 
 def _key(number: int) -> str:
@@ -92,7 +94,7 @@ def _key(number: int) -> str:
 def _drawn(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
     """Memories drawn towards those nearest to them, several times over: what becomes of them each time."""
     drawn = memories
-    count = min(NEIGHBOURS, len(memories) - 1)
+    count = min(CLUSTER_NEIGHBOURS, len(memories) - 1)
     for _ in range(times):
         towards = np.empty_like(memories)
         for first, near in _blocks(drawn):
@@ -108,7 +110,7 @@ def _drawn(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[int, Numbers]]:
     """Cosines of some vectors with all: the number of the first of them, and the cosines."""
-    for first, end in pairwise([*range(0, len(vectors), _AT_ONCE), len(vectors)]):
+    for first, end in pairwise([*range(0, len(vectors), _PLACED_VECTORS_BATCH_SIZE), len(vectors)]):
         yield first, vectors[first:end] @ vectors.T
 
 
@@ -124,8 +126,8 @@ def _centres(concepts: Vectors, below: Sequence[Vectors]) -> Vectors:
 
 def _outstanding(evidence: Numbers) -> Numbers:
     """By how much the evidence for each concept stands out from that for the same concept of all memories, in place."""
-    for first in range(0, evidence.shape[1], _CONCEPTS_AT_ONCE):
-        some = evidence[:, first : first + _CONCEPTS_AT_ONCE]
+    for first in range(0, evidence.shape[1], _CONCEPTS_BATCH_SIZE):
+        some = evidence[:, first : first + _CONCEPTS_BATCH_SIZE]
         weights = _weights(some)
         total = weights.sum(axis=0) + _WORTH
         usual = ((weights * some).sum(axis=0) + _WORTH * _USUAL) / total
@@ -137,11 +139,11 @@ def _outstanding(evidence: Numbers) -> Numbers:
 
 def _weights(evidence: Numbers) -> Numbers:
     """What each memory counts for in what is usual: where topics are few, what belongs to one is not usual for it."""
-    few = min(len(evidence), max(FEWEST, len(evidence) // 50))
+    few = min(len(evidence), max(MIN_CONCEPT_MEMORIES, len(evidence) // 50))
     most = np.partition(evidence, -few, axis=0)[-few:].mean(axis=0)
     seems = evidence >= (np.median(evidence, axis=0) + most) / 2
     part = seems.mean(axis=0)
-    return np.where(seems, np.minimum(1, _PART / (1 - _PART) * (1 - part) / part), 1)
+    return np.where(seems, np.minimum(1, _MAX_CONCEPT_SHARE / (1 - _MAX_CONCEPT_SHARE) * (1 - part) / part), 1)
 
 
 def _ranked(evidence: Numbers) -> list[ConceptScores]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph.mutations import cost
-from kgserve.memory.api import AssociatedEntity, Outcome
-from kgserve.memory.hierarchy_api import EPISODE, can_share_layer, can_share_type, check_layers
+from kgserve.memory.api import EPISODE_LAYER, AssociatedEntity, Outcome
+from kgserve.memory.hierarchy_api import can_share_layer, can_share_type, check_layers
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.idempotency import new_id
 from kgserve.platform.settings import DedupPolicy
@@ -32,14 +32,14 @@ from kgserve.storage.model.fields import (
     NodeExtras,
     NodeExtrasPut,
 )
-from kgserve.storage.model.names import IS_ABOUT, UNKNOWN, folded, names_of
-from kgserve.storage.model.parents import CHILD_OF, MAX_DEPTH, newest
+from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, folded, names_of
+from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH, newest
 from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import edge_brought_back, stands
 from kgserve.stores.pending_state import Ahead
 
-_NAMED = 10
+_MAX_QUOTED_CANDIDATES = 10
 """So many candidates are told of."""
 
 
@@ -115,7 +115,7 @@ class Draft:
             put.id,
             put.type or (old.type if old else ""),
             (old.content if old else "") if put.content is None else put.content,
-            (old.attributes if old else EMPTY_OBJECT) if put.attributes is None else put.attributes,
+            (old.attributes if old else NO_ATTRIBUTES) if put.attributes is None else put.attributes,
             old.version if old else 1,
             self.ahead.sequence,
             created if put.created_at is None else put.created_at,
@@ -144,18 +144,18 @@ class Draft:
 
     # Named entities
 
-    def entity(self, name: str, entity_type: str = UNKNOWN) -> str:
+    def entity(self, name: str, entity_type: str = UNKNOWN_TYPE) -> str:
         """The id of the entity that is called so; it is made if there is none. Raises Conflict where several are.
 
         One whose type nobody knows is given the type. Of one type there is one entity of a name, in any spelling.
         """
         found = self.find(name)
-        if entity_type == UNKNOWN:
-            return self._only(name, found).id if found else self._new(name, UNKNOWN)
+        if entity_type == UNKNOWN_TYPE:
+            return self._only(name, found).id if found else self._new(name, UNKNOWN_TYPE)
         same = [row for row in found if row.type == entity_type]
         if same:
             return self._only(name, same).id
-        unknown = [row for row in found if row.type == UNKNOWN]
+        unknown = [row for row in found if row.type == UNKNOWN_TYPE]
         if unknown:
             return self.put_node(NodePut(0, unknown[0].id, entity_type)).id
         return self._new(name, entity_type)
@@ -188,15 +188,15 @@ class Draft:
         return [row for row in rows if not row.is_memory and not is_withdrawn(row.extras)]
 
     def _only(self, name: str, found: list[NodeRow]) -> NodeRow:
-        known = [row for row in found if row.type != UNKNOWN] or found
+        known = [row for row in found if row.type != UNKNOWN_TYPE] or found
         if len(known) > 1:
-            some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_NAMED])
+            some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_MAX_QUOTED_CANDIDATES])
             raise Conflict(f"{name!r} names {len(known)} entities: {some}; use an id, or say the type that is meant")
         return known[0]
 
     def _new(self, name: str, entity_type: str) -> str:
         self.made.append(node_id := self._free_id(name, entity_type))
-        self.put_node(NodePut(0, node_id, entity_type, "", EMPTY_OBJECT, extras=NodeExtrasPut(name=name)))
+        self.put_node(NodePut(0, node_id, entity_type, "", NO_ATTRIBUTES, extras=NodeExtrasPut(name=name)))
         return node_id
 
     def _free_id(self, name: str, entity_type: str) -> str:
@@ -236,7 +236,7 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def asks_who_says_it(self) -> bool:
         """Whether another memory may take it in."""
-        return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE)
+        return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE_LAYER)
 
     @property
     def extras(self) -> NodeExtras:
@@ -319,7 +319,7 @@ class Storing(Draft):
         """The older one stays, with its wording; another wording is kept as a memory that was absorbed."""
         extras = put.extras
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
-        self._take_over(row, extras, put.node.attributes or EMPTY_OBJECT)
+        self._take_over(row, extras, put.node.attributes or NO_ATTRIBUTES)
         self.associate(row.id, about)
         if not absorbs or text_hash(row.content) == text_hash(put.content):
             return StoredDraft(row.id, "duplicate")
@@ -418,7 +418,7 @@ class Storing(Draft):
 
 def united_attributes(old: str, new: str) -> str:
     """The attributes of both, of the new ones first; the old ones alone where both are too much."""
-    if new in {EMPTY_OBJECT, old}:
+    if new in {NO_ATTRIBUTES, old}:
         return old
     joined = _encode(decode_json(old, dict[str, object]) | decode_json(new, dict[str, object]))
     return joined.decode() if len(joined) <= MAX_ATTRIBUTES_BYTES else old
@@ -510,9 +510,10 @@ class ParentAssignments:
                     f"parent_id: memory {parent.id!r} stands below {child.id!r} itself; that would be a circle"
                 )
             seen.add(at.id)
-            if len(seen) > MAX_DEPTH:
+            if len(seen) > MAX_HIERARCHY_DEPTH:
                 raise Conflict(
-                    f"parent_id: {MAX_DEPTH} levels are above memory {parent.id!r} already, and no more may be"
+                    f"parent_id: {MAX_HIERARCHY_DEPTH} levels are above memory {parent.id!r} already, "
+                    "and no more may be"
                 )
         check_layers(child, parent)
 

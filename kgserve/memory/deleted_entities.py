@@ -17,8 +17,8 @@ from kgserve.storage.model.names import IS_ABOUT, folded, names_of
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
-MAX_MEMORIES = 100_000
-MAX_STATES = 100_000
+MAX_DELETED_ENTITY_MEMORIES = 100_000
+MAX_DELETED_NODE_STATES = 100_000
 """Ended states of nodes in which a name is looked for, the latest first; an id is found however old it is."""
 
 
@@ -50,7 +50,7 @@ def _find(history: History, text: str) -> DeletedSubject | None:
 
 def _called(history: History, text: str) -> Iterable[RowState[NodeRow]]:
     wanted = folded(text)
-    deleted = history.deleted_targets(IS_ABOUT, MAX_STATES)
+    deleted = history.deleted_targets(IS_ABOUT, MAX_DELETED_NODE_STATES)
     return (state for state in deleted if wanted in map(folded, (state.row.id, *names_of(state.row))))
 
 
@@ -60,7 +60,7 @@ def _subjects(history: History, states: Iterable[RowState[NodeRow]]) -> Sequence
 
 def _subject(history: History, state: RowState[NodeRow]) -> DeletedSubject:
     row, until = state.row, state.last or 0
-    edges = history.edges_ended(row.id, IS_ABOUT, until, MAX_MEMORIES)
+    edges = history.edges_ended(row.id, IS_ABOUT, until, MAX_DELETED_ENTITY_MEMORIES)
     entity = DeletedEntity(
         id=row.id,
         name=name_of(row),

@@ -17,10 +17,10 @@ from kgserve.graph.merge_api import MergeAnswer, MergeNode
 from kgserve.graph.mutations import memories_about
 from kgserve.graph.requests import EdgeInput, NodeInput
 from kgserve.graph.validate import Faults, called, edge_put, node_put
-from kgserve.memory.api import MAX_TOLD
+from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.entities_api import (
-    USUAL_STRENGTH,
+    DEFAULT_STRENGTH,
     CreatedEntity,
     CreatedRelation,
     CreateEntitiesRequest,
@@ -57,7 +57,7 @@ from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.names import ALIASES, IS_ABOUT, aliases_in
 from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
@@ -67,15 +67,15 @@ from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
-MOST_RELATIONS = 1_000
-MOST_COUNTED = 100_000
+MAX_SHOWN_RELATIONS = 1_000
+MAX_COUNTED_MEMORIES = 100_000
 """So many memories about an entity are counted."""
-MOST_CASCADED = 100_000
+MAX_CASCADED_MEMORIES = 100_000
 """So many memories go at most with the entities that they are about, in one commit."""
-_ENTITY = {"type": "entity_type", "attributes": "metadata", "content": "description"}
-_RELATION = {"from": "source", "to": "target", "weight": "strength", "attributes": "metadata"}
+_ENTITY_FIELD_RENAMES = {"type": "entity_type", "attributes": "metadata", "content": "description"}
+_RELATION_FIELD_RENAMES = {"from": "source", "to": "target", "weight": "strength", "attributes": "metadata"}
 """What callers call the fields of nodes and edges."""
-_APART = (IS_ABOUT, MERGED_INTO)
+NON_ENTITY_RELATIONS = (IS_ABOUT, MERGED_INTO)
 """Relations that join no two entities."""
 
 Made = Literal["created", "updated", "existing"]
@@ -139,7 +139,7 @@ def _described(entity: EntityInput, place: str, faults: Faults) -> NodePut:
     node = NodeInput(
         id="-", type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
     )
-    put = node_put(0, node, called(own, _ENTITY))
+    put = node_put(0, node, called(own, _ENTITY_FIELD_RENAMES))
     faults.errors += own.errors
     return put
 
@@ -180,7 +180,7 @@ def _attributes(row: NodeRow, metadata: str | None, aliases: Sequence[str] | Non
         found[ALIASES] = names
     elif aliases is not None:
         found.pop(ALIASES, None)
-    return _encode(found).decode() if found else EMPTY_OBJECT
+    return _encode(found).decode() if found else NO_ATTRIBUTES
 
 
 def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
@@ -191,7 +191,7 @@ def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
     with graph.lease() as store:
         entity = found_entity(store, request.entity_id, graph.name)
         with store.reading() as rows:
-            edges = list(islice(_relations_of(rows, entity), MOST_RELATIONS + 1))
+            edges = list(islice(_relations_of(rows, entity), MAX_SHOWN_RELATIONS + 1))
             number = rows.number(entity)
             about = of_kinds(rows, rows.around(np.array([number]), outgoing=False), (IS_ABOUT,))
             row = rows.node(entity)
@@ -199,8 +199,8 @@ def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
                 raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
             return EntityAnswer(
                 **entity_fields(row),
-                relations=shown_relations(store, rows, edges[:MOST_RELATIONS]),
-                relations_truncated=len(edges) > MOST_RELATIONS,
+                relations=shown_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
+                relations_truncated=len(edges) > MAX_SHOWN_RELATIONS,
                 memories=len(about),
             )
 
@@ -218,7 +218,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
         attributes=request.metadata,
         name=request.name,
     )
-    put = node_put(0, node, called(faults, _ENTITY))
+    put = node_put(0, node, called(faults, _ENTITY_FIELD_RENAMES))
     faults.raise_any()
     met: list[str] = []
 
@@ -299,21 +299,21 @@ class _EntitiesToDelete(msgspec.Struct):
         return EntitiesDeleted(
             dry_run=request.dry_run,
             count=len(self.entities),
-            ids=self.entities[:MAX_TOLD],
-            missing=self.missing[:MAX_TOLD],
+            ids=self.entities[:MAX_REPORTED_ITEMS],
+            missing=self.missing[:MAX_REPORTED_ITEMS],
             relations_deleted=self.relations,
             memories_deleted=len(self.memories),
             memories_shared=self.shared,
             sequence=sequence,
             memories_kept=len(self.kept),
-            memory_ids=self.kept[:MAX_TOLD],
+            memory_ids=self.kept[:MAX_REPORTED_ITEMS],
         )
 
 
 def _about(rows: Rows, entity: str) -> list[str]:
     """The memories about an entity."""
     found = rows.around(np.array([rows.number(entity)]), outgoing=False)
-    return [edge.source for edge in islice(rows.rows_of(of_kinds(rows, found, (IS_ABOUT,))), MOST_CASCADED)]
+    return [edge.source for edge in islice(rows.rows_of(of_kinds(rows, found, (IS_ABOUT,))), MAX_CASCADED_MEMORIES)]
 
 
 def entity_graph(graph: Graph, request: EntityGraphRequest) -> EntityGraph:
@@ -373,7 +373,7 @@ class _Around:
     def _of(self, ids: Collection[str], *, outgoing: bool) -> Gathered:
         rows = self._rows
         numbers = np.array([rows.number(each) for each in ids], np.int64)
-        found = not_of_kinds(rows, rows.around(numbers, outgoing=outgoing), _APART)
+        found = not_of_kinds(rows, rows.around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
         found = rows.holding(found, self._moment) if rows.dated else found
         return strong(rows, found, self._least) if self._least > 0 else found
 
@@ -386,7 +386,7 @@ def _remembered(store: OpenStore, rows: Rows, entity: str, request: EntityGraphR
     ids, count = store.memories.ask(
         lambda memories, _: (
             memories.listed(about, "confidence", MemoryPlace(), request.max_memories).ids,
-            memories.count(about, MOST_COUNTED).count,
+            memories.count(about, MAX_COUNTED_MEMORIES).count,
         )
     )
     found = rows.nodes(ids)
@@ -451,8 +451,8 @@ def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
         confidence=relation.confidence,
         context=relation.context,
     )
-    put = edge_put(0, edge, called(own, _RELATION))
-    if relation.relation_type in _APART:
+    put = edge_put(0, edge, called(own, _RELATION_FIELD_RENAMES))
+    if relation.relation_type in NON_ENTITY_RELATIONS:
         own("relation_type", f"{relation.relation_type!r} is kept by the store itself")
     faults.errors += own.errors
     return put
@@ -462,7 +462,7 @@ def put_relation(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
     """Write a relation, and say what it comes to."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
-        put = msgspec.structs.replace(put, weight=USUAL_STRENGTH)
+        put = msgspec.structs.replace(put, weight=DEFAULT_STRENGTH)
     draft.put_edge(put)
     if old is None:
         return put, "created"
@@ -489,7 +489,9 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
         return draft.batch()
 
     def answer(_: OpenStore, __: Rows, report: Report) -> RelationsDeleted:
-        return RelationsDeleted(deleted=report.edges_deleted, missing=missing[:MAX_TOLD], sequence=report.sequence)
+        return RelationsDeleted(
+            deleted=report.edges_deleted, missing=missing[:MAX_REPORTED_ITEMS], sequence=report.sequence
+        )
 
     return _decided(graph, decide, answer, 1_000 * len(request.relations))
 
@@ -548,7 +550,7 @@ def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
     """The edges between an entity and others."""
     number = np.array([rows.number(entity)])
     for outgoing in (True, False):
-        found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), _APART)
+        found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
         yield from (edge for edge in rows.rows_of(found) if outgoing or edge.source != entity)
 
 

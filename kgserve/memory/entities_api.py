@@ -11,19 +11,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.memory.api import MAX_BATCH, MAX_LISTED, MAX_SKIPPED, Label, Memory, Metadata, Share
+from kgserve.memory.api import MAX_BATCH_ITEMS, MAX_PAGE_MEMORIES, MAX_PAGE_OFFSET, Label, Memory, Metadata, Share
 
-USUAL_STRENGTH = 0.5
-MAX_DEPTH = 10
+DEFAULT_STRENGTH = 0.5
+MAX_GRAPH_DEPTH = 10
 MAX_GRAPH_NODES = 1_000
 MAX_MEMORIES_PER_NODE = 100
 
-_METADATA = "Any JSON object, at most 256 KiB and 64 levels"
-_NAME = "An entity: its name, an alias, or its id"
-_ALIASES = "Other names that it is found by, at most 100"
+_METADATA_HELP = "Any JSON object, at most 256 KiB and 64 levels"
+_ENTITY_HELP = "An entity: its name, an alias, or its id"
+_ALIASES_HELP = "Other names that it is found by, at most 100"
 _Aliases = Annotated[list[Label], Meta(max_length=100)]
-_DRY = "Say what would be deleted, and delete nothing"
-_CASCADE = "Also delete the memories about it"
+_DRY_RUN_DELETE_HELP = "Say what would be deleted, and delete nothing"
+_CASCADE_HELP = "Also delete the memories about it"
 
 
 class EntityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -34,14 +34,14 @@ class EntityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Label, Meta(description="person, organization, project, concept, location, technology, event, or other")
     ]
     description: Annotated[str, Meta(description="What it is, at most 1 MiB; left out: kept")] | None = None
-    metadata: Annotated[Metadata, Meta(description=f"{_METADATA}; left out: kept")] | None = None
-    aliases: Annotated[_Aliases, Meta(description=f"{_ALIASES}; left out: kept")] | None = None
+    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; left out: kept")] | None = None
+    aliases: Annotated[_Aliases, Meta(description=f"{_ALIASES_HELP}; left out: kept")] | None = None
 
 
 class CreateEntitiesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Entities to create, in one commit."""
 
-    entities: Annotated[list[EntityInput], Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000")]
+    entities: Annotated[list[EntityInput], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")]
 
 
 class EntityId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -69,8 +69,8 @@ class UpdateEntityRequest(UpdateEntity, kw_only=True):
 class DeleteEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to delete an entity."""
 
-    cascade_memories: Annotated[bool, Meta(description=_CASCADE)] = False
-    dry_run: Annotated[bool, Meta(description=_DRY)] = False
+    cascade_memories: Annotated[bool, Meta(description=_CASCADE_HELP)] = False
+    dry_run: Annotated[bool, Meta(description=_DRY_RUN_DELETE_HELP)] = False
 
 
 class DeleteEntityRequest(DeleteEntity, kw_only=True):
@@ -82,7 +82,9 @@ class DeleteEntityRequest(DeleteEntity, kw_only=True):
 class DeleteEntitiesRequest(DeleteEntity, kw_only=True):
     """Entities to delete, by name."""
 
-    entity_names: Annotated[list[Label], Meta(min_length=1, max_length=MAX_BATCH, description="Names, aliases, or ids")]
+    entity_names: Annotated[
+        list[Label], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="Names, aliases, or ids")
+    ]
 
 
 class EntitiesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -92,16 +94,16 @@ class EntitiesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         list[Label], Meta(max_length=100, description="Only this type; repeated or separated by commas: any of these")
     ] = []
     name: Annotated[str, Meta(max_length=512, description="Only names that start so, in any case")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most entities on the page")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most entities on the page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
 
 
 class EntityMemoriesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of the memories about an entity, newest first. It does not count as a use."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most memories on the page")] = 20
     offset: Annotated[
-        int, Meta(ge=0, le=MAX_SKIPPED, description="Memories to pass over; with the first page only")
+        int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to pass over; with the first page only")
     ] = 0
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
 
@@ -115,7 +117,7 @@ class EntityMemoriesRequest(EntityMemoriesQuery, kw_only=True):
 class EntityGraphQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What of an entity's surroundings to get."""
 
-    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Relations away, in either direction")] = 1
+    depth: Annotated[int, Meta(ge=1, le=MAX_GRAPH_DEPTH, description="Relations away, in either direction")] = 1
     min_strength: Annotated[Share, Meta(description="Only relations at least this strong")] = 0.0
     include_memories: Annotated[bool, Meta(description="With the memories about each entity")] = True
     max_nodes: Annotated[int, Meta(ge=1, le=MAX_GRAPH_NODES, description="Most entities, nearest first")] = 100
@@ -134,8 +136,8 @@ class EntityGraphRequest(EntityGraphQuery, kw_only=True):
 class RelationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A relation to create or to state again, by names; an end that is not there is made."""
 
-    source: Annotated[Label, Meta(description=_NAME)]
-    target: Annotated[Label, Meta(description=_NAME)]
+    source: Annotated[Label, Meta(description=_ENTITY_HELP)]
+    target: Annotated[Label, Meta(description=_ENTITY_HELP)]
     relation_type: Annotated[Label, Meta(description="In active voice, such as works_at or depends_on")]
     strength: (
         Annotated[Share, Meta(description="How strong it is, 0 to 1; left out: kept, or 0.5 on a new one")] | None
@@ -144,27 +146,29 @@ class RelationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Annotated[Share, Meta(description="How sure it is, 0 to 1, fading; left out: kept, or 1.0 on a new one")] | None
     ) = None
     context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, Meta(description=f"{_METADATA}; left out: kept")] | None = None
+    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; left out: kept")] | None = None
 
 
 class CreateRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Relations to create, in one commit."""
 
-    relations: Annotated[list[RelationInput], Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000")]
+    relations: Annotated[
+        list[RelationInput], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")
+    ]
 
 
 class RelationKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Names one relation by the names of its ends."""
 
-    source: Annotated[Label, Meta(description=_NAME)]
-    target: Annotated[Label, Meta(description=_NAME)]
+    source: Annotated[Label, Meta(description=_ENTITY_HELP)]
+    target: Annotated[Label, Meta(description=_ENTITY_HELP)]
     relation_type: Label
 
 
 class DeleteRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Relations to delete, in one commit."""
 
-    relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000")]
+    relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")]
 
 
 class RelationId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -176,13 +180,13 @@ class RelationId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RelationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a list of relations between named entities."""
 
-    source: Annotated[Label, Meta(description=f"Only from there. {_NAME}")] | None = None
-    target: Annotated[Label, Meta(description=f"Only to there. {_NAME}")] | None = None
+    source: Annotated[Label, Meta(description=f"Only from there. {_ENTITY_HELP}")] | None = None
+    target: Annotated[Label, Meta(description=f"Only to there. {_ENTITY_HELP}")] | None = None
     type: Annotated[
         list[Label], Meta(max_length=100, description="Only this type; repeated or separated by commas: any of these")
     ] = []
     min_strength: Annotated[Share, Meta(description="Only those at least this strong")] = 0.0
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most relations on the page")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most relations on the page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
 
 
@@ -346,7 +350,7 @@ class GrowthQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of growth."""
 
     by: Annotated[Literal["day", "week", "month"], Meta(description="Weeks begin on Monday; UTC")] = "day"
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most periods, the latest")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most periods, the latest")] = 100
 
 
 class GrowthPeriod(msgspec.Struct, kw_only=True):
@@ -367,7 +371,7 @@ class Growth(msgspec.Struct, kw_only=True):
 class CountsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of counts."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most of them, the most frequent")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most of them, the most frequent")] = 100
 
 
 class TypeCount(msgspec.Struct, kw_only=True):

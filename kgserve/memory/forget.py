@@ -14,12 +14,12 @@ import msgspec
 
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.handle import Graph, answered
-from kgserve.memory.api import MAX_TOLD, RecalledMemory, RecallRequest
+from kgserve.memory.api import MAX_REPORTED_ITEMS, RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.retain_api import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
-from kgserve.memory.store_memory import TEASER
+from kgserve.memory.store_memory import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.storage.journal.snapshot import list_snapshots, sequence_of
 from kgserve.storage.journal.tail import Tail
@@ -46,7 +46,7 @@ from kgserve.stores.pending_state import Ahead
 from kgserve.stores.purge_record import Doomed, Erased
 from kgserve.stores.store import OpenStore
 
-MOST_MATCHES = 10
+MAX_FORGET_MATCHES = 10
 NOTHING_FORGOTTEN = ForgetAnswer(
     memories_removed=0,
     relations_removed=0,
@@ -117,7 +117,7 @@ def _is_absent(graph: Graph, node_id: str) -> bool:
 
 
 def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False) -> ForgetAnswer:
-    asked = RecallRequest(query=query, limit=MOST_MATCHES, touch=False, min_confidence=0.0)
+    asked = RecallRequest(query=query, limit=MAX_FORGET_MATCHES, touch=False, min_confidence=0.0)
     hits: list[RecalledMemory] = []
     if is_entity:
         with suppress(NotFound, Conflict, Gone):
@@ -125,8 +125,10 @@ def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False
     found = recall(graph, asked)
     hits += (hit for hit in found.hits if hit.id not in {each.id for each in hits})
     matches = [
-        ForgetMatch(id=hit.id, content=hit.content[:TEASER], memory_type=hit.memory_type, score=hit.score)
-        for hit in hits[:MOST_MATCHES]
+        ForgetMatch(
+            id=hit.id, content=hit.content[:MAX_SIMILAR_CONTENT_CHARS], memory_type=hit.memory_type, score=hit.score
+        )
+        for hit in hits[:MAX_FORGET_MATCHES]
     ]
     return msgspec.structs.replace(NOTHING_FORGOTTEN, matches=matches, dry_run=dry_run, sequence=found.index_sequence)
 
@@ -164,7 +166,7 @@ class _Forgetting(Draft):
             relations_removed=0 if undo else relations,
             memories_restored=memories if undo else 0,
             relations_restored=relations if undo else 0,
-            ids=[*self._memories][:MAX_TOLD],
+            ids=[*self._memories][:MAX_REPORTED_ITEMS],
             matches=[],
             dry_run=self._request.dry_run,
             sequence=sequence,
@@ -218,7 +220,7 @@ def _told_of_entity(row: NodeRow, about: Sequence[str]) -> str:
     told = f"node {row.id!r} is no memory; it is retired or deleted as a node"
     if not about:
         return told
-    named = ", ".join(map(repr, about[:MOST_MATCHES])) + (" and more" if len(about) > MOST_MATCHES else "")
+    named = ", ".join(map(repr, about[:MAX_FORGET_MATCHES])) + (" and more" if len(about) > MAX_FORGET_MATCHES else "")
     return f"{told}. Forget the memories about it by ids: {named}"
 
 
@@ -228,20 +230,20 @@ def versions_of(ahead: Ahead, memory: str) -> list[NodeRow]:
     return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
 
 
-_BELONGING = frozenset({VERSION_OF, MERGED_INTO})
+_PREDECESSOR_RELATIONS = frozenset({VERSION_OF, MERGED_INTO})
 """The relations from what a memory was, and from what it took in, to the memory."""
-OPENING_SECONDS = 10.0
-COPIES = Remainder(
+FORGET_INDEX_TIMEOUT_SECONDS = 10.0
+REPLICAS_REMAINDER = Remainder(
     kind="node",
     name="copies on other nodes",
     reason="a node of the cluster that is down removes its copy when it is back",
 )
-LOG = Remainder(
+RAFT_LOGS_REMAINDER = Remainder(
     kind="log",
     name="Raft logs of the NATS servers",
     reason="what the servers have told each other they keep for some minutes, until they next take it together",
 )
-UNKNOWN = Remainder(
+EXTERNAL_COPIES_REMAINDER = Remainder(
     kind="unknown",
     name="copies outside of this server",
     reason="exports, backups elsewhere, and what callers and models were told are not known here",
@@ -270,7 +272,7 @@ def _answer(graph: Graph, wanted: _ForgetTargets, erased: Erased, *, dry_run: bo
         relations_removed=wanted.relations,
         memories_restored=0,
         relations_restored=0,
-        ids=wanted.ids[:MAX_TOLD],
+        ids=wanted.ids[:MAX_REPORTED_ITEMS],
         matches=[],
         dry_run=dry_run,
         sequence=erased.through,
@@ -290,8 +292,8 @@ def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
         backups = holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
         found += [Remainder(kind="backup", name=name, reason=reason) for name, reason in backups]
     if graph.pool.placement.is_shared:
-        found += [COPIES, LOG]
-    return [*found, UNKNOWN]
+        found += [REPLICAS_REMAINDER, RAFT_LOGS_REMAINDER]
+    return [*found, EXTERNAL_COPIES_REMAINDER]
 
 
 class _ForgetTargets:
@@ -342,7 +344,7 @@ class _ForgetTargets:
         follower = None if historian is None else historian.found(self._store)
         if follower is None or follower.turned_off:
             return [], FOREVER
-        if not follower.wait(self._store.state.sequence, OPENING_SECONDS) and not follower.turned_off:
+        if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.turned_off:
             # A version that it has yet to see is known nowhere else once its memory is deleted.
             raise Unavailable("the history has not seen all commits yet; try again in a moment", retry_after=2)
         return follower.look(lambda history: _known(history, node_id))
@@ -373,7 +375,7 @@ def _whole(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
 
 
 def _belongs(rows: Rows, source: str, relation_type: str, to: NodeRow) -> bool:
-    row = rows.node(source) if relation_type in _BELONGING else None
+    row = rows.node(source) if relation_type in _PREDECESSOR_RELATIONS else None
     if row is None or not row.is_memory:
         return False
     is_merged = relation_type == MERGED_INTO and is_withdrawn(row.extras)

@@ -13,12 +13,17 @@ from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.graph.requests import AsOfText
-from kgserve.memory.api import LAYER_TYPES, MAX_LISTED, USUAL_TYPE, Id, Memory, MemoryQuery
+from kgserve.memory.api import (
+    DEFAULT_MEMORY_TYPE,
+    EPISODE_LAYER,
+    LAYER_TYPES,
+    MAX_PAGE_MEMORIES,
+    Id,
+    Memory,
+    MemoryQuery,
+)
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import NodeRow
-
-EPISODE = 3
-"""The layer of what happened: the same words twice are two events."""
 
 
 def check_layers(child: NodeRow, parent: NodeRow) -> None:
@@ -33,7 +38,7 @@ def check_layers(child: NodeRow, parent: NodeRow) -> None:
 
 def can_share_layer(one: int | None, other: int | None) -> bool:
     """Whether memories of two layers may be one: of the same layer, or one of no layer and the other no episode."""
-    return one == other or (None in {one, other} and EPISODE not in {one, other})
+    return one == other or (None in {one, other} and EPISODE_LAYER not in {one, other})
 
 
 def can_share_type(one: tuple[str, int | None], other: tuple[str, int | None]) -> bool:
@@ -45,7 +50,7 @@ def can_share_type(one: tuple[str, int | None], other: tuple[str, int | None]) -
 
 
 def _is_default(memory_type: str, layer: int | None) -> bool:
-    default = USUAL_TYPE if layer is None else dict(enumerate(LAYER_TYPES)).get(layer)
+    default = DEFAULT_MEMORY_TYPE if layer is None else dict(enumerate(LAYER_TYPES)).get(layer)
     return memory_type == default
 
 
@@ -59,7 +64,7 @@ class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class BelowQuery(HierarchyQuery, kw_only=True):
     """The query of what stands below a memory, page by page in the order of ids."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most memories on the page")] = 100
     cursor: Annotated[Id, Meta(description="The id that the header `Link` of the page before names")] | None = None
 
 

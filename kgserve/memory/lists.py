@@ -12,7 +12,7 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.temporal import valid_moment
 from kgserve.graph.validate import Faults, asked_in_json, bound
-from kgserve.memory.api import MAX_SKIPPED, DeletedEntity, MemoriesQuery, MemoryPage
+from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoriesQuery, MemoryPage
 from kgserve.memory.deleted_entities import find_deleted
 from kgserve.memory.entities import entity_fields, found_entity, shown_relations
 from kgserve.memory.entities_api import (
@@ -29,7 +29,7 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.lookups import RelationFilter
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.projection import MemoriesDamaged
-from kgserve.projections.memory_index.selecting import FEW, MemoryPlace, Sort
+from kgserve.projections.memory_index.selecting import MAX_SORTED_MEMORIES, MemoryPlace, Sort
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.filters import MemoryFilter, NodeFilter
 from kgserve.storage.model.rows import EdgeKey
@@ -51,7 +51,7 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     value: _Whole
     id: str
     half: _Whole
-    skip: Annotated[int, msgspec.Meta(ge=0, le=MAX_SKIPPED)]
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGE_OFFSET)]
 
 
 def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
@@ -148,8 +148,8 @@ def _page(
 def _holders(store: OpenStore, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
     """The nodes that have some attributes, if those are few."""
     wanted = NodeFilter(attributes=conditions)
-    ids = store.listing(lambda catalog, _: catalog.having(wanted, FEW + 1), by_attributes=True)
-    return frozenset(ids) if len(ids) <= FEW else None
+    ids = store.listing(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
+    return frozenset(ids) if len(ids) <= MAX_SORTED_MEMORIES else None
 
 
 def _having(rows: Rows, conditions: tuple[Condition, ...]) -> Callable[[str], bool]:

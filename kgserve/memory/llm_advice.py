@@ -14,9 +14,9 @@ from kgserve.graph.handle import Graph
 from kgserve.memory.api import RecallRequest
 from kgserve.memory.extraction.llm.chat import Unanswered
 from kgserve.memory.extraction.llm.questions import (
-    LONGEST,
-    MAX_ADVISED,
-    MAX_MEMBERS,
+    MAX_ADVICE_MEMBERS,
+    MAX_ADVICE_MEMORY_CHARS,
+    MAX_ADVICE_PROPOSALS,
     Advice,
     about_proposals,
     about_question,
@@ -28,8 +28,8 @@ from kgserve.memory.recall_stores import recall
 from kgserve.memory.reflect_api import Proposal, Reflection, ReflectRequest
 from kgserve.stores.store import OpenStore
 
-MOST_RECALLED = 20
-MOST_TOKENS = 4_000
+MAX_ANSWER_MEMORIES = 20
+MAX_ANSWER_CONTEXT_TOKENS = 4_000
 """Memories, and tokens of their texts, that a question is answered from."""
 
 
@@ -38,7 +38,11 @@ def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found:
     if request.query is None:
         raise InvalidInput("query: is the question to answer; send it with answer")
     wanted = RecallRequest(
-        query=request.query, under=request.under, limit=MOST_RECALLED, budget=MOST_TOKENS, expand=True
+        query=request.query,
+        under=request.under,
+        limit=MAX_ANSWER_MEMORIES,
+        budget=MAX_ANSWER_CONTEXT_TOKENS,
+        expand=True,
     )
     hits = recall(graph, wanted).hits
     found.answer, found.used = "", []
@@ -58,13 +62,15 @@ def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found:
 
 def advise(extraction: Extraction, store: OpenStore, proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals, some with a name or a reason of the model's; as they are where it gives none."""
-    asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVISED]
+    asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVICE_PROPOSALS]
     if not asked:
         return [*proposals]
     with store.reading() as rows:
-        found = rows.nodes({each for proposal in asked for each in proposal.ids[:MAX_MEMBERS]})
+        found = rows.nodes({each for proposal in asked for each in proposal.ids[:MAX_ADVICE_MEMBERS]})
     texts = {
-        proposal.number: [found[each].content[:LONGEST] for each in proposal.ids[:MAX_MEMBERS] if each in found]
+        proposal.number: [
+            found[each].content[:MAX_ADVICE_MEMORY_CHARS] for each in proposal.ids[:MAX_ADVICE_MEMBERS] if each in found
+        ]
         for proposal in asked
     }
     concepts, contradictions = (

@@ -17,7 +17,7 @@ from kgserve.memory.api import Suggestion
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.apply import RunInProgress
 from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
-from kgserve.memory.consolidation.plan import MAX_SUGGESTED, Plan, RunRecord
+from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, Plan, RunRecord
 from kgserve.platform.times import format_time, time_of
 from kgserve.projections.background import PeriodicWorker
 from kgserve.projections.base import Erasure
@@ -33,11 +33,11 @@ from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
-TICK_SECONDS = 5.0
+MAINTENANCE_INTERVAL_SECONDS = 5.0
 """So often each store is looked at."""
-_HOUR = 3_600_000_000
-_MOST_FRESH = 5_000
-_WORTH_NOTING = 1_000
+_MICROSECONDS_IN_HOUR = 3_600_000_000
+_MAX_FRESH_MEMORIES = 5_000
+_MIN_RECORDED_RUN_MEMORIES = 1_000
 """So many new memories make a run worth a node though it has found nothing: it need not be made again."""
 
 
@@ -106,11 +106,11 @@ class MaintenanceProjection(BackgroundProjection):
     def _note(self, ids: Iterable[str]) -> None:
         if self._fresh is not None:
             self._fresh.update(ids)
-            if len(self._fresh) > _MOST_FRESH:
+            if len(self._fresh) > _MAX_FRESH_MEMORIES:
                 self._fresh = None
 
     def _prune(self, now: int) -> None:
-        if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _HOUR:
+        if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _MICROSECONDS_IN_HOUR:
             return
         found = pruning.faded(self.open_store, now, self._pause).ids
         if found:
@@ -133,18 +133,21 @@ class MaintenanceProjection(BackgroundProjection):
         self._created = 0
         if plan.near_checked or self._indexes is None:  # what was not compared in meaning is left to the next run
             self._fresh = set()
-        self._last = self._carried_out(plan, threshold, now, noted=created >= _WORTH_NOTING)
+        self._last = self._carried_out(plan, threshold, now, noted=created >= _MIN_RECORDED_RUN_MEMORIES)
 
     def _is_due(self, now: int) -> bool:
         if self._created == 0:
             return False
         last = self.open_store.description.created_at if self._last is None else time_of(self._last.started_at)
         settings = self.settings
-        return self._created >= settings.consolidation_interval or now - last >= settings.consolidation_hours * _HOUR
+        return (
+            self._created >= settings.consolidation_interval
+            or now - last >= settings.consolidation_hours * _MICROSECONDS_IN_HOUR
+        )
 
     def _carried_out(self, plan: Plan, threshold: float, now: int, *, noted: bool) -> RunRecord:
         """Do it, and leave a node that says so, where there is anything to say."""
-        suggested = plan.suggestions[:MAX_SUGGESTED]
+        suggested = plan.suggestions[:MAX_SUGGESTIONS]
         record = RunRecord(
             status="running",
             trigger="automatic",
@@ -170,7 +173,7 @@ class MaintenanceProjection(BackgroundProjection):
 class Keeper(PeriodicWorker[OpenStore, MaintenanceProjection]):
     """A companion of the pool: keeps the memories of every store while it is open."""
 
-    def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
+    def __init__(self, indexer: Indexer | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
         """With ``indexer``, a companion before it, memories are compared in meaning. ``tick`` is in seconds."""
         self._indexer = indexer
         super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)

@@ -10,9 +10,9 @@ from kgserve.graph.readers import GraphReader
 from kgserve.memory.associations import EntityAssociations
 from kgserve.memory.recall_scoring import (
     CHILD,
-    MOST_GIVING_ENTITIES,
-    MOST_RELATIONS,
-    NEAREST,
+    MAX_GIVER_RELATIONS,
+    MAX_GIVING_ENTITIES,
+    MAX_NEAREST_RECEIVERS,
     PARENT,
     RELATION,
     SIBLING,
@@ -20,11 +20,11 @@ from kgserve.memory.recall_scoring import (
     by_entity,
 )
 
-MOST_CHILDREN = 500
+MAX_CHILDREN_COMPARED = 500
 """Of so many children of a memory the nearest are found."""
-MOST_ABOUT = 50
+MAX_ENTITY_MEMORIES_COMPARED = 50
 """Of so many memories of an entity, those that are most about it, the nearest are found."""
-COMMON = 2_000
+COMMON_ENTITY_MEMORIES = 2_000
 """What more memories are about says nothing about any of them."""
 
 Near = Callable[[Iterable[str]], dict[str, float]]
@@ -47,21 +47,21 @@ class NeighbourBoosts:
         """
         above = self._reader.parents(givers)
         for giver in givers:
-            for other, worth, kind in self._about.beside(giver, MOST_RELATIONS, apart):
+            for other, worth, kind in self._about.beside(giver, MAX_GIVER_RELATIONS, apart):
                 yield Boost(giver, other, RELATION * worth, "relation", 1, kind)
-            for child in self._below(giver)[:NEAREST]:
+            for child in self._below(giver)[:MAX_NEAREST_RECEIVERS]:
                 yield Boost(giver, child, CHILD, "child", 1)
             if (parent := above.get(giver)) is not None:
                 yield Boost(giver, parent, PARENT, "parent", 1)
                 siblings = (each for each in self._below(parent) if each != giver)
-                for sibling in islice(siblings, NEAREST):
+                for sibling in islice(siblings, MAX_NEAREST_RECEIVERS):
                     yield Boost(giver, sibling, SIBLING, "sibling", 2)
         yield from self._about_the_same(givers)
 
     def _about_the_same(self, givers: Sequence[str]) -> Iterator[Boost]:
         entities = self._about.entities(givers)
         pairs = [(giver, each.id) for giver in givers for each in entities.get(giver, ())]
-        wanted = [*dict.fromkeys(entity for _, entity in pairs)][:MOST_GIVING_ENTITIES]
+        wanted = [*dict.fromkeys(entity for _, entity in pairs)][:MAX_GIVING_ENTITIES]
         found = {entity: self._of_entity(entity) for entity in wanted}
         for giver, entity in pairs:
             share, memories = found.get(entity, (0.0, []))
@@ -70,12 +70,14 @@ class NeighbourBoosts:
 
     def _of_entity(self, entity: str) -> tuple[float, list[str]]:
         memories = self._about.memories(entity)
-        if len(memories) > COMMON:
+        if len(memories) > COMMON_ENTITY_MEMORIES:
             return 0.0, []
-        return by_entity(len(memories)), self._nearest(memories.first(MOST_ABOUT), NEAREST)
+        return by_entity(len(memories)), self._nearest(
+            memories.first(MAX_ENTITY_MEMORIES_COMPARED), MAX_NEAREST_RECEIVERS
+        )
 
     def _nearest_below(self, memory_id: str) -> list[str]:
-        return self._nearest(self._reader.children(memory_id, MOST_CHILDREN), NEAREST + 1)
+        return self._nearest(self._reader.children(memory_id, MAX_CHILDREN_COMPARED), MAX_NEAREST_RECEIVERS + 1)
 
     def _nearest(self, ids: Iterable[str], count: int) -> list[str]:
         known = list(ids)

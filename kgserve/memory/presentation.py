@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kgserve.memory.api import USUAL_IMPORTANCE, Memory, MemoryEntity
+from kgserve.memory.api import DEFAULT_IMPORTANCE, Memory, MemoryEntity
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index import decay
@@ -14,7 +14,7 @@ from kgserve.projections.memory_index.decay import HalfLives, Worth, effective, 
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import outgoing_of, parents_among
@@ -96,10 +96,10 @@ def fields_of(
         "tags": list(extras.tags),
         "confidence": worth.confidence,
         "effective_confidence": effective(worth, now, half_lives.of(row.type)),
-        "importance": USUAL_IMPORTANCE if extras.importance is None else extras.importance,
+        "importance": DEFAULT_IMPORTANCE if extras.importance is None else extras.importance,
         "source": extras.source or None,
         "context": extras.context or None,
-        "metadata": {} if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, Any]),
+        "metadata": {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any]),
         "entities": list(about),
         "access_count": 0 if access is None else access.count,
         "last_accessed_at": None if access is None else format_time(access.last),

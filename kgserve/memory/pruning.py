@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from kgserve.memory.consolidation.candidates import WAIT_SECONDS, Pause, worths
+from kgserve.memory.api import CONCEPT_LAYER
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause, worths
 from kgserve.memory.consolidation.plan import is_pinned
-from kgserve.projections.memory_index.decay import DAY, stated_at
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import stated_at
 from kgserve.projections.memory_index.memories import Fading
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import Access
@@ -24,10 +26,8 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 Mode = Literal["archive", "delete"]
-_AT_ONCE = 100
+_PRUNE_BATCH_SIZE = 100
 """Memories of one commit: whoever writes meanwhile waits for it."""
-_GENERAL = 1
-"""Layers up to this one, domains and concepts, are what others stand below."""
 
 
 class Faded(NamedTuple):
@@ -51,11 +51,11 @@ def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
     found, place, below = Faded([], Counter()), Fading(), store.description.memory.prune_threshold
     while True:
         started = time.perf_counter()
-        some = store.memories.ask(lambda memories, _, at=place: memories.faded(below, now, at, _AT_ONCE))
+        some = store.memories.ask(lambda memories, _, at=place: memories.faded(below, now, at, _PRUNE_BATCH_SIZE))
         with store.reading() as rows:
             _add(found, store, rows, [*rows.nodes([memory.id for memory in some]).values()], now)
         pause(time.perf_counter() - started)
-        if len(some) < _AT_ONCE:
+        if len(some) < _PRUNE_BATCH_SIZE:
             found.ids.sort()
             return found
         place = Fading.of(some[-1])
@@ -64,9 +64,9 @@ def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
 def prune(store: OpenStore, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
     """Withdraw or delete memories, as far as they are still faded when their turn comes: which, and the last commit."""
     done, sequence = Faded([], Counter()), store.state.sequence
-    for first in range(0, len(ids), _AT_ONCE):
-        started, some = time.perf_counter(), ids[first : first + _AT_ONCE]
-        write = store.submit_prepared(partial(_batch, store, some, mode, now, done), WAIT_SECONDS)
+    for first in range(0, len(ids), _PRUNE_BATCH_SIZE):
+        started, some = time.perf_counter(), ids[first : first + _PRUNE_BATCH_SIZE]
+        write = store.submit_prepared(partial(_batch, store, some, mode, now, done), MEMORY_JOB_TIMEOUT_SECONDS)
         sequence = write.result().sequence
         pause(time.perf_counter() - started)
     return done.ids, sequence
@@ -104,7 +104,7 @@ def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> st
     layer = (row.extras or NO_EXTRAS).layer
     if is_pinned(row):
         return "pinned"
-    if layer is not None and layer <= _GENERAL:
+    if layer is not None and layer <= CONCEPT_LAYER:
         return "layer"
     if _is_recent(row, access, now):
         return "recent"
@@ -114,4 +114,4 @@ def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> st
 def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
     """Whether it was written or accessed within a day; what was never changed was written when it says."""
     written = stated_at(row) if row.version == 1 else row.updated_at
-    return max(written, access.last if access else written) > now - DAY
+    return max(written, access.last if access else written) > now - DAY_MICROSECONDS

@@ -32,7 +32,7 @@ from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.schedule import FollowerStopped
 from kgserve.projections.text import Text
-from kgserve.storage.model.batch import REFLECTION, RUN, NodePut, WriteBatch
+from kgserve.storage.model.batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.purge_record import Doomed, Erased, Intention, intend, intended, settled
@@ -40,10 +40,10 @@ from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
-PATIENCE_SECONDS = 60.0
+PURGE_INDEX_TIMEOUT_SECONDS = 60.0
 """So long an index may take to see what was deleted; what it lacks after that it takes from the rows."""
-RETRY_SECONDS = 10.0
-_BEGUN = (
+PURGE_RETRY_SECONDS = 10.0
+_PURGE_PENDING_MESSAGE = (
     "the memories are gone from every read, and the erasure is noted: it is completed in the background, and when the "
     "store opens again"
 )
@@ -219,14 +219,14 @@ class StoreEraser:
             except FollowerStopped:
                 break
             except (KgserveError, OSError, sqlite3.Error) as error:
-                log.warning("erasing_failed", store=self._store.name, retry_in=RETRY_SECONDS, error=str(error))
-                _fail(done, f"{_BEGUN}; just now: {error}")
-                self._stopping.wait(RETRY_SECONDS)
+                log.warning("erasing_failed", store=self._store.name, retry_in=PURGE_RETRY_SECONDS, error=str(error))
+                _fail(done, f"{_PURGE_PENDING_MESSAGE}; just now: {error}")
+                self._stopping.wait(PURGE_RETRY_SECONDS)
             else:
                 seconds = round(time.perf_counter() - started, 3)
                 log.info("erased", store=self._store.name, nodes=len(intention.ids), seconds=seconds)
                 return
-        _fail(done, _BEGUN)
+        _fail(done, _PURGE_PENDING_MESSAGE)
 
     def _clean(self, intention: Intention) -> None:
         store, before = self._store, intention.before
@@ -304,7 +304,7 @@ class StoreEraser:
 
         Of an index the files can be made anew, so it is not waited for without end.
         """
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + PURGE_INDEX_TIMEOUT_SECONDS
         view.wait(sequence, 0)
         while view.reached < sequence:
             self._check()
@@ -333,14 +333,14 @@ def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:
 
 def _fail(done: Future[Erased], message: str) -> None:
     if not done.done():
-        done.set_exception(Unavailable(message, retry_after=int(RETRY_SECONDS)))
+        done.set_exception(Unavailable(message, retry_after=int(PURGE_RETRY_SECONDS)))
 
 
 def _runs_without(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
     """The nodes of runs that name some memories, without what they say of them."""
     gone = {*ids}
-    runs = [_consolidation_without(row, said, gone) for row, said in runs_of(store, RUN, run_of)]
-    runs += [_reflection_without(row, said, gone) for row, said in runs_of(store, REFLECTION, record_of)]
+    runs = [_consolidation_without(row, said, gone) for row, said in runs_of(store, KIND_CONSOLIDATION, run_of)]
+    runs += [_reflection_without(row, said, gone) for row, said in runs_of(store, KIND_REFLECTION, record_of)]
     return [put for put in runs if put is not None]
 
 

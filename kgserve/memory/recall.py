@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from kgserve.errors import InvalidInput
 from kgserve.graph.context import count_tokens
 from kgserve.graph.search import fusion
+from kgserve.graph.search.fusion import POOL_SIZES
 from kgserve.graph.search.search import StoreSearch
 from kgserve.graph.validate import asked_attributes
 from kgserve.graph.weighted_nodes import Intersection, NodeWeights, WeightedNodes
 from kgserve.memory.api import (
-    MAX_RECALLED,
-    USUAL_IMPORTANCE,
+    DEFAULT_IMPORTANCE,
+    MAX_RECALL_LIMIT,
     DeletedEntity,
     Memory,
     MemoryEntity,
@@ -38,10 +39,10 @@ from kgserve.memory.hierarchy import find_memory
 from kgserve.memory.neighbours import NeighbourBoosts
 from kgserve.memory.presentation import fields_of, settings_of, use
 from kgserve.memory.recall_scoring import (
-    GIVERS,
+    MAX_GIVERS,
+    MIN_TOP_KEYWORD_SCORE,
     REACHED,
     SEEDS,
-    WORDS_AT_LEAST,
     MemoryScoreInputs,
     Recalled,
     Way,
@@ -66,7 +67,7 @@ from kgserve.projections.keyword import Reading
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Worth, half_lives_of
 from kgserve.projections.memory_index.entries import LiveMemory
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.text import Facets, Filter, Marks
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.change import Access
@@ -74,21 +75,20 @@ from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
-MANY = 10_000
+MAX_NAMED_MEMORIES = 10_000
 """More memories than this are not named to the indexes, unless nothing else helps."""
-MOST_JUDGED = 3_200
+MAX_JUDGED_HITS = 3_200
 """So many hits are judged, at most, before the memory view is asked."""
-HUB = 2_000
+MAX_MEMORIES_PER_ENTITY = 2_000
 """Of the memories of one entity that pass so many are taken, at most, the most relevant."""
-STARTS = 5
+MAX_RECALL_STARTS = 5
 MIN_LETTERS_SIMILARITY = 0.5
 """Least cosine of hits without a common word where no model is: vectors of letters are alike by function words."""
-_JUDGED_AT_ONCE = 250
-_SPARE, _FEW = 1.3, 10
-_FEW_PASS = 0.2
-_POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
+_JUDGE_BATCH_SIZE = 250
+_RECALL_OVERFETCH_FACTOR, _RECALL_OVERFETCH_HITS = 1.3, 10
+_MIN_PASSING_SHARE = 0.2
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
-_ALL = 1 << 62
+_UNLIMITED_MEMORIES = 1 << 62
 
 Hits = dict[str, float]
 Search = Callable[[int, Filter], Hits]
@@ -150,7 +150,7 @@ class CandidateFilter:
     @property
     def share(self) -> float:
         """Which part of what was looked at has passed; all, while that is little."""
-        return len(self.standing) / len(self._seen) if len(self._seen) >= _FEW else 1.0
+        return len(self.standing) / len(self._seen) if len(self._seen) >= _RECALL_OVERFETCH_HITS else 1.0
 
     def passing(self, ids: Collection[str]) -> list[str]:
         """Those of some memories that pass, in their order."""
@@ -196,7 +196,7 @@ class CandidateFilter:
         else:
             if former:
                 self.superseded.add(key)
-            self.standing[key] = MemoryScoreInputs(confidence, USUAL_IMPORTANCE if importance is None else importance)
+            self.standing[key] = MemoryScoreInputs(confidence, DEFAULT_IMPORTANCE if importance is None else importance)
 
 
 class RecallPage(NamedTuple):
@@ -221,7 +221,7 @@ class MemoryRecall:
         """``top``: the best score that words have in other stores, by which those of this one are measured."""
         self.searched = searched
         self.now = searched.reader.now
-        self._top = max(top, WORDS_AT_LEAST)
+        self._top = max(top, MIN_TOP_KEYWORD_SCORE)
         self._request = request
         self._historian = historian
         self._store = searched.store
@@ -270,7 +270,7 @@ class MemoryRecall:
     def limit(self) -> int:
         """How many hits are wanted."""
         limit = self._settings.default_limit if self._request.limit is None else self._request.limit
-        return max(1, min(limit, MAX_RECALLED))
+        return max(1, min(limit, MAX_RECALL_LIMIT))
 
     @property
     def top(self) -> float:
@@ -284,7 +284,7 @@ class MemoryRecall:
 
     def page(self, offset: int, limit: int) -> RecallPage:
         """The best that pass, but for the first ones."""
-        ranked = self._ranked(offset + limit + _FEW)
+        ranked = self._ranked(offset + limit + _RECALL_OVERFETCH_HITS)
         if self._judge.superseded:
             ranked = with_past(ranked, self._judge.superseded)
         if self._request.expand:
@@ -294,10 +294,10 @@ class MemoryRecall:
     def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> RecallPage:
         # What has changed since the indexes saw it may not fit any more.
         if not self._request.expand:
-            some = ranked[offset : offset + limit + _FEW]
+            some = ranked[offset : offset + limit + _RECALL_OVERFETCH_HITS]
             rows = self._judge.rows([each.id for each in some])
             return RecallPage([each for each in some if each.id in rows][:limit], rows, {})
-        some = ranked[: 2 * (offset + limit) + _FEW]
+        some = ranked[: 2 * (offset + limit) + _RECALL_OVERFETCH_HITS]
         rows = self._judge.rows([each.id for each in some])
         prints = {key: fingerprint(row.content) for key, row in rows.items()}
         first: dict[bytes, Recalled] = {}
@@ -313,8 +313,8 @@ class MemoryRecall:
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
         beside = NeighbourBoosts(self.searched.reader, self._about, near)
         # What turns of a conversation have of each other they have already.
-        apart = (NEXT,) if self._request.mode == "hybrid" else ()
-        gifts = [*beside.gifts([each.id for each in ranked[:GIVERS]], apart)]
+        apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
+        gifts = [*beside.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
         own = self._own([key for key in takers if key not in found])
@@ -345,8 +345,8 @@ class MemoryRecall:
         """Let only these pass: by name while they are few, else by a look at each."""
         before = self._judge.among
         self._judge.among = memories if before is None else Intersection(before, memories)
-        if len(memories) <= MANY:
-            ids = frozenset(memories.first(MANY))
+        if len(memories) <= MAX_NAMED_MEMORIES:
+            ids = frozenset(memories.first(MAX_NAMED_MEMORIES))
             ids = ids if self._only.ids is None else ids & self._only.ids
             self._only = msgspec.structs.replace(self._only, ids=ids, past_ids=ids)
 
@@ -411,7 +411,7 @@ class MemoryRecall:
     def _deep_enough(self, wanted: int) -> list[Recalled]:
         # What a deeper look finds goes behind, so that each hit is on one page.
         found: dict[str, Recalled] = {}
-        for pool in _POOLS:
+        for pool in POOL_SIZES:
             words, meaning = self._words(pool), self._meaning(pool)
             for each in self._in_context(words, meaning):
                 found.setdefault(each.id, each)
@@ -429,7 +429,7 @@ class MemoryRecall:
     def _in_context(self, words: Hits, meaning: Hits) -> list[Recalled]:
         """Both together, and turns of conversations with what is said around them; its words only with `expand`."""
         found = self._joined(words, meaning)
-        depths = (SEEDS, REACHED) if self._request.expand else (fusion.SEEDS, fusion.REACHED)
+        depths = (SEEDS, REACHED) if self._request.expand else (fusion.MAX_SEEDS, fusion.MAX_REACHED)
         turns = fusion.look_around({each.id: each.score for each in found}, self._turns, *depths)
         if not turns:
             return self._relevant(found, words, {})
@@ -452,7 +452,7 @@ class MemoryRecall:
             return [*found]
         near = {each.id for each in found if each.semantic is not None and each.semantic >= floor}
         near |= self._sharing_words([each.id for each in found if each.id in words and each.id not in near])
-        for _ in range(fusion.HOPS):
+        for _ in range(fusion.DEFAULT_HOPS):
             near |= {other for key in near for other in turns.get(key, ())}
         return [each for each in found if each.id in near]
 
@@ -510,7 +510,9 @@ class MemoryRecall:
 
     def _best(self, search: Search, limit: int) -> Hits:
         """The best that pass everything. What is not true at the moment is looked for as well, to be counted."""
-        pool = int(_SPARE * limit / max(self._judge.share, _FEW_PASS)) + _FEW
+        pool = (
+            int(_RECALL_OVERFETCH_FACTOR * limit / max(self._judge.share, _MIN_PASSING_SHARE)) + _RECALL_OVERFETCH_HITS
+        )
         found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
         passing = self._judge.passing(found)
         if len(passing) < limit and len(found) == pool:
@@ -524,9 +526,9 @@ class MemoryRecall:
         No view knows what was worth how much as of a moment, so that then all are judged that may be.
         """
         then, passing = not self.searched.reader.has_memory_index, len(self._judge.passing(found))
-        while pool < MOST_JUDGED and (then or passing >= _FEW_PASS * pool):
-            pool = max(int(_SPARE * limit * pool / max(passing, 1)), 2 * pool)
-            pool = min(pool, MOST_JUDGED) if then else pool
+        while pool < MAX_JUDGED_HITS and (then or passing >= _MIN_PASSING_SHARE * pool):
+            pool = max(int(_RECALL_OVERFETCH_FACTOR * limit * pool / max(passing, 1)), 2 * pool)
+            pool = min(pool, MAX_JUDGED_HITS) if then else pool
             found = search(pool, self._only)
             passing = len(self._judge.passing(found))
             if passing >= limit or len(found) < pool:
@@ -534,7 +536,7 @@ class MemoryRecall:
         if then:
             return found
         named = self._named
-        return search(limit, self._among(named if len(named) <= MANY else self._all_named))
+        return search(limit, self._among(named if len(named) <= MAX_NAMED_MEMORIES else self._all_named))
 
     def _among(self, ids: frozenset[str]) -> Filter:
         own = self._only.ids
@@ -543,11 +545,11 @@ class MemoryRecall:
     @cached_property
     def _named(self) -> frozenset[str]:
         """Those that pass now, or more than are named where there are more."""
-        return self._names(MANY + 1)
+        return self._names(MAX_NAMED_MEMORIES + 1)
 
     @cached_property
     def _all_named(self) -> frozenset[str]:
-        return self._names(_ALL)
+        return self._names(_UNLIMITED_MEMORIES)
 
     def _names(self, limit: int) -> frozenset[str]:
         # What waits to be journaled is not in the view, and raises confidence.
@@ -594,7 +596,11 @@ class MemoryRecall:
     def _from_entities(self, wanted: int) -> list[Recalled]:
         starts, fitting = self._starts(), self._fitting
         self._judge.unfiltered = fitting is None
-        enough = len(self._judge.passing(fitting)) if fitting is not None and len(fitting) <= HUB else MANY
+        enough = (
+            len(self._judge.passing(fitting))
+            if fitting is not None and len(fitting) <= MAX_MEMORIES_PER_ENTITY
+            else MAX_NAMED_MEMORIES
+        )
         best: dict[str, Recalled] = {}
         least = 0.0
         for way in ways(starts, self._about.related, max(1, self._request.depth)):
@@ -620,8 +626,8 @@ class MemoryRecall:
         possible = possible_names(self._request.query)
         if named := named_in(possible, self._about.known(possible)):
             return dict.fromkeys(named, 1.0)
-        words = self._words(fusion.POOL)
-        best = self._relevant(self._joined(words, self._meaning(fusion.POOL)), words, {})[:STARTS]
+        words = self._words(fusion.POOL_SIZE)
+        best = self._relevant(self._joined(words, self._meaning(fusion.POOL_SIZE)), words, {})[:MAX_RECALL_STARTS]
         starts: dict[str, float] = {}
         entities = self._about.entities([each.id for each in best])
         for each in best:
@@ -637,7 +643,7 @@ class MemoryRecall:
         filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
         if not self.searched.reader.has_memory_index or self._request.metadata or not filtered:
             return None
-        fitting = self.searched.indexes.passing(only, MANY)
+        fitting = self.searched.indexes.passing(only, MAX_NAMED_MEMORIES)
         return None if fitting is None else frozenset(fitting)
 
     def _reached(self, way: Way, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
@@ -646,19 +652,19 @@ class MemoryRecall:
         if fitting is not None:
             memories = NodeWeights(memories.among(fitting))
         passed = 0
-        for relevances in islice(memories.slices(_JUDGED_AT_ONCE), self._most_slices):
+        for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._most_slices):
             for key, relevance in relevances.items():
                 self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
             passing = self._judge.passing(relevances)
             passed += len(passing)
             yield [by_way(key, way, relevances[key], self._judge.standing[key].confidence) for key in passing]
-            if passed >= HUB:
+            if passed >= MAX_MEMORIES_PER_ENTITY:
                 break
 
     @property
     def _most_slices(self) -> int:
-        most = MANY if self.searched.reader.has_memory_index else HUB
-        return -(-most // _JUDGED_AT_ONCE)
+        most = MAX_NAMED_MEMORIES if self.searched.reader.has_memory_index else MAX_MEMORIES_PER_ENTITY
+        return -(-most // _JUDGE_BATCH_SIZE)
 
     # Answers
 

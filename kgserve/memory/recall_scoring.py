@@ -15,18 +15,18 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kgserve.graph.search.fusion import DECAY, Match, Neighbours, both_ways, spread
+from kgserve.graph.search.fusion import DEFAULT_DECAY, Match, Neighbours, both_ways, spread
 from kgserve.platform.text.words import FUNCTION_WORDS
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.names import folded
 
-MOST_ENTITIES = 300
+MAX_SPREAD_ENTITIES = 300
 """So many entities are gone through, at most, the nearest first."""
-MOST_WORDS = 64
+MAX_QUERY_WORDS = 64
 """So far into a query names are looked for."""
-_LONGEST_NAME = 6
-_SHORTEST_NAME = 3
-_MARKS = ".,;:!?()[]{}\"'\u00ab\u00bb\u201c\u201d\u2018\u2019"
+_MAX_NAME_WORDS = 6
+_MIN_NAME_CHARS = 3
+_PUNCTUATION = ".,;:!?()[]{}\"'\u00ab\u00bb\u201c\u201d\u2018\u2019"
 
 
 class Recalled(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ class Recalled(msgspec.Struct, frozen=True):
     relation: str | None = None
 
 
-WORDS_AT_LEAST = 4.0
+MIN_TOP_KEYWORD_SCORE = 4.0
 """A best score of words below this is taken for this: among a dozen memories any word is rare."""
-SUPERSEDED = 0.7
+SUPERSEDED_WEIGHT = 0.7
 """What counts of a memory that was superseded, where such are shown."""
 
 
@@ -78,7 +78,7 @@ def with_past(found: Sequence[Recalled], superseded: Collection[str]) -> list[Re
     """The same with less of the scores of those that were superseded, in the order of scores."""
     return sorted(
         (
-            msgspec.structs.replace(each, score=each.score * SUPERSEDED) if each.id in superseded else each
+            msgspec.structs.replace(each, score=each.score * SUPERSEDED_WEIGHT) if each.id in superseded else each
             for each in found
         ),
         key=lambda each: -each.score,
@@ -151,7 +151,7 @@ def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[
     queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
     heapq.heapify(queue)
     fewest: dict[str, int] = {}
-    while queue and len(fewest) <= MOST_ENTITIES:
+    while queue and len(fewest) <= MAX_SPREAD_ENTITIES:
         negative, hops, entity = heapq.heappop(queue)
         # A weaker way leads further where it has fewer relations.
         if hops >= fewest.get(entity, depth + 1):
@@ -170,14 +170,14 @@ def possible_names(query: str) -> list[str]:
 
     No function words alone, and nothing of fewer than three letters.
     """
-    words = [word.strip(_MARKS) for word in query.split()[:MOST_WORDS]]
+    words = [word.strip(_PUNCTUATION) for word in query.split()[:MAX_QUERY_WORDS]]
     words = [folded(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
     rows = (
         " ".join(filter(None, words[first : first + length]))
-        for length in range(_LONGEST_NAME, 0, -1)
+        for length in range(_MAX_NAME_WORDS, 0, -1)
         for first in range(len(words) - length + 1)
     )
-    return [row for row in dict.fromkeys(rows) if len(row) >= _SHORTEST_NAME and row not in FUNCTION_WORDS]
+    return [row for row in dict.fromkeys(rows) if len(row) >= _MIN_NAME_CHARS and row not in FUNCTION_WORDS]
 
 
 def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
@@ -191,17 +191,17 @@ def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> lis
     return [*found]
 
 
-MOST_WORDS_OF_TEXT = 2_000
+MAX_TEXT_WORDS = 2_000
 """So far into a text names are looked for."""
-_OVERLAP = 5
+_WINDOW_OVERLAP_WORDS = 5
 """A name has six words at most, so none is lost between two parts of a text."""
 
 
 def possible_names_of(text: str) -> list[str]:
     """What in a text may be a name, as names are compared, the longest first."""
-    words = text.split(None, MOST_WORDS_OF_TEXT)[:MOST_WORDS_OF_TEXT]
-    step = MOST_WORDS - _OVERLAP
-    parts = (" ".join(words[first : first + MOST_WORDS]) for first in range(0, max(len(words), 1), step))
+    words = text.split(None, MAX_TEXT_WORDS)[:MAX_TEXT_WORDS]
+    step = MAX_QUERY_WORDS - _WINDOW_OVERLAP_WORDS
+    parts = (" ".join(words[first : first + MAX_QUERY_WORDS]) for first in range(0, max(len(words), 1), step))
     found = dict.fromkeys(name for part in parts for name in possible_names(part))
     return sorted(found, key=lambda name: -name.count(" "))
 
@@ -214,7 +214,7 @@ def names_any(text: str, names: Iterable[str]) -> bool:
 
 SEEDS, REACHED = 15, 30
 """So many of the best memories, and of the turns beside them, are asked what is said before and behind them."""
-ASKS = 0.9
+QUESTION_WEIGHT = 0.9
 """What counts of a turn that asks: what is wanted is the answer."""
 
 Worths = Mapping[str, Mapping[str, float]]
@@ -242,8 +242,12 @@ def carried(words: Mapping[str, float], worths: Worths, turns: Neighbours) -> di
 def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tuple[str, float]]:
     """Those one and two turns away, and how much of their words counts."""
     for near, weight in links.get(turn, {}).items():
-        yield near, DECAY * weight
-        yield from ((far, DECAY * weight * DECAY * more) for far, more in links.get(near, {}).items() if far != turn)
+        yield near, DEFAULT_DECAY * weight
+        yield from (
+            (far, DEFAULT_DECAY * weight * DEFAULT_DECAY * more)
+            for far, more in links.get(near, {}).items()
+            if far != turn
+        )
 
 
 def in_conversation(
@@ -260,7 +264,7 @@ def in_conversation(
     made: list[Recalled] = []
     for each in found:
         near = nearby.get(each.id, ())
-        share = ASKS if each.id in asking else 1.0
+        share = QUESTION_WEIGHT if each.id in asking else 1.0
         if near or share < 1.0:
             gain = sum(one.amount for one in near)
             told = (f"{one.hops} turn{'s'[: one.hops - 1]} from {one.via}" for one in near)
@@ -270,7 +274,7 @@ def in_conversation(
                     score=share * (each.score + gain * standing[each.id].confidence),
                     match=share * (each.match + gain),
                     via=near[0].via if near else None,
-                    relation=NEXT if near else None,
+                    relation=RELATION_NEXT if near else None,
                     hops=near[0].hops if near else None,
                     why=", ".join((each.why, *told, *(("asks",) if share < 1.0 else ()))),
                 )
@@ -280,20 +284,20 @@ def in_conversation(
     return in_order(made, standing)
 
 
-GIVERS = 10
+MAX_GIVERS = 10
 """So many of the best memories give."""
-NEAREST = 8
+MAX_NEAREST_RECEIVERS = 8
 """Of the children of one memory, and of those about one entity, so many take: the nearest to the query."""
-MOST_GIVING_ENTITIES = 20
+MAX_GIVING_ENTITIES = 20
 """So many entities are looked up, of the best memories first."""
-MOST_RELATIONS = 32
+MAX_GIVER_RELATIONS = 32
 """A memory with more relations gives nothing by them: none of so many says much."""
 PARENT, CHILD, SIBLING, RELATION = 0.5, 0.4, 0.3, 0.5
 
 Kind = Literal["parent", "child", "sibling", "relation", "entity"]
 
 
-_TOLD: dict[Kind, str] = {
+_RELATION_PHRASES: dict[Kind, str] = {
     "parent": "parent of",
     "child": "child of",
     "sibling": "sibling of",
@@ -352,7 +356,8 @@ def expanded(
 
 
 def _taken(before: Recalled, gift: Boost, score: float) -> Recalled:
-    why = f"{before.why + ', ' if before.why else ''}{_TOLD[gift.kind]} {gift.giver}: {score - before.score:+.2f}"
+    reason = f"{_RELATION_PHRASES[gift.kind]} {gift.giver}: {score - before.score:+.2f}"
+    why = f"{before.why}, {reason}" if before.why else reason
     match = before.match or score
     return msgspec.structs.replace(
         before, score=score, match=match, via=gift.giver, hops=gift.hops, why=why, relation=gift.relation

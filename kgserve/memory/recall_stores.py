@@ -22,9 +22,9 @@ from kgserve.memory.presentation import use
 from kgserve.memory.recall import Hits, MemoryRecall, RecallPage, affordable, count_use, created
 from kgserve.memory.recall_scoring import withheld
 
-FRESH_SECONDS = 0.25
+RECALL_INDEX_TIMEOUT_SECONDS = 0.25
 """So long the indexes have, in all, to see what was stored before it was asked."""
-MAX_SKIPPED = 1_000
+MAX_MULTI_STORE_OFFSET = 1_000
 """So many hits are passed over, at most, where several stores are asked."""
 
 
@@ -53,7 +53,7 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     touch = request.touch and request.as_of is None and graph.graphs.caller.may("write")
     with graph.pool.observation.span("recall", attributes):
         of = _of_several if request.also else _of_one
-        answer = of(graph, request, time.monotonic() + FRESH_SECONDS, touch=touch)
+        answer = of(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)
     answer.took_ms = since(started)
     return answer
 
@@ -93,8 +93,8 @@ class _StoreRecall(NamedTuple):
 
 
 def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
-    if request.offset > MAX_SKIPPED:
-        raise InvalidInput.at("offset", f"is at most {MAX_SKIPPED:,} with also")
+    if request.offset > MAX_MULTI_STORE_OFFSET:
+        raise InvalidInput.at("offset", f"is at most {MAX_MULTI_STORE_OFFSET:,} with also")
     graphs = several(graph, request.also or (), request.as_of)
     asked = [(each, request if each is graph else alone(request)) for each in graphs]
     limit, top = _measures(asked, until)

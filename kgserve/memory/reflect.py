@@ -22,22 +22,20 @@ import numpy as np
 
 from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.graph.handle import Graph
-from kgserve.memory.api import LAYER_TYPES, MAX_TOLD, KeptApart
+from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, MAX_REPORTED_ITEMS, KeptApart
 from kgserve.memory.concept_placement import ConceptScores, Vectors, groups, places
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import Plan, RunRecord
 from kgserve.memory.consolidation.use_cases import Pace
 from kgserve.memory.deduplication import Storing
 from kgserve.memory.hierarchy import found_memory
 from kgserve.memory.presentation import name_of, now_in_microseconds, settings_of
 from kgserve.memory.reflect_api import (
-    CONCEPT,
     CONTRADICTS,
-    DOMAIN,
-    MAX_NAME,
+    MAX_CONCEPT_NAME_CHARS,
     MAX_PROPOSALS,
-    MAX_PROPOSED,
+    MAX_PROPOSED_MEMORIES,
     Candidate,
     Link,
     Proposal,
@@ -49,17 +47,17 @@ from kgserve.memory.reflect_api import (
     new_run_id,
     record_of,
 )
-from kgserve.memory.store_memory import NO_MODEL
+from kgserve.memory.store_memory import NO_LLM_MESSAGE
 from kgserve.platform.idempotency import new_id
 from kgserve.platform.text.wordlists import listed
 from kgserve.platform.times import format_time
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.memory_index.memories import Fading, Memories
-from kgserve.projections.memory_index.relation_types import REFLECTED
+from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
 from kgserve.projections.memory_index.selecting import MemoryPlace
 from kgserve.projections.recent_vectors import Recent
 from kgserve.projections.text import Filter
-from kgserve.storage.model.batch import REFLECTION, EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.batch import KIND_REFLECTION, EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.parents import CHILD_OF
@@ -71,20 +69,19 @@ from kgserve.storage.rows.ways import parents
 from kgserve.stores.pending_state import Ahead
 from kgserve.stores.store import OpenStore
 
-MOST_CONCEPTS = 2_000
+MAX_TARGET_CONCEPTS = 2_000
 """So many concepts take memories in, the newest ones."""
-MOST_BELOW = 50
+MAX_CONCEPT_EXAMPLES = 50
 """So many of those below a concept speak for it."""
-NEAR = 0.8
+CONTRADICTION_SIMILARITY = 0.8
 """From this cosine on two memories that differ in a number, a name or a negation may contradict each other."""
-WAIT_SECONDS = 10.0
-_MOST_ENTITIES = 20
-_AT_ONCE = 200
-_MOST_WORDS = 40
-_STEM = 4
-_WORD = re.compile(r"[^\W\d_]{4,}")
-_SAYS_LITTLE = frozenset(listed("small")) | frozenset(listed("negations"))
-_AUTHOR = "reflect"
+_MAX_ENTITIES_PER_MEMORY = 20
+_LINK_BATCH_SIZE = 200
+_MAX_FREQUENT_WORDS = 40
+_STEM_CHARS = 4
+_NAME_WORD = re.compile(r"[^\W\d_]{4,}")
+_STOP_WORDS = frozenset(listed("small")) | frozenset(listed("negations"))
+_REFLECTION_AUTHOR = "reflect"
 
 
 def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
@@ -120,7 +117,7 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
 def _answered(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
     """A question, answered. Raises InvalidInput where no language model is set."""
     if (extractor := graph.graphs.extractor) is None:
-        raise InvalidInput.at("answer", NO_MODEL)
+        raise InvalidInput.at("answer", NO_LLM_MESSAGE)
     from kgserve.memory.llm_advice import answer  # noqa: PLC0415 - of what asks a model nothing is loaded where none is set
 
     return answer(graph, extractor.of(store), request, nothing(None, dry_run=request.dry_run))
@@ -159,7 +156,7 @@ class _Reflecting:
         plan = plan_of(
             self._store,
             indexes,
-            CandidateQuery(NEAR, guard=True, near="suggest", fresh=frozenset(orphans)),
+            CandidateQuery(CONTRADICTION_SIMILARITY, guard=True, near="suggest", fresh=frozenset(orphans)),
             self._now,
             Pace(self._store),
         )
@@ -175,7 +172,7 @@ class _Reflecting:
         self._name(indexes, [each for each in found.proposals if each.kind == "concept"], known)
         found.proposals = self._advised(found.proposals)
         found.proposals_count = len(fresh)
-        found.linked, found.linked_count = links[:MAX_TOLD], len(links)
+        found.linked, found.linked_count = links[:MAX_REPORTED_ITEMS], len(links)
         if not self._request.dry_run and (links or found.proposals or found.merged):
             found.run = new_run_id(self._now, os.urandom(4).hex())
             write(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
@@ -195,13 +192,15 @@ class _Reflecting:
             indexes = indexer.of(self._store)
             if not indexes.understands:
                 return None
-            indexes.wait(self._store.state.sequence, WAIT_SECONDS)
+            indexes.wait(self._store.state.sequence, MEMORY_JOB_TIMEOUT_SECONDS)
         except Unavailable:
             return None
         return indexes
 
     def _stale(self) -> list[str]:
-        faded = self._store.memories.ask(lambda view, _: view.faded(self._least, self._now, Fading(), MAX_TOLD))
+        faded = self._store.memories.ask(
+            lambda view, _: view.faded(self._least, self._now, Fading(), MAX_REPORTED_ITEMS)
+        )
         return [each.id for each in faded]
 
     def _orphans(self, indexes: Indexes) -> list[str]:
@@ -252,7 +251,7 @@ class _Reflecting:
         record = RunRecord(
             status="running",
             trigger="manual",
-            similarity_threshold=NEAR,
+            similarity_threshold=CONTRADICTION_SIMILARITY,
             guard=True,
             through=plan.sequence,
             started_at=format_time(self._now),
@@ -308,9 +307,9 @@ class _Reflecting:
 
     def _concepts(self, indexes: Indexes) -> list[_Concept]:
         """Concepts, and the domains that have none below them."""
-        wanted = MemoryFilter(now=self._now, layer=CONCEPT, under=self._under)
-        ids = self._listed(wanted, MOST_CONCEPTS)
-        domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN), MOST_CONCEPTS - len(ids))
+        wanted = MemoryFilter(now=self._now, layer=CONCEPT_LAYER, under=self._under)
+        ids = self._listed(wanted, MAX_TARGET_CONCEPTS)
+        domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN_LAYER), MAX_TARGET_CONCEPTS - len(ids))
         with self._store.reading() as rows:
             filled = {*parents(rows, ids).values()}
         ids += [each for each in domains if each not in filled]
@@ -327,14 +326,14 @@ class _Reflecting:
 
     def _below(self, concept: str) -> list[str]:
         page = self._store.memories.ask(
-            lambda view, _: view.beneath(concept, self._now, None, "", MOST_BELOW, near=True)
+            lambda view, _: view.beneath(concept, self._now, None, "", MAX_CONCEPT_EXAMPLES, near=True)
         )
         return [each.id for each in page.found]
 
     def _about(self, ids: Sequence[str]) -> dict[str, frozenset[str]]:
         def look(view: Memories, _: Rows) -> dict[str, frozenset[str]]:
             return {
-                each: frozenset(entity for entity, _ in view.entities_of(each, self._now, _MOST_ENTITIES))
+                each: frozenset(entity for entity, _ in view.entities_of(each, self._now, _MAX_ENTITIES_PER_MEMORY))
                 for each in dict.fromkeys(ids)
             }
 
@@ -357,7 +356,9 @@ class _Reflecting:
             centre = np.sum([known[node_id] for node_id in concept.ids], axis=0)
             near = sorted(some, key=lambda word: -float(vectors[word] @ centre) if vectors else 0.0)
             told = " ".join(some[word] for word in _two_of(near)) or texts.get(concept.ids[0], concept.ids[0])
-            concept.name = self._shared_name([about[node_id] for node_id in concept.ids]) or told[:MAX_NAME]
+            concept.name = (
+                self._shared_name([about[node_id] for node_id in concept.ids]) or told[:MAX_CONCEPT_NAME_CHARS]
+            )
 
     def _vectors(self, indexes: Indexes, words: list[str]) -> dict[str, Vectors]:
         try:
@@ -374,7 +375,7 @@ class _Reflecting:
         shared = frozenset[str].intersection(*about)
         with self._store.reading() as rows:
             found = rows.nodes(sorted(shared)[:1])
-        return next((name_of(row) for row in found.values()), "")[:MAX_NAME]
+        return next((name_of(row) for row in found.values()), "")[:MAX_CONCEPT_NAME_CHARS]
 
 
 class _Left:
@@ -410,7 +411,7 @@ class _Left:
 def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The first of them, as many as one run may name."""
     found: list[Proposal] = []
-    room = MAX_PROPOSED
+    room = MAX_PROPOSED_MEMORIES
     for each in proposals:
         room -= len(each.ids)
         if room < 0 or len(found) == MAX_PROPOSALS:
@@ -425,16 +426,16 @@ def _words_of(texts: Sequence[str]) -> dict[str, str]:
     spelled: dict[str, str] = {}
     count = Counter[str]()
     for text in texts:
-        here = [found[0] for found in _WORD.finditer(text) if found[0].lower() not in _SAYS_LITTLE]
+        here = [found[0] for found in _NAME_WORD.finditer(text) if found[0].lower() not in _STOP_WORDS]
         count.update({word.lower(): 1 for word in here})
         for word in here:
             spelled.setdefault(word.lower(), word)
-    return {word: spelled[word] for word, _ in count.most_common(_MOST_WORDS)}
+    return {word: spelled[word] for word, _ in count.most_common(_MAX_FREQUENT_WORDS)}
 
 
 def _two_of(words: Sequence[str]) -> list[str]:
     """The first word and the next that is no other form of it."""
-    return [*words[:1], *[word for word in words[1:] if word[:_STEM] != words[0][:_STEM]][:1]]
+    return [*words[:1], *[word for word in words[1:] if word[:_STEM_CHARS] != words[0][:_STEM_CHARS]][:1]]
 
 
 def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
@@ -461,8 +462,8 @@ def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
 def write(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[Link]) -> None:
     """Write a run: its node, and what it puts below what. Blocks."""
     _submit(store, lambda storing: _note(storing, run, record))
-    for first in range(0, len(links), _AT_ONCE):
-        some = links[first : first + _AT_ONCE]
+    for first in range(0, len(links), _LINK_BATCH_SIZE):
+        some = links[first : first + _LINK_BATCH_SIZE]
         _submit(store, lambda storing, some=some: _link_all(storing, run, some))
 
 
@@ -479,11 +480,11 @@ def _submit(store: OpenStore, decide: Callable[[Storing], None], cost: int = 10_
 
 
 def _note(storing: Storing, run: str, record: ReflectionRecord) -> None:
-    storing.put_node(NodePut(0, run, REFLECTION, "", record.text))
+    storing.put_node(NodePut(0, run, KIND_REFLECTION, "", record.text))
 
 
 def _mark(storing: Storing, run: str, memory: str, mark: ReflectionMark) -> None:
-    storing.put_edge(EdgePut(0, (run, memory, REFLECTED), own=mark.text))
+    storing.put_edge(EdgePut(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
 def _link_all(storing: Storing, run: str, links: Sequence[Link]) -> None:
@@ -502,7 +503,9 @@ def _link(storing: Storing, run: str, link: Link) -> bool:
         storing.places.put(child, parent)
     except Conflict:
         return False
-    storing.put_edge(EdgePut(0, (child.id, parent.id, CHILD_OF), link.score, extras=EdgeExtrasPut(created_by=_AUTHOR)))
+    storing.put_edge(
+        EdgePut(0, (child.id, parent.id, CHILD_OF), link.score, extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR))
+    )
     _mark(storing, run, child.id, ReflectionMark(parent=parent.id))
     return True
 
@@ -512,7 +515,7 @@ def _link(storing: Storing, run: str, link: Link) -> bool:
 
 def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
     """The run that is meant. Raises NotFound."""
-    for row, record in apply.runs_of(store, REFLECTION, record_of):
+    for row, record in apply.runs_of(store, KIND_REFLECTION, record_of):
         if request.run in (None, row.id):
             return row, record
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
@@ -522,7 +525,7 @@ def decided_before(store: OpenStore) -> set[str]:
     """The proposals that were accepted or refused."""
     return {
         each.key
-        for _, record in apply.runs_of(store, REFLECTION, record_of)
+        for _, record in apply.runs_of(store, KIND_REFLECTION, record_of)
         for each in record.proposals
         if each.state != "open"
     }
@@ -553,8 +556,8 @@ def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
         for number in request.refuse:
             decided[number].state = "refused"
         found.proposals = [decided[number] for number in sorted(decided)]
-        found.linked, found.linked_count = deciding.links[:MAX_TOLD], len(deciding.links)
-        found.skipped = deciding.skipped[:MAX_TOLD]
+        found.linked, found.linked_count = deciding.links[:MAX_REPORTED_ITEMS], len(deciding.links)
+        found.skipped = deciding.skipped[:MAX_REPORTED_ITEMS]
         _note(storing, row.id, msgspec.structs.replace(record, proposals=found.proposals))
 
     _submit(store, carry_out, 1_000 * (1 + sum(len(proposals[each].ids) for each in request.accept)))
@@ -595,8 +598,8 @@ class _Deciding:
 
     def _made(self, name: str) -> str:
         self._storing.made.append(node_id := new_id(len(self._storing.made)))
-        extras = NodeExtrasPut(created_by=_AUTHOR, confidence=1.0, layer=CONCEPT)
-        self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT], name, extras=extras))
+        extras = NodeExtrasPut(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
+        self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
         _mark(self._storing, self._run, node_id, ReflectionMark(made=True))
         return node_id
 
@@ -605,7 +608,9 @@ class _Deciding:
         rows = [self._storing.node(each) for each in proposal.ids]
         if any(row is None or not is_active(row, self._storing.ahead.now) for row in rows):
             raise Conflict(f"proposal {proposal.number}: one of its memories is no more")
-        self._storing.put_edge(EdgePut(0, (younger, older, CONTRADICTS), extras=EdgeExtrasPut(created_by=_AUTHOR)))
+        self._storing.put_edge(
+            EdgePut(0, (younger, older, CONTRADICTS), extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR))
+        )
         _mark(self._storing, self._run, younger, ReflectionMark(against=older))
 
 
@@ -621,15 +626,15 @@ def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
         undone = apply.undo(store, record.merging, author, Pace(store), force=True)
         found.undone, found.skipped = len(undone.restored), [*undone.skipped]
     with store.reading() as rows:
-        marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == REFLECTED]
-    for first in range(0, len(marks), _AT_ONCE):
+        marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_REFLECTED]
+    for first in range(0, len(marks), _LINK_BATCH_SIZE):
         done = _Undoing(store)
-        some = marks[first : first + _AT_ONCE]
+        some = marks[first : first + _LINK_BATCH_SIZE]
         store.submit_prepared(lambda done=done, some=some: done.batch(some)).result()
         found.undone += len(done.undone)
         found.skipped += done.skipped
     store.submit(WriteBatch(delete_nodes=[row.id])).result()
-    found.skipped = found.skipped[:MAX_TOLD]
+    found.skipped = found.skipped[:MAX_REPORTED_ITEMS]
     return found
 
 
@@ -652,7 +657,7 @@ class _Undoing:
                     continue
                 key = (memory, mark.parent, CHILD_OF) if mark.parent else (memory, mark.against, CONTRADICTS)
                 there = rows.edge(key)
-                if there is not None and there.extras is not None and there.extras.created_by == _AUTHOR:
+                if there is not None and there.extras is not None and there.extras.created_by == _REFLECTION_AUTHOR:
                     edges.append(key)
                     self.undone.append(memory)
                 else:
@@ -663,7 +668,11 @@ class _Undoing:
         """A concept goes if nobody has put anything else below it, or changed it."""
         row = rows.node(concept)
         others = (edge for edge in rows.incoming(concept) if edge.relation_type == CHILD_OF)
-        if row is None or row.version > 1 or any((e.extras is None or e.extras.created_by != _AUTHOR) for e in others):
+        if (
+            row is None
+            or row.version > 1
+            or any((e.extras is None or e.extras.created_by != _REFLECTION_AUTHOR) for e in others)
+        ):
             self.skipped.append(concept)
         else:
             nodes.append(concept)

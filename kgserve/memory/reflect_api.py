@@ -11,25 +11,23 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.memory.api import MAX_TOLD, Id, Memory, RecalledMemory, Share
+from kgserve.memory.api import MAX_REPORTED_ITEMS, Id, Memory, RecalledMemory, Share
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import time_of
-from kgserve.storage.model.batch import REFLECTION
+from kgserve.storage.model.batch import KIND_REFLECTION
 
 CONTRADICTS = "contradicts"
-DOMAIN, CONCEPT = 0, 1
-"""Layers."""
-MAX_LOOKED_AT = 10_000
+MAX_REFLECTED_MEMORIES = 10_000
 MAX_PROPOSALS = 100
-MAX_PROPOSED = 4_000
+MAX_PROPOSED_MEMORIES = 4_000
 """So many memories are named by the proposals of one run."""
-MAX_NAME = 200
+MAX_CONCEPT_NAME_CHARS = 200
 
 ProposalKind = Literal["link", "concept", "contradiction"]
 State = Literal["open", "accepted", "refused"]
 _Numbers = Annotated[list[Annotated[int, Meta(ge=1, le=MAX_PROPOSALS)]], Meta(max_length=MAX_PROPOSALS)]
-_DRY = "Say what would be done and proposed, and write nothing"
-_NAMES = (
+_DRY_RUN_REFLECT_HELP = "Say what would be done and proposed, and write nothing"
+_PROPOSAL_NAMES_HELP = (
     "By the number of a proposal: of a concept the name to give it; of a link the id of the parent, where it is not "
     "the first of the candidates"
 )
@@ -43,7 +41,8 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     )
     under: Annotated[Id, Meta(description="Only concepts below this memory take others in: its id")] | None = None
     limit: Annotated[
-        int, Meta(ge=1, le=MAX_LOOKED_AT, description="Most memories without a parent to look at, newest first")
+        int,
+        Meta(ge=1, le=MAX_REFLECTED_MEMORIES, description="Most memories without a parent to look at, newest first"),
     ] = 1_000
     threshold: Annotated[
         Share, Meta(description="Score, a chance of being right, from which on a memory is put below a concept")
@@ -51,14 +50,14 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cluster_threshold: Annotated[Share, Meta(description="How near each two are that make a new concept together")] = (
         0.7
     )
-    dry_run: Annotated[bool, Meta(description=_DRY)] = False
+    dry_run: Annotated[bool, Meta(description=_DRY_RUN_REFLECT_HELP)] = False
     run: Annotated[Id, Meta(description="Whose proposals, or what to undo; left out: the last run")] | None = None
     accept: Annotated[_Numbers, Meta(description="Proposals to carry out, by their numbers")] = []
     refuse: Annotated[_Numbers, Meta(description="Proposals that are not to be made again")] = []
     names: (
         Annotated[
             dict[str, Annotated[str, Meta(min_length=1, max_length=512)]],
-            Meta(max_length=MAX_PROPOSALS, description=_NAMES),
+            Meta(max_length=MAX_PROPOSALS, description=_PROPOSAL_NAMES_HELP),
         ]
         | None
     ) = None
@@ -111,11 +110,11 @@ class Reflection(msgspec.Struct, kw_only=True):
     run: str | None
     looked_at: Annotated[int, Meta(description="Memories without a parent that were looked at")]
     merged: Annotated[int, Meta(description="Memories that were absorbed by one that says the same")]
-    linked: Annotated[list[Link], Meta(description=f"The first {MAX_TOLD}")]
+    linked: Annotated[list[Link], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
     linked_count: int
     proposals: Annotated[list[Proposal], Meta(description="By number; those to accept are `open`")]
     proposals_count: Annotated[int, Meta(description="All there are; more than are told come another time")]
-    stale: Annotated[list[str], Meta(description=f"Memories that have faded; the first {MAX_TOLD}")]
+    stale: Annotated[list[str], Meta(description=f"Memories that have faded; the first {MAX_REPORTED_ITEMS}")]
     stale_count: int
     undone: Annotated[int, Meta(description="Memories that were placed, made or absorbed, and are no more")]
     skipped: Annotated[list[str], Meta(description="What somebody has changed since, and so was left")]
@@ -164,14 +163,14 @@ mark_of = json_decoder(ReflectionMark).decode
 
 def new_run_id(now: int, chance: str) -> str:
     """The id of a run's node; ids sort by time, which is in microseconds."""
-    return f"{REFLECTION}-{now // 1000:012x}-{chance}"
+    return f"{KIND_REFLECTION}-{now // 1000:012x}-{chance}"
 
 
-_UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))
-_MOST = 1_000
+_AGE_UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))
+_MAX_LINE_CHARS = 1_000
 
 
-def memory_line(memory: Memory, now: float, most: int = _MOST) -> str:
+def memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) -> str:
     """A memory as one line: what it is, how sure, how old, and whom it is about.
 
     ``now`` is in seconds since 1970; of the content it shows at most so many characters.
@@ -191,7 +190,9 @@ def memory_line(memory: Memory, now: float, most: int = _MOST) -> str:
 
 def age_of(seconds: float) -> str:
     """How long ago something was, in words."""
-    return next((f"{int(seconds // length):,} {unit} ago" for length, unit in _UNITS if seconds >= length), "just now")
+    return next(
+        (f"{int(seconds // length):,} {unit} ago" for length, unit in _AGE_UNITS if seconds >= length), "just now"
+    )
 
 
 def proposal_line(proposal: Proposal) -> str:

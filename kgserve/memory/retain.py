@@ -16,18 +16,16 @@ import msgspec
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.validate import Fault, Faults, moment
-from kgserve.memory.api import USUAL_IMPORTANCE, Metadata, Similar, StoreMemoryRequest
+from kgserve.memory.api import DEFAULT_IMPORTANCE, EPISODE_LAYER, FACT_LAYER, Metadata, Similar, StoreMemoryRequest
 from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing, united_attributes
 from kgserve.memory.entities import put_relation, related_put
-from kgserve.memory.extraction.marks import EXTRACT
+from kgserve.memory.extraction.marks import EXTRACT_KEY
 from kgserve.memory.presentation import name_of, settings_of
 from kgserve.memory.recall_scoring import named_in, names_any, possible_names_of
 from kgserve.memory.relation_ends import relation_key
 from kgserve.memory.retain_api import (
-    EPISODE,
-    FACT,
-    MAX_MESSAGES,
-    USUAL_ROLES,
+    CONVERSATION_ROLES,
+    MAX_CONVERSATION_MESSAGES,
     Action,
     Message,
     RetainAnswer,
@@ -37,15 +35,21 @@ from kgserve.memory.retain_api import (
     RetainOperation,
     RetainRequest,
 )
-from kgserve.memory.store_memory import TEASER, Checked, StoredTogether, checked_memory, store_checked
+from kgserve.memory.store_memory import (
+    MAX_SIMILAR_CONTENT_CHARS,
+    Checked,
+    StoredTogether,
+    checked_memory,
+    store_checked,
+)
 from kgserve.memory.supersede import Fact, check_bounds, place
 from kgserve.platform.text.similarity import text_hash
-from kgserve.projections.memory_index.relation_types import NEXT
+from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.recent_vectors import Recent
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
-from kgserve.storage.model.names import IS_ABOUT, UNKNOWN, names_of
-from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, names_of
+from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED
 from kgserve.stores.pending_state import Ahead
 from kgserve.stores.store import OpenStore
@@ -186,8 +190,11 @@ class _Asked:
         found: list[Checked] = []
         for wanted in self.wanted:
             found += wanted.checked(faults, len(found))
-        if len(found) > MAX_MESSAGES:
-            faults("items", f"hold {len(found):,} texts and messages, and at most {MAX_MESSAGES:,} are kept at once")
+        if len(found) > MAX_CONVERSATION_MESSAGES:
+            faults(
+                "items",
+                f"hold {len(found):,} texts and messages, and at most {MAX_CONVERSATION_MESSAGES:,} are kept at once",
+            )
         return found
 
     def look(self, store: OpenStore, puts: Sequence[MemoryPut]) -> None:
@@ -218,7 +225,7 @@ class _RetainItem:
     @property
     def _mark(self) -> Metadata:
         """What metadata say of whether a language model is to be given the text."""
-        return {} if self.request.extract is None else {EXTRACT: self.request.extract}
+        return {} if self.request.extract is None else {EXTRACT_KEY: self.request.extract}
 
     @property
     def is_one_of_many(self) -> bool:
@@ -250,14 +257,18 @@ class _RetainItem:
     def _turn(self, message: Message, at: int) -> StoreMemoryRequest:
         """A message as an episode; who has a name is named in the text, which is found by it then."""
         request, number = self.request, self.request.first + at
-        text = message.content if message.role.lower() in USUAL_ROLES else f"{message.role}: {message.content}"
+        text = message.content if message.role.lower() in CONVERSATION_ROLES else f"{message.role}: {message.content}"
         asked = self._asked(text, _turn_id(request.source, number) if request.source else None)
         metadata = {**asked.metadata, "role": message.role, "position": number}
         return msgspec.structs.replace(asked, metadata=metadata, created_at=message.at or request.created_at)
 
     def _asked(self, content: str, memory_id: str | None) -> StoreMemoryRequest:
         request = self.request
-        layer = (FACT if isinstance(request.content, str) else EPISODE) if request.layer is None else request.layer
+        layer = (
+            (FACT_LAYER if isinstance(request.content, str) else EPISODE_LAYER)
+            if request.layer is None
+            else request.layer
+        )
         return StoreMemoryRequest(
             content=content,
             memory_id=memory_id,
@@ -267,7 +278,7 @@ class _RetainItem:
             tags=request.tags or [],
             entities=request.entities,
             confidence=1.0 if request.confidence is None else request.confidence,
-            importance=USUAL_IMPORTANCE if request.importance is None else request.importance,
+            importance=DEFAULT_IMPORTANCE if request.importance is None else request.importance,
             source=request.source,
             context=request.context,
             metadata=(request.metadata or {}) | self._mark,
@@ -292,7 +303,7 @@ class _RetainItem:
         )
         attributes = None if request.metadata is None else put.node.attributes
         if attributes is None and self._mark:
-            attributes = united_attributes(row.attributes, put.node.attributes or EMPTY_OBJECT)
+            attributes = united_attributes(row.attributes, put.node.attributes or NO_ATTRIBUTES)
         return NodePut(0, put.node.id, request.memory_type, put.content, attributes, extras=extras)
 
 
@@ -331,7 +342,7 @@ def entities_named_in(store: OpenStore, texts: Sequence[str]) -> list[list[str]]
 def _only(rows: Sequence[NodeRow]) -> list[str]:
     """The one of some entities that is meant, if one is."""
     there = [row for row in rows if not row.is_memory and not (row.extras or NO_EXTRAS).ended]
-    typed = [row for row in there if row.type != UNKNOWN] or there
+    typed = [row for row in there if row.type != UNKNOWN_TYPE] or there
     return [typed[0].id] if len(typed) == 1 else []
 
 
@@ -530,7 +541,7 @@ class Retaining(Storing):
 
     def _follow(self, turn: str) -> None:
         """Join a turn to the one before it."""
-        key = (self._before, turn, NEXT)
+        key = (self._before, turn, RELATION_NEXT)
         self._before = turn
         if key[0] and self.edge(key) is None:
             self.put_edge(EdgePut(0, key))
@@ -555,7 +566,7 @@ def _operations(store: OpenStore, steps: Sequence[Sequence[RetainStep]], sequenc
                 type=step.type,
                 memory_id=step.memory,
                 version_id=step.version(found.get(step.memory, sequence) if step.is_older else sequence),
-                content=step.content[:TEASER],
+                content=step.content[:MAX_SIMILAR_CONTENT_CHARS],
                 reason=step.reason,
             )
             for step in some

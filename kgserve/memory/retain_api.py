@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.memory.api import (
-    MAX_BUDGET,
-    MAX_NAMED,
-    MAX_QUESTION,
-    MAX_RECALLED,
-    MAX_TOLD,
+    MAX_MEMORY_ENTITIES,
+    MAX_QUESTION_CHARS,
+    MAX_RECALL_BUDGET_TOKENS,
+    MAX_RECALL_LIMIT,
+    MAX_REPORTED_ITEMS,
     AssociatedEntity,
     Deduplicated,
     Expand,
@@ -30,13 +30,11 @@ from kgserve.memory.api import (
 from kgserve.memory.entities_api import RelationInput
 from kgserve.storage.model.fields import MAX_TAGS
 
-MAX_MESSAGES = 1_000
-MAX_FORGOTTEN = 1_000
-FACT, EPISODE = 2, 3
-"""The layers of a text and of messages that come without one."""
-USUAL_ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "function", "human", "ai", "model"})
+MAX_CONVERSATION_MESSAGES = 1_000
+MAX_FORGET_IDS = 1_000
+CONVERSATION_ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "function", "human", "ai", "model"})
 """Who speaks in conversations that know no names."""
-MAX_REASON = 512
+MAX_REASON_CHARS = 512
 RECALLED, RECALLED_TOKENS = 10, 2_000
 """Memories, and tokens of their contents, that an agent is told where it does not say how many."""
 
@@ -55,7 +53,8 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What to remember, and what it replaces."""
 
     content: Annotated[
-        Annotated[str, Meta(min_length=1)] | Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[Message], Meta(min_length=1, max_length=MAX_CONVERSATION_MESSAGES)],
         Meta(description="Text, 1 byte to 1 MiB, or up to 1,000 messages, each of which is kept as an episode"),
     ]
     entity_id: (
@@ -78,9 +77,11 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tags: Annotated[list[Label], Meta(max_length=MAX_TAGS, description="At most 100")] | None = None
     entities: Annotated[
         list[AssociatedEntity],
-        Meta(max_length=MAX_NAMED, description="Whom or what it is about; made if need be"),
+        Meta(max_length=MAX_MEMORY_ENTITIES, description="Whom or what it is about; made if need be"),
     ] = []
-    relations: Annotated[list[RelationInput], Meta(max_length=MAX_NAMED, description="Between entities, by name")] = []
+    relations: Annotated[
+        list[RelationInput], Meta(max_length=MAX_MEMORY_ENTITIES, description="Between entities, by name")
+    ] = []
     confidence: Annotated[Share, Meta(description="How sure it is, 0 to 1; left out: 1")] | None = None
     importance: Annotated[Share, Meta(description="0 to 1; 1 pins it; left out: 0.5")] | None = None
     source: (
@@ -140,7 +141,7 @@ class RetainBatchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
     items: Annotated[
         list[RetainRequest],
-        Meta(min_length=1, max_length=MAX_MESSAGES, description="At most 1,000 texts and messages in all"),
+        Meta(min_length=1, max_length=MAX_CONVERSATION_MESSAGES, description="At most 1,000 texts and messages in all"),
     ]
 
 
@@ -164,7 +165,7 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     entity_id: Annotated[Id, Meta(description="A memory, with its former versions")] | None = None
     ids: (
-        Annotated[list[Id], Meta(min_length=1, max_length=MAX_FORGOTTEN, description="At most 1,000 memories")] | None
+        Annotated[list[Id], Meta(min_length=1, max_length=MAX_FORGET_IDS, description="At most 1,000 memories")] | None
     ) = None
     query: (
         Annotated[
@@ -177,7 +178,7 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
-    reason: Annotated[str, Meta(max_length=MAX_REASON, description="Why; kept with what is forgotten")] = ""
+    reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS, description="Why; kept with what is forgotten")] = ""
     hard: Annotated[bool, Meta(description="Delete it, which cannot be undone")] = False
     erase: Annotated[
         bool,
@@ -220,7 +221,7 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
     relations_removed: int
     memories_restored: int
     relations_restored: int
-    ids: Annotated[list[str], Meta(description=f"The first {MAX_TOLD}")]
+    ids: Annotated[list[str], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
     matches: Annotated[list[ForgetMatch], Meta(description="What fits a query; send their ids to forget them")]
     dry_run: bool
     sequence: int
@@ -230,15 +231,15 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
 
 
 # The words stand outside: those of an alternative within are not shown of a query's parameter.
-_Limit = Annotated[Annotated[int, Meta(ge=1, le=MAX_RECALLED)] | None, Meta(description="Most hits")]
+_Limit = Annotated[Annotated[int, Meta(ge=1, le=MAX_RECALL_LIMIT)] | None, Meta(description="Most hits")]
 _Budget = Annotated[
-    Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None,
+    Annotated[int, Meta(ge=1, le=MAX_RECALL_BUDGET_TOKENS)] | None,
     Meta(description="Most tokens of all contents, by estimate"),
 ]
 
 
 _Question = Annotated[
-    Annotated[str, Meta(min_length=1, max_length=MAX_QUESTION)] | None,
+    Annotated[str, Meta(min_length=1, max_length=MAX_QUESTION_CHARS)] | None,
     Meta(description="What to look for, in plain words: `q`, or `query`"),
 ]
 

@@ -18,12 +18,12 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.requests import NodeInput
 from kgserve.graph.validate import Fault, Faults, bound, called, check_label, moment, node_put
 from kgserve.memory.api import (
+    DEFAULT_MEMORY_TYPE,
     LAYER_TYPES,
-    MAX_SIMILAR,
-    MAX_TOLD,
+    MAX_REPORTED_ITEMS,
+    MAX_SIMILAR_MEMORIES,
+    MIN_REPORTED_SIMILARITY,
     RESERVED_IDS,
-    SIMILAR_FROM,
-    USUAL_TYPE,
     AssociatedEntity,
     DeleteMemoriesRequest,
     MemoriesDeleted,
@@ -68,18 +68,28 @@ from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
-NEIGHBOURS = 16
+DEDUP_NEIGHBOURS = 16
 """So many near memories are looked at when one is stored."""
-COMPARED_AT_ONCE = 100
+MAX_SIMILARITY_BATCH_SIZE = 100
 """A batch of more is compared by its words alone, unless its policy asks for meaning."""
-DELETED_AT_ONCE = 10_000
-SLICE = 1_000
-TEASER = 200
+MAX_DELETED_MEMORIES = 10_000
+MEMORY_SCAN_BATCH_SIZE = 1_000
+MAX_SIMILAR_CONTENT_CHARS = 200
 """Characters of a similar memory that are told."""
-_CALLED = {"type": "memory_type", "attributes": "metadata"}
-_SENT = ("content", "tags", "valid_from", "valid_to", "confidence", "importance", "source", "context", "layer")
-_SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"([0-9]+)([smhdw])")
+_MEMORY_FIELD_RENAMES = {"type": "memory_type", "attributes": "metadata"}
+_STORED_REQUEST_FIELDS = (
+    "content",
+    "tags",
+    "valid_from",
+    "valid_to",
+    "confidence",
+    "importance",
+    "source",
+    "context",
+    "layer",
+)
+_EXPIRES_IN_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_EXPIRES_IN_PARTS = re.compile(r"([0-9]+)([smhdw])")
 
 
 def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemory]:
@@ -166,7 +176,7 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place
         request,
         fault,
         id=request.memory_id or ordered_id(number),
-        type=request.memory_type or (USUAL_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
+        type=request.memory_type or (DEFAULT_MEMORY_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
         tags=request.tags or None,
         source=request.source or None,
         context=request.context or None,
@@ -196,8 +206,8 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place
 
 def _put(request: StoreMemoryRequest | UpdateMemoryRequest, fault: Fault, **others: Any) -> NodePut:
     """The node of a memory that was sent, checked; ``others`` are fields that are not as they were sent."""
-    fields = {name: getattr(request, name) for name in _SENT} | others
-    return node_put(0, NodeInput(attributes=request.metadata, **fields), called(fault, _CALLED))
+    fields = {name: getattr(request, name) for name in _STORED_REQUEST_FIELDS} | others
+    return node_put(0, NodeInput(attributes=request.metadata, **fields), called(fault, _MEMORY_FIELD_RENAMES))
 
 
 def _created(text: str | None, fault: Fault) -> int | None:
@@ -210,8 +220,12 @@ def _created(text: str | None, fault: Fault) -> int | None:
 def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
     if request.valid_to is not None:
         fault("expires_in", "and valid_to are two ways to say the same; send one")
-    found = _SPAN.fullmatch(request.expires_in or "")
-    return None if found is None else now_in_microseconds() + int(found[1]) * _SPANS[found[2]] * 1_000_000
+    found = _EXPIRES_IN_PARTS.fullmatch(request.expires_in or "")
+    return (
+        None
+        if found is None
+        else now_in_microseconds() + int(found[1]) * _EXPIRES_IN_UNIT_SECONDS[found[2]] * 1_000_000
+    )
 
 
 def store_checked(
@@ -294,12 +308,12 @@ def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checke
     puts = [_with_policy(each, settings) for each in checked]
     indexes = None if indexer is None else indexer.of(store)
     places = [at for at, each in enumerate(checked) if not each.is_chosen]
-    by_meaning = len(places) <= COMPARED_AT_ONCE or any(puts[at].dedup == "similarity" for at in places)
+    by_meaning = len(places) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in places)
     if indexes is None or not indexes.understands or not places or not by_meaning:
         return ComparedMemories(store, puts, Recent(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in places])
-        near = [indexes.memories_near(vector, NEIGHBOURS) for vector in vectors]
+        near = [indexes.memories_near(vector, DEDUP_NEIGHBOURS) for vector in vectors]
     except KgserveError:
         # An index that is behind or of another model, a service that is down: storing waits for none of them.
         return ComparedMemories(store, puts, indexes.recent, near_checked=False)
@@ -318,8 +332,10 @@ def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) 
     """What is near a memory and was kept apart from it, nearest first; the index may not know the newest yet."""
     if put.vector is None:
         return []
-    newest = found_near.recent.near(put.vector, SIMILAR_FROM)
-    near = newest | {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
+    newest = found_near.recent.near(put.vector, MIN_REPORTED_SIMILARITY)
+    near = newest | {
+        node_id: similarity for node_id, similarity in put.near.items() if similarity >= MIN_REPORTED_SIMILARITY
+    }
     ids = sorted(near.keys() - {stored.id, put.node.id}, key=lambda node_id: -near[node_id])
     if not ids:
         return []
@@ -331,9 +347,9 @@ def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) 
             id=row.id,
             similarity=round(min(near[row.id], 1.0), 4),
             differs=differs(put.content, row.content),
-            content=row.content[:TEASER],
+            content=row.content[:MAX_SIMILAR_CONTENT_CHARS],
         )
-        for row in islice(there, MAX_SIMILAR)
+        for row in islice(there, MAX_SIMILAR_MEMORIES)
     ]
 
 
@@ -478,7 +494,7 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
 
     def batch(store: OpenStore, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
-            doomed = with_versions(rows, found[:DELETED_AT_ONCE])
+            doomed = with_versions(rows, found[:MAX_DELETED_MEMORIES])
         return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
 
     return graph.prepared(wanted.find, batch, wanted.told, dry_run=request.dry_run)
@@ -494,7 +510,9 @@ class _MemoriesToDelete:
     def find(self, store: OpenStore) -> list[str]:
         """Their ids, one more than go at once."""
         now = now_in_microseconds()
-        return store.memories.ask(lambda memories, _: [*islice(self._among(memories, store, now), DELETED_AT_ONCE + 1)])
+        return store.memories.ask(
+            lambda memories, _: [*islice(self._among(memories, store, now), MAX_DELETED_MEMORIES + 1)]
+        )
 
     def _among(self, memories: Memories, store: OpenStore, now: int) -> Iterator[str]:
         ids = self._request.memory_ids
@@ -508,17 +526,17 @@ class _MemoriesToDelete:
         """Those that may be meant, along the index that knows most of them not to be."""
         if (below := self._request.min_confidence_below) is not None:
             place = Fading()
-            while some := memories.faded(below, now, place, SLICE):
+            while some := memories.faded(below, now, place, MEMORY_SCAN_BATCH_SIZE):
                 yield some
                 place = Fading.of(some[-1])
             return
         wanted = MemoryFilter(
             now=now, types=tuple(self._request.memory_types or ()), created_to=self._before, ended="any"
         )
-        page = memories.listed(wanted, "created", MemoryPlace(), SLICE)
+        page = memories.listed(wanted, "created", MemoryPlace(), MEMORY_SCAN_BATCH_SIZE)
         yield [*memories.live(page.ids).values()]
         while page.next is not None:
-            page = memories.listed(wanted, "created", page.next, SLICE)
+            page = memories.listed(wanted, "created", page.next, MEMORY_SCAN_BATCH_SIZE)
             yield [*memories.live(page.ids).values()]
 
     def _fits(self, memory: LiveMemory, now: int) -> bool:
@@ -534,13 +552,13 @@ class _MemoriesToDelete:
 
     def told(self, found: list[str], sequence: int) -> MemoriesDeleted:
         """What is said of them."""
-        doomed = found[:DELETED_AT_ONCE]
+        doomed = found[:MAX_DELETED_MEMORIES]
         there = set(doomed)
         return MemoriesDeleted(
             dry_run=self._request.dry_run,
             count=len(doomed),
-            ids=doomed[:MAX_TOLD],
-            missing=[each for each in self._request.memory_ids or () if each not in there][:MAX_TOLD],
+            ids=doomed[:MAX_REPORTED_ITEMS],
+            missing=[each for each in self._request.memory_ids or () if each not in there][:MAX_REPORTED_ITEMS],
             more=len(found) > len(doomed),
             sequence=sequence,
         )
@@ -573,7 +591,7 @@ def _missing(memory_id: str, store: str, row: NodeRow | None) -> str:
     return f"node {memory_id!r} is no memory"
 
 
-NO_MODEL = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
+NO_LLM_MESSAGE = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
 
 
 def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
@@ -584,7 +602,7 @@ def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
     """
     extractor = graph.graphs.extractor
     if extractor is None:
-        raise InvalidInput(NO_MODEL)
+        raise InvalidInput(NO_LLM_MESSAGE)
     with graph.lease() as store:
         extraction, missing, ids = extractor.of(store), list[str](), None
         if request.ids is not None:
@@ -595,7 +613,7 @@ def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
         queued = extraction.again(ids)
         return ExtractAnswer(
             queued=queued,
-            missing=missing[:MAX_TOLD],
+            missing=missing[:MAX_REPORTED_ITEMS],
             waiting=extraction.waiting[0],
             sequence=store.state.sequence,
         )

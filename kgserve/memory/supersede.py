@@ -25,7 +25,7 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import SUPERSEDED, VERSION_OF
 
 _VERSION_ID = re.compile(r".+@([0-9]{1,19})(?:\.[0-9]+)?", re.DOTALL)
-_COPIED = frozenset({IS_ABOUT, CHILD_OF})
+_COPIED_RELATIONS = frozenset({IS_ABOUT, CHILD_OF})
 
 
 class Fact(NamedTuple):
@@ -227,7 +227,7 @@ def _insert(draft: Draft, head: NodeRow, fact: Fact, end: int | None, *, is_besi
 def _join(draft: Draft, version: str, head: str) -> None:
     draft.put_edge(EdgePut(0, (version, head, VERSION_OF)))
     for put in draft.edges_from(head):
-        if put.key[2] in _COPIED:
+        if put.key[2] in _COPIED_RELATIONS:
             draft.put_edge(msgspec.structs.replace(put, key=(version, *put.key[1:])))
 
 

@@ -32,10 +32,10 @@ from kgserve.storage.rows.edge_page import not_of_kinds
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
-MAX_VERSIONS = 100
-MAX_RELATIONSHIPS = 100
+MAX_SHOWN_VERSIONS = 100
+MAX_SHOWN_RELATIONSHIPS = 100
 """Most relationships that are shown, the strongest ones."""
-MAX_COMPARED = 1_000
+MAX_RELATIONSHIPS_COMPARED = 1_000
 """Most relations in each direction that are looked at for these."""
 
 
@@ -58,7 +58,7 @@ def _whole(store: OpenStore, memory: Memory) -> WholeMemory:
 
     def look(memories: Memories, rows: Rows) -> WholeMemory:
         above = rows.node(parent_id) if isinstance(parent_id, str) else None
-        former = rows.nodes([each.id for each in memories.versions(memory_id, MAX_VERSIONS)])
+        former = rows.nodes([each.id for each in memories.versions(memory_id, MAX_SHOWN_VERSIONS)])
         return WholeMemory(
             **asdict(memory),
             parent=None if above is None or not stands(above) else shown(store, rows, [above], now)[0],
@@ -84,7 +84,7 @@ def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> li
     edges: dict[tuple[str, str, str], EdgeRow] = {}
     for outgoing in (True, False):
         found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
-        true = rows.edges_holding(found, now).first(MAX_COMPARED)
+        true = rows.edges_holding(found, now).first(MAX_RELATIONSHIPS_COMPARED)
         edges |= {edge.key: edge for edge in rows.rows_of(true)}
     there = rows.nodes({end for key in edges for end in key[:2]})
     joining = [edge for edge in edges.values() if all(_is_there(there.get(end)) for end in edge.key[:2])]
@@ -102,7 +102,7 @@ def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> li
             created_at=each.created_at,
             updated_at=each.updated_at,
         )
-        for each in shown_relations(store, rows, joining[:MAX_RELATIONSHIPS])
+        for each in shown_relations(store, rows, joining[:MAX_SHOWN_RELATIONSHIPS])
     ]
 
 

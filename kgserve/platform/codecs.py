@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _working_out = threading.RLock()
-_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
-_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
-_TOLD = {"Invalid enum value": ": it is one of ", "Object contains unknown": "; there are "}
-_STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
+_VALIDATION_ERROR_PATTERN = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
+_UNKNOWN_FIELD_PATTERN = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_CHOICES_INTRODUCTIONS = {"Invalid enum value": ": it is one of ", "Object contains unknown": "; there are "}
+_JSON_PATH_STEP_PATTERN = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
 
 _SURROGATES = re.compile(
@@ -97,11 +97,11 @@ def place_of(error: msgspec.ValidationError, kind: Any) -> FieldError:
 
     ``kind`` is what was to be read; of a value or a field that is none of those that there are, these are told.
     """
-    found = _FAULT.fullmatch(str(error))
+    found = _VALIDATION_ERROR_PATTERN.fullmatch(str(error))
     message, path = (found["message"], found["path"] or "") if found else (str(error), "")
     path = path.removeprefix("$").removeprefix(".")
-    field = _FIELD.fullmatch(message)
-    telling = next((words for start, words in _TOLD.items() if message.startswith(start)), None)
+    field = _UNKNOWN_FIELD_PATTERN.fullmatch(message)
+    telling = next((words for start, words in _CHOICES_INTRODUCTIONS.items() if message.startswith(start)), None)
     if telling and (choices := _choices_at(kind, path)):
         message += f"{telling}{', '.join(map(str, choices))}"
     if field is not None:
@@ -123,7 +123,7 @@ def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
     """The values or fields that ``kind`` takes at a place such as ``nodes[0].mode``; none where any may stand."""
     json_decoder(kind)  # which works it out
     found = kind_of(inspect.type_info(kind))
-    for step in _STEP.findall(path):
+    for step in _JSON_PATH_STEP_PATTERN.findall(path):
         match found:
             case inspect.StructType() if not step.startswith("["):
                 found = next((kind_of(each.type) for each in found.fields if each.encode_name == step), None)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-_JOURNAL = "journal"
-_DEEPEST = 3
+_JOURNAL_FOLDER_NAME = "journal"
+_MAX_PATH_PARTS_BELOW_JOURNAL = 3
 
 
 def named(path: Path) -> str:
     """A file of a journal as errors name it: from its folder on. Who reads them elsewhere knows the store."""
-    last = path.parts[-_DEEPEST:]
-    return "/".join(last[last.index(_JOURNAL) :]) if _JOURNAL in last else str(path)
+    last = path.parts[-_MAX_PATH_PARTS_BELOW_JOURNAL:]
+    return "/".join(last[last.index(_JOURNAL_FOLDER_NAME) :]) if _JOURNAL_FOLDER_NAME in last else str(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -78,6 +78,6 @@ def storing(doing: str) -> Generator[None]:
 
 def storage_error(error: OSError, doing: str) -> KgserveError:
     """What an error of the file system means for the caller."""
-    if error.errno in _FULL:
+    if error.errno in _DISK_FULL_ERRORS:
         return StorageFull(f"no room on the disk while {doing}; free some space and try again")
     return Unavailable(f"the file system refused while {doing}: {error.strerror or error}", retry_after=5)

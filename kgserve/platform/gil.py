@@ -14,13 +14,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-WORK_SECONDS = 0.001
-REST_SECONDS = 0.00005
+GIL_HOLD_SECONDS = 0.001
+GIL_YIELD_SECONDS = 0.00005
 
 
 def rest() -> None:
     """Do nothing for a moment, about 0.1 ms in all."""
-    time.sleep(REST_SECONDS)
+    time.sleep(GIL_YIELD_SECONDS)
 
 
 def paced(items: Iterable[T]) -> Iterator[T]:
@@ -28,14 +28,14 @@ def paced(items: Iterable[T]) -> Iterator[T]:
     rested = time.perf_counter()
     for item in items:
         yield item
-        if time.perf_counter() - rested > WORK_SECONDS:
+        if time.perf_counter() - rested > GIL_HOLD_SECONDS:
             rest()
             rested = time.perf_counter()
 
 
-LONGEST_REST_SECONDS = 1.0
+MAX_GIL_REST_SECONDS = 1.0
 
 
 def rest_seconds(worked: float, others: int) -> float:
     """For how long who does much leaves the server to so many others after each part: to each as long as it worked."""
-    return min(worked * others, LONGEST_REST_SECONDS)
+    return min(worked * others, MAX_GIL_REST_SECONDS)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_HEAD = 1 << 16
-_BLOCK = 1 << 16
-_END_OF_STREAM = 0.2
+MAX_RESPONSE_HEAD_BYTES = 1 << 16
+_SOCKET_READ_BYTES = 1 << 16
+_STREAM_END_TIMEOUT_SECONDS = 0.2
 """Seconds in which a stream that has brought its answer must end for its connection to be used again."""
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
-STREAM = "text/event-stream"
+EVENT_STREAM_TYPE = "text/event-stream"
 
 
 class NoAnswer(ConnectionError):
@@ -47,7 +47,7 @@ class Answer:
     @property
     def is_stream(self) -> bool:
         """Whether it is an event stream."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower() == STREAM
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower() == EVENT_STREAM_TYPE
 
 
 class ClientConnection:
@@ -106,7 +106,7 @@ class ClientConnection:
         """Whether the answer ends here, so that the connection can be used again."""
         if not self._whole and self._answer is not None:
             self.on_silence = None
-            self._timeout = _END_OF_STREAM
+            self._timeout = _STREAM_END_TIMEOUT_SECONDS
             with suppress(OSError):
                 for _ in self._rest:
                     return False
@@ -170,7 +170,7 @@ class ClientConnection:
 
     def _until(self, mark: bytes) -> bytes:
         while (end := self._buffer.find(mark)) < 0:
-            if len(self._buffer) > MAX_HEAD:
+            if len(self._buffer) > MAX_RESPONSE_HEAD_BYTES:
                 raise NoAnswer("the head of the answer does not end")
             self._buffer += self._receive()
         found, self._buffer = self._buffer[:end], self._buffer[end + len(mark) :]
@@ -192,7 +192,7 @@ class ClientConnection:
 
     def _receive(self, *, end: bool = False) -> bytes:
         """What comes next. Raises NoAnswer when nothing ever will, unless that may be the ``end``."""
-        piece = self._patiently(lambda: self._socket.recv(_BLOCK))
+        piece = self._patiently(lambda: self._socket.recv(_SOCKET_READ_BYTES))
         if not piece and not end:
             raise NoAnswer("it ended before the answer did")
         return piece

@@ -30,7 +30,7 @@ def is_repeated() -> bool:
     return made is not None and made.age > 0
 
 
-_SPACE = uuid.UUID("8e6f7c1c-52b4-4c57-9d0e-6f5b7d0c3a11")
+_ID_NAMESPACE = uuid.UUID("8e6f7c1c-52b4-4c57-9d0e-6f5b7d0c3a11")
 
 
 def new_id(place: int = 0) -> str:
@@ -39,7 +39,7 @@ def new_id(place: int = 0) -> str:
     So a call that is made again meets the node that it has made, also after the server was killed in between.
     """
     made = making.get()
-    return str(uuid.uuid4() if made is None else uuid.uuid5(_SPACE, f"{made.key} {place}"))
+    return str(uuid.uuid4() if made is None else uuid.uuid5(_ID_NAMESPACE, f"{made.key} {place}"))
 
 
 def ordered_id(place: int = 0) -> str:

@@ -13,7 +13,7 @@ import structlog
 from kgserve.errors import Conflict
 from kgserve.platform.durable_files import write_whole
 from kgserve.platform.permissions import Mended, close_data_folder, make_way, private_folder
-from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, DiscoveredServer, encode, named_in, read
+from kgserve.platform.server_discovery import SERVER_FILE, SERVER_LOCK_FILE, DiscoveredServer, encode, named_in, read
 from kgserve.platform.version import __version__
 
 log = structlog.get_logger()
@@ -34,8 +34,8 @@ class DataFolderLock:
     def acquire(self) -> None:
         """Take the lock. Raises Conflict naming the process that has it."""
         private_folder(self._data_dir)
-        make_way(self._data_dir / LOCK_FILE)
-        descriptor = os.open(self._data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        make_way(self._data_dir / SERVER_LOCK_FILE)
+        descriptor = os.open(self._data_dir / SERVER_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
             holder = named_in(descriptor)
             os.close(descriptor)

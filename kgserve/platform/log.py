@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-PATIENCE_SECONDS = 0.02
+LOG_FLUSH_DELAY_SECONDS = 0.02
 
-_SHOWN = re.compile(r"(kgs_[a-z0-9]{8})_[A-Za-z0-9_-]+")
+_SECRET_PATTERN = re.compile(r"(kgs_[a-z0-9]{8})_[A-Za-z0-9_-]+")
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -95,7 +95,7 @@ def json_line(event: str, **fields: object) -> str:
 
 def masked(text: str) -> str:
     """A text in which of every key only the prefix is left, fit for a log."""
-    return _SHOWN.sub(r"\1_…", text) if "kgs_" in text else text
+    return _SECRET_PATTERN.sub(r"\1_…", text) if "kgs_" in text else text
 
 
 def flush() -> None:
@@ -126,7 +126,7 @@ class _Output:
             self._waiting.append(line)
             alone = len(self._waiting) == 1
         if alone:
-            asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self.catch_up)
+            asyncio.get_running_loop().call_later(LOG_FLUSH_DELAY_SECONDS, self.catch_up)
 
     def catch_up(self) -> None:
         """Write what waits, if the stream still takes it: nobody is there to be told otherwise."""
@@ -159,12 +159,12 @@ class _ShortWay(NamedTuple):
 _short: _ShortWay | None = None
 atexit.register(flush)
 
-_ODD = re.compile("[ \t=\r\n\"']")
+_NEEDS_QUOTES_PATTERN = re.compile("[ \t=\r\n\"']")
 
 
 def _for_terminal(text: str) -> str:
     """As structlog's ConsoleRenderer shows a text among a line's fields."""
-    return repr(text) if _ODD.search(text) else text
+    return repr(text) if _NEEDS_QUOTES_PATTERN.search(text) else text
 
 
 def _shared() -> list[Processor]:

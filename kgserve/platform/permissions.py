@@ -15,13 +15,13 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-OTHERS = 0o077
+GROUP_AND_OTHERS_MODE = 0o077
 """The bits of a mode that let in others than the owner."""
 
-_OURS = re.compile(
+_DATA_FOLDER_ENTRY_PATTERN = re.compile(
     r".+_memory|models|\.dropped-.+|\.ready|(server|launch|keys)\.(lock|json)(\.new)?|(server|audit)\.log(\.\d+)?|\.keys-.+"
 )
-_NOBODYS = {"lost+found"}
+_IGNORED_ENTRIES = {"lost+found"}
 
 
 class Mended(NamedTuple):
@@ -39,7 +39,7 @@ class Mended(NamedTuple):
 @contextmanager
 def private_files() -> Generator[None]:
     """Make files for this user alone inside the block, whatever the process's umask is. Also a decorator."""
-    before = os.umask(OTHERS)
+    before = os.umask(GROUP_AND_OTHERS_MODE)
     try:
         yield
     finally:
@@ -76,8 +76,8 @@ def close_data_folder(path: Path, *, whole: bool = False) -> Mended:
     if not whole and not _is_open(path):
         return Mended(0, [])
     with os.scandir(path) as entries:
-        names = {entry.name for entry in entries} - _NOBODYS
-    ours = sorted(name for name in names if _OURS.fullmatch(name))
+        names = {entry.name for entry in entries} - _IGNORED_ENTRIES
+    ours = sorted(name for name in names if _DATA_FOLDER_ENTRY_PATTERN.fullmatch(name))
     top = [(path, _close(path))] if len(ours) == len(names) and _is_open(path) else []
     return _mended([*top, *(each for name in ours for each in _closing(path / name, whole=whole))])
 
@@ -98,9 +98,9 @@ def _closing(path: Path, *, whole: bool) -> Iterator[tuple[Path, bool]]:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             return
-        if mode & OTHERS:
+        if mode & GROUP_AND_OTHERS_MODE:
             yield path, _close(path)
-        if stat.S_ISDIR(mode) and (whole or mode & OTHERS):
+        if stat.S_ISDIR(mode) and (whole or mode & GROUP_AND_OTHERS_MODE):
             for below in sorted(path.iterdir()):
                 yield from _closing(below, whole=whole)
     except FileNotFoundError:
@@ -111,11 +111,11 @@ def _closing(path: Path, *, whole: bool) -> Iterator[tuple[Path, bool]]:
 
 def _close(path: Path) -> bool:
     try:
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS)
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~GROUP_AND_OTHERS_MODE)
     except OSError:
         return False
     return True
 
 
 def _is_open(path: Path) -> bool:
-    return bool(path.stat().st_mode & OTHERS)
+    return bool(path.stat().st_mode & GROUP_AND_OTHERS_MODE)

@@ -34,41 +34,41 @@ if TYPE_CHECKING:
     import ssl
     import subprocess
 
-LOCK_FILE = "server.lock"
+SERVER_LOCK_FILE = "server.lock"
 SERVER_FILE = "server.json"
-LAUNCH_LOCK = "launch.lock"
+LAUNCH_LOCK_FILE = "launch.lock"
 LOG_FILE = "server.log"
-MAX_LOG = 1 << 20
+MAX_LOG_BYTES = 1 << 20
 """Bytes of a log from which on the next start begins a new one; the one before is kept as server.log.1."""
 
-UNNAMED = 0
+UNKNOWN_PID = 0
 """The holder's process id while it has the lock and has not written its own yet."""
 
-PATIENCE = 30.0
+LAUNCH_TIMEOUT_SECONDS = 30.0
 """Seconds that a server may take until it answers; one that is stopping takes up to 20 to be gone."""
 
 DEFAULT_DATA = "kgserve-data"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = "8080"
 
-CALL_TIMEOUT = 60.0
+TOOL_CALL_TIMEOUT_SECONDS = 60.0
 """Seconds that the bridge waits for a tool without being told otherwise."""
 
-LAUNCHED_IDLE = 86_400
+LAUNCHED_IDLE_SECONDS = 86_400
 """Seconds without use after which a server ends that was started here; one that a person starts goes on for ever."""
 
-REPLACED_IDLE = 60.0
+REPLACEABLE_IDLE_SECONDS = 60.0
 """Seconds without use after which an older server may be replaced. server.json is as old as the last use."""
 
-STOP_PATIENCE = 30.0
+STOP_TIMEOUT_SECONDS = 30.0
 """Seconds that a server may take to end; it takes 20 at most by itself."""
 
 _UNAVAILABLE = 503
-_KILLED_MOST = 2
-_SHOWN_LINES = 8
-_ANSWER_TIMEOUT = 4.0
-_FIRST_DELAY, _LAST_DELAY = 0.02, 0.25
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - addresses to listen on, not to connect to
+_MAX_KILLS = 2
+_MAX_LOG_LINES = 8
+_ANSWER_TIMEOUT_SECONDS = 4.0
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.02, 0.25
+_WILDCARD_ADDRESSES = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - addresses to listen on, not to connect to
 
 
 class DiscoveredServer(NamedTuple):
@@ -121,7 +121,7 @@ def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[st
 
 def chosen_timeout(given: float | str | None = None) -> float:
     """Seconds that a call may take: ``given``, else KGSERVE_CALL_TIMEOUT, else the default; no time counts as none."""
-    return seconds_of(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or CALL_TIMEOUT
+    return seconds_of(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or TOOL_CALL_TIMEOUT_SECONDS
 
 
 def seconds_of(text: float | str) -> float | None:
@@ -153,7 +153,7 @@ def configured(host: str, port: int, *, tls: bool) -> DiscoveredServer:
     return DiscoveredServer(reachable(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"))
 
 
-def ensure(data_dir: Path, patience: float = PATIENCE) -> DiscoveredServer:
+def ensure(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> DiscoveredServer:
     """A server of the data folder that answers, started if none runs. Raises LaunchFailed after ``patience`` seconds.
 
     A server that is starting or stopping is waited for.
@@ -166,7 +166,7 @@ def ensure(data_dir: Path, patience: float = PATIENCE) -> DiscoveredServer:
         return _Launch(data_dir, deadline).run()
 
 
-def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT) -> bool:
+def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT_SECONDS) -> bool:
     """Whether the server accepts connections and is ready for work, or at least for reading, in at most 4 seconds."""
     try:
         return _is_ready(server, patience)
@@ -211,7 +211,7 @@ def _state(process: int) -> str:
 def _is_ready(server: DiscoveredServer, patience: float) -> bool:
     """As `answers`, but raises TimeoutError when it says nothing."""
     try:
-        with closing(open_connection(server, min(patience, _ANSWER_TIMEOUT))) as connection:
+        with closing(open_connection(server, min(patience, _ANSWER_TIMEOUT_SECONDS))) as connection:
             return connection.request("GET", "/ready", {}).status != _UNAVAILABLE
     except TimeoutError:
         raise
@@ -249,7 +249,7 @@ def reachable(url: str) -> str:
     """``url`` without a trailing slash, and with a host to connect to where the server listens on every address."""
     parts = urlsplit(url.rstrip("/"))
     host, colon, port = parts.netloc.rpartition(":")
-    return parts._replace(netloc=f"{_EVERYWHERE.get(host, host)}{colon}{port}").geturl()
+    return parts._replace(netloc=f"{_WILDCARD_ADDRESSES.get(host, host)}{colon}{port}").geturl()
 
 
 def _host_and_port(url: str) -> tuple[str | None, int]:
@@ -286,13 +286,13 @@ def read(data_dir: Path) -> DiscoveredServer | None:
 def holder(data_dir: Path) -> int | None:
     """The process that has the data folder, UNNAMED when it has not said which it is; None when nobody has it."""
     try:
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR)
+        descriptor = os.open(data_dir / SERVER_LOCK_FILE, os.O_RDWR)
     except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return named_in(descriptor) or UNNAMED
+        return named_in(descriptor) or UNKNOWN_PID
     finally:
         os.close(descriptor)
     return None
@@ -315,7 +315,7 @@ class _Launch:
         self._killed = 0
 
     def run(self) -> DiscoveredServer:
-        delay = _FIRST_DELAY
+        delay = _FIRST_POLL_SECONDS
         while (left := self._deadline - time.monotonic()) > 0:
             found = find(self._data_dir)
             # One that was started just now may be slow; any other that says nothing hangs.
@@ -324,7 +324,7 @@ class _Launch:
                 return found
             self._start_or_look()
             time.sleep(delay)
-            delay = min(delay * 1.3, _LAST_DELAY)
+            delay = min(delay * 1.3, _MAX_POLL_SECONDS)
         raise LaunchFailed(self._out_of_patience())
 
     def _start_or_look(self) -> None:
@@ -338,7 +338,7 @@ class _Launch:
         self._child = None
         if holder(self._data_dir) is not None:
             return
-        if code < 0 and self._killed < _KILLED_MOST:  # by a signal, which says nothing of the next one
+        if code < 0 and self._killed < _MAX_KILLS:  # by a signal, which says nothing of the next one
             self._killed += 1
             return
         if self._any_port or not _port_is_taken():
@@ -363,7 +363,7 @@ def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
     command += ["--port", "0"] if any_port else []
     # A line per request would fill the disk: nobody rotates this log while the server runs.
     command += ["--log-level", "warning"] if "KGSERVE_LOG_LEVEL" not in variables else []
-    command += ["--idle-exit", str(LAUNCHED_IDLE)] if "KGSERVE_IDLE_EXIT" not in variables else []
+    command += ["--idle-exit", str(LAUNCHED_IDLE_SECONDS)] if "KGSERVE_IDLE_EXIT" not in variables else []
     log = _open_log(data_dir)
     try:
         child = subprocess.Popen(  # noqa: S603 - our own program
@@ -377,17 +377,17 @@ def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(log)
-    (data_dir / LAUNCH_LOCK).write_text(f"{child.pid}\n", encoding="ascii")
+    (data_dir / LAUNCH_LOCK_FILE).write_text(f"{child.pid}\n", encoding="ascii")
     # Waited for, so that a server that is killed does not stay behind as a zombie of this process.
     threading.Thread(target=child.wait, name="kgserve-launched", daemon=True).start()
     return child
 
 
-PATHS = ("KGSERVE_MODELS_DIR", "KGSERVE_BACKUP_DIR", "KGSERVE_TLS_CERT", "KGSERVE_TLS_KEY")
+PATH_VARIABLES = ("KGSERVE_MODELS_DIR", "KGSERVE_BACKUP_DIR", "KGSERVE_TLS_CERT", "KGSERVE_TLS_KEY")
 """Variables that name a place on the disk, counted from where they were given."""
 
-_NOT_THE_SERVERS = {*("KGSERVE_KEY", "KGSERVE_DATA_DIR", "KGSERVE_CALL_TIMEOUT", "KGSERVE_TOOLS", "KGSERVE_ANSWERS")}
-_NEEDED = re.compile(
+_CLIENT_VARIABLES = {*("KGSERVE_KEY", "KGSERVE_DATA_DIR", "KGSERVE_CALL_TIMEOUT", "KGSERVE_TOOLS", "KGSERVE_ANSWERS")}
+_INHERITED_VARIABLES_PATTERN = re.compile(
     r"KGSERVE_.+|OTEL_.+|LC_.+|SSL_CERT_.+|COVERAGE_.+|(?i:https?|all|no)_(?i:proxy)"
     r"|PATH|HOME|USER|LOGNAME|LANG|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|OMP_NUM_THREADS"
 )
@@ -395,8 +395,12 @@ _NEEDED = re.compile(
 
 def launch_environment(given: Mapping[str, str]) -> dict[str, str]:
     """Of an editor's variables those that a server has a use for, with places that hold wherever it works."""
-    kept = {name: value for name, value in given.items() if _NEEDED.fullmatch(name) and name not in _NOT_THE_SERVERS}
-    kept |= {name: str(Path(kept[name]).expanduser().absolute()) for name in PATHS if kept.get(name)}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if _INHERITED_VARIABLES_PATTERN.fullmatch(name) and name not in _CLIENT_VARIABLES
+    }
+    kept |= {name: str(Path(kept[name]).expanduser().absolute()) for name in PATH_VARIABLES if kept.get(name)}
     ours = Path(__file__).parents[2]
     found = [ours] if ours.name not in {"site-packages", "dist-packages"} else []
     found += [Path(each).absolute() for each in kept.pop("PYTHONPATH", "").split(os.pathsep) if each]
@@ -407,7 +411,7 @@ class StopFailed(Exception):
     """A server did not end. ``str(error)`` is for the person who asked."""
 
 
-def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_PATIENCE) -> DiscoveredServer | None:
+def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_TIMEOUT_SECONDS) -> DiscoveredServer | None:
     """End the server of a data folder and wait until it has; which one that was, None when there is none.
 
     ``force``: without letting it finish anything. What was acknowledged is in the journals either way. Raises
@@ -428,7 +432,7 @@ def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_PATIENCE
     while holder(data_dir) == process:
         if time.monotonic() > deadline:
             raise StopFailed(f"process {process} has not ended within {patience:g} s; `kgserve stop --force` kills it")
-        time.sleep(_FIRST_DELAY)
+        time.sleep(_FIRST_POLL_SECONDS)
     return found
 
 
@@ -442,7 +446,7 @@ def replace_older(data_dir: Path, found: DiscoveredServer) -> str | None:
     older = f"the server at {found.url} (process {found.pid}) is version {found.version or 'unknown'}"
     if found.pid != _launched(data_dir):
         return f"{older}, this is {__version__}; whoever has started it can start it anew"
-    if _idle_seconds(data_dir) < REPLACED_IDLE:
+    if _idle_seconds(data_dir) < REPLACEABLE_IDLE_SECONDS:
         return f"{older} and in use, this is {__version__}; it is replaced once it is idle, or after `kgserve stop`"
     try:
         stop(data_dir)
@@ -458,7 +462,7 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 def _launched(data_dir: Path) -> int | None:
     """The process of the server that was last started here."""
     with suppress(OSError, ValueError):
-        return int((data_dir / LAUNCH_LOCK).read_text(encoding="ascii"))
+        return int((data_dir / LAUNCH_LOCK_FILE).read_text(encoding="ascii"))
     return None
 
 
@@ -471,7 +475,7 @@ def _idle_seconds(data_dir: Path) -> float:
 def _open_log(data_dir: Path) -> int:
     """A descriptor of server.log, for appending; a long one is put aside."""
     path = data_dir / LOG_FILE
-    if path.exists() and path.stat().st_size > MAX_LOG:
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_name(f"{LOG_FILE}.1"))
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
@@ -485,7 +489,7 @@ def _log_end(data_dir: Path) -> str:
             lines = log.read().decode(errors="replace").split("\n")
     except OSError:
         return f"{path} cannot be read"
-    shown = [line for line in lines if line.strip()][-_SHOWN_LINES:]
+    shown = [line for line in lines if line.strip()][-_MAX_LOG_LINES:]
     return "\n".join([f"the end of {path}:", *shown]) if shown else f"{path} is empty"
 
 
@@ -508,8 +512,8 @@ def _launch_lock(data_dir: Path, deadline: float) -> Generator[None]:
     """Hold the launch lock. Raises LaunchFailed when the folder cannot be used or another start takes too long."""
     try:
         private_folder(data_dir)
-        make_way(data_dir / LAUNCH_LOCK)
-        descriptor = os.open(data_dir / LAUNCH_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        make_way(data_dir / LAUNCH_LOCK_FILE)
+        descriptor = os.open(data_dir / LAUNCH_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed(
             f"{data_dir} cannot be a data folder: {(error.strerror or str(error)).lower()}; name another with --data"
@@ -528,6 +532,6 @@ def _acquire(descriptor: int, data_dir: Path, deadline: float) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise LaunchFailed(f"another process has been starting a server; {_log_end(data_dir)}") from None
-            time.sleep(_FIRST_DELAY)
+            time.sleep(_FIRST_POLL_SECONDS)
         else:
             return

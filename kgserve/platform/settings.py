@@ -16,7 +16,7 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.codecs import convert, place_of
 
-PREFIX = "KGSERVE_"
+ENVIRONMENT_PREFIX = "KGSERVE_"
 MEBIBYTE = 1 << 20
 EngineName: TypeAlias = Literal["kuzu", "ladybug"]
 
@@ -81,7 +81,9 @@ Extract = Annotated[
     bool, _doc("Have a language model, where one is set, take facts, entities and relations out of new memories")
 ]
 
-_KEY = "Key that commands and clients send to a server that asks for one; give it as variable, not as option"
+_KEY_DESCRIPTION = (
+    "Key that commands and clients send to a server that asks for one; give it as variable, not as option"
+)
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,7 +95,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     insecure_no_auth: Annotated[
         bool, _doc("Serve on an address that others reach though there is no key to ask them for")
     ] = False
-    key: Annotated[str, _doc(_KEY, pattern=r"^[!-~]*\Z")] = ""
+    key: Annotated[str, _doc(_KEY_DESCRIPTION, pattern=r"^[!-~]*\Z")] = ""
     tools: Annotated[
         str,
         _doc(
@@ -285,11 +287,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
 
 
-_STANDARD = {"otel_endpoint": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")}
+_STANDARD_VARIABLES = {"otel_endpoint": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")}
 """Variables of other programs that a setting is taken from when it has no value of its own."""
 
 
-_FORMER = {("indexes", "true"): "words+meaning", ("indexes", "false"): "none"}
+_FORMER_VALUES = {("indexes", "true"): "words+meaning", ("indexes", "false"): "none"}
 """Values that a setting once had, and what they are called now."""
 
 
@@ -310,11 +312,13 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
         text = override if override is not None else _variable(field.name, given)
         if text is None:
             continue
-        text = _FORMER.get((field.name, str(text).lower()), text)
+        text = _FORMER_VALUES.get((field.name, str(text).lower()), text)
         try:
             values[field.name] = convert(str(text), field.type, strict=False, dec_hook=_as_path)
         except msgspec.ValidationError as error:
-            name = f"--{field.name.replace('_', '-')}" if override is not None else PREFIX + field.name.upper()
+            name = (
+                f"--{field.name.replace('_', '-')}" if override is not None else ENVIRONMENT_PREFIX + field.name.upper()
+            )
             errors.append(FieldError(name, place_of(error, field.type).message))
     if errors:
         raise InvalidInput("; ".join(f"{e.path}: {e.message}" for e in errors), tuple(errors))
@@ -322,5 +326,5 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
 
 
 def _variable(setting: str, given: Mapping[str, str]) -> str | None:
-    names = (PREFIX + setting.upper(), *_STANDARD.get(setting, ()))
+    names = (ENVIRONMENT_PREFIX + setting.upper(), *_STANDARD_VARIABLES.get(setting, ()))
     return next((given[name] for name in names if name in given), None)

@@ -18,9 +18,9 @@ from kgserve.errors import Unavailable
 
 log = structlog.get_logger()
 
-_SECONDS = 30.0
-_SEAL = "-seal"
-_PAUSE_SECONDS = 0.02
+_SQLITE_LOCK_TIMEOUT_SECONDS = 30.0
+_SEAL_SUFFIX = "-seal"
+_SQLITE_RETRY_SECONDS = 0.02
 
 
 def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
@@ -104,11 +104,11 @@ def _unseal(path: Path) -> None:
 
 
 def _seal_of(path: Path) -> Path:
-    return path.with_name(path.name + _SEAL)
+    return path.with_name(path.name + _SEAL_SUFFIX)
 
 
 def _files(path: Path) -> list[Path]:
-    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", _SEAL)]
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", _SEAL_SUFFIX)]
 
 
 def _checksum(path: Path) -> bytes:
@@ -122,7 +122,7 @@ def _checksum(path: Path) -> bytes:
 def copy_database(source: Path, target: Path) -> None:
     """Copy a file as of one moment, while others write to it. Raises sqlite3.Error."""
     # For reading alone: at the end of the last connection that may write SQLite would move a log into its file.
-    read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=_SECONDS)
+    read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=_SQLITE_LOCK_TIMEOUT_SECONDS)
     with closing(read) as connection, closing(sqlite3.connect(target)) as copy:
         connection.backup(copy)
         # One file, without a log beside it.
@@ -155,14 +155,14 @@ def write_anew(connection: sqlite3.Connection) -> None:
 
 def empty_log(connection: sqlite3.Connection) -> None:
     """Have a file hold all that its log has, and nothing be left of that. Raises as `write_anew` does."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _SQLITE_LOCK_TIMEOUT_SECONDS
     while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
         if time.monotonic() > deadline:
             raise Unavailable("a file's log could not be emptied, for it is being read; try again later")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_SQLITE_RETRY_SECONDS)
 
 
-_AT_ONCE = 500
+_PARAMETER_BATCH_SIZE = 500
 _Value = str | int | bytes
 
 
@@ -178,8 +178,8 @@ def of_some(
 
     In slices, each asked for when the one before was read. Not by json_each, for which a NUL ends a text.
     """
-    for start in range(0, len(values), _AT_ONCE):
-        some = values[start : start + _AT_ONCE]
+    for start in range(0, len(values), _PARAMETER_BATCH_SIZE):
+        some = values[start : start + _PARAMETER_BATCH_SIZE]
         yield from _each(run(f"{query} ({', '.join('?' * len(some))}) {end}", [*before, *some]))
 
 
@@ -187,8 +187,8 @@ def of_rows(
     run: Callable[..., sqlite3.Cursor], query: str, rows: Sequence[Sequence[_Value]], end: str
 ) -> Iterator[Any]:
     """The rows of a query that goes on with rows of values to join, and then with ``end``; in such slices as well."""
-    for start in range(0, len(rows), _AT_ONCE):
-        some = rows[start : start + _AT_ONCE]
+    for start in range(0, len(rows), _PARAMETER_BATCH_SIZE):
+        some = rows[start : start + _PARAMETER_BATCH_SIZE]
         marks = f"({', '.join('?' * len(some[0]))})"
         values = [each for row in some for each in row]
         yield from _each(run(f"{query} (VALUES {', '.join([marks] * len(some))}) {end}", values))

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+ONE_MICROSECOND = timedelta(microseconds=1)
+DAY_MICROSECONDS = 86_400_000_000
+_MIN_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // ONE_MICROSECOND
+_MAX_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // ONE_MICROSECOND
+_RFC3339_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
-_GIVEN = re.compile(
+_GIVEN_TIME_PATTERN = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)(?:[Tt ](?P<hour>\d\d:\d\d)(?P<second>:\d\d(?:\.\d{1,9})?)?"
     r" ?(?P<zone>[Zz]|UTC|[+-]\d\d:?\d\d)?)?"
 )
@@ -52,7 +53,7 @@ def complete_time(text: str) -> str | None:
 
     None for what is neither.
     """
-    found = _GIVEN.fullmatch(text.strip())
+    found = _GIVEN_TIME_PATTERN.fullmatch(text.strip())
     if found is None:
         return None
     zone = (found["zone"] or "Z").upper().replace("UTC", "Z")
@@ -67,20 +68,20 @@ def complete_time(text: str) -> str | None:
 
 def has_zone(text: str) -> bool:
     """Whether a day or a time names its zone."""
-    found = _GIVEN.fullmatch(text.strip())
+    found = _GIVEN_TIME_PATTERN.fullmatch(text.strip())
     return found is not None and found["zone"] is not None
 
 
 def has_form(text: str) -> bool:
     """Whether a text is written as an RFC 3339 time is, be there such a day or not."""
-    return _RFC3339.fullmatch(text) is not None
+    return _RFC3339_PATTERN.fullmatch(text) is not None
 
 
 def microseconds_of(moment: datetime) -> int:
     """Microseconds since 1970 of a moment that knows its time zone."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (moment - _EPOCH) // ONE_MICROSECOND
 
 
 def is_within(microseconds: int) -> bool:
     """Whether a moment is in the years 1 to 9999, which texts can name."""
-    return _FIRST <= microseconds <= _LAST
+    return _MIN_TIME <= microseconds <= _MAX_TIME

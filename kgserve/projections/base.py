@@ -13,7 +13,7 @@ from kgserve.projections.links.links import LinkReader
 from kgserve.storage.changefeed import Feed
 from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import MOST_ROWS, Tail
+from kgserve.storage.journal.tail import TAIL_BATCH_ROWS, Tail
 from kgserve.storage.layout import Layout, StoreFile
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.rows.snapshot import Rows
@@ -114,7 +114,7 @@ class Projection(ABC):
 
     name: str
     """Unique within a store; log events and metrics use it."""
-    rows_at_once = MOST_ROWS
+    rows_at_once = TAIL_BATCH_ROWS
     """Rows of a page of the journal, about."""
 
     def __init__(self, layout: Layout, journal: Journal, source: RowsSource) -> None:

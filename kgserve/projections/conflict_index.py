@@ -20,9 +20,9 @@ from kgserve.projections.keyword import Frequencies, KeywordIndex, Reading
 from kgserve.projections.text import Filter, Text
 from kgserve.storage.model.rows import NodeRow
 
-MOST = 10_000
+MAX_CONFLICT_HEADS = 10_000
 """Versions that are searched: those of the first nodes by their ids."""
-EMBEDDED_AT_ONCE = 64
+CONFLICT_EMBEDDING_BATCH_SIZE = 64
 """Vectors that one question makes; the next makes more."""
 
 Vector = NDArray[np.float32]
@@ -48,7 +48,7 @@ class Heads:
         if mark == self._mark:
             return bool(self._rows)
         with self._lock:
-            self._take(history.look(lambda known: known.heads(MOST)) if mark[0] else [], mark[1])
+            self._take(history.look(lambda known: known.heads(MAX_CONFLICT_HEADS)) if mark[0] else [], mark[1])
             self._mark = mark
         return bool(self._rows)
 
@@ -71,7 +71,7 @@ class Heads:
         """The vectors of those that mean something; of many new ones, some at each question."""
         texts, vectors = self._texts, self._vectors
         meanings = {key: text.meaning for key in keys if (text := texts.get(key)) is not None and text.meaning}
-        if new := [key for key in meanings if key not in vectors][:EMBEDDED_AT_ONCE]:
+        if new := [key for key in meanings if key not in vectors][:CONFLICT_EMBEDDING_BATCH_SIZE]:
             # Another thread may do so, too: what is then lost is made once more.
             vectors = vectors | dict(zip(new, self._embedded([meanings[key] for key in new]), strict=True))
             self._vectors = vectors

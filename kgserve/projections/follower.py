@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from kgserve.projections.base import Erasure, FollowedStore, Projection
-from kgserve.projections.schedule import LONGEST_REST_SECONDS, FollowerStopped, Schedule
+from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, FollowerStopped, Schedule
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import Width
 
 log = structlog.get_logger()
 
-ROWS_AT_ONCE = 20_000
+FOLLOWER_BATCH_ROWS = 20_000
 _SHORT_JOURNAL = 1 << 20
 
 
@@ -148,7 +148,7 @@ class BackgroundProjection(Projection):
         """
         self.schedule.serve_hurried(self)
         if self.store.writing or self.schedule.are_others_served():
-            self._stopping.wait(min(2 * worked, LONGEST_REST_SECONDS))
+            self._stopping.wait(min(2 * worked, MAX_STEP_REST_SECONDS))
 
     @property
     def _unopened(self) -> bool:
@@ -169,7 +169,7 @@ class BackgroundProjection(Projection):
 class JournalFollower(BackgroundProjection):
     """One whose listeners hear (``index_ready``) when it has caught up after it was opened behind or rebuilt."""
 
-    rows_at_once = ROWS_AT_ONCE
+    rows_at_once = FOLLOWER_BATCH_ROWS
 
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)

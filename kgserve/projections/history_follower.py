@@ -16,13 +16,13 @@ import structlog
 from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.durable_files import sync_folder
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.platform.times import format_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.background import PeriodicWorker
 from kgserve.projections.base import Erasure, FollowedStore
 from kgserve.projections.follower import JournalFollower
 from kgserve.projections.history.history import FOREVER, History, tells_damage
 from kgserve.projections.history.recovery import describe_gap, open_history, remove_history, set_aside
-from kgserve.projections.history.seal import PAGE_BYTES
+from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.projections.schedule import FollowerThread, lower_priority
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.replay import all_links
@@ -36,21 +36,19 @@ log = structlog.get_logger()
 Found = TypeVar("Found")
 
 # An import is better left to itself: it is taken in afterwards, at 150,000 rows a second, or once somebody asks for it.
-HELD_BACK_SECONDS = 15.0
-LOOK_AGAIN_SECONDS = 0.1
-PRUNE_SECONDS = 3600.0
+IMPORT_DELAY_SECONDS = 15.0
+HISTORY_FOLLOW_POLL_SECONDS = 0.1
+PRUNE_INTERVAL_SECONDS = 3600.0
 """How often the states are forgotten that a store keeps no longer, beside when it opens and its settings change."""
-PART_AT_ONCE = 8
+SIZE_PRUNE_DIVISOR = 8
 """Of a history that takes too much, this part of its commits goes; and again, until it does not."""
 MAX_GAPS_SHOWN = 100
-SCRUB_SECONDS = 3600.0
+SCRUB_INTERVAL_SECONDS = 3600.0
 """How often each history is read whole, to find damage on the disk before a reader does."""
-SCRUB_LOOK_SECONDS = 5.0
-SCRUB_PAGES = 256
+SCRUB_POLL_SECONDS = 5.0
+SCRUB_BATCH_PAGES = 256
 SCRUB_PAUSE_SECONDS = 1 / 16
 """A MiB each time: at most 16 MiB a second."""
-DAY = 86_400_000_000
-"""Microseconds."""
 
 
 class HistoryFollower(JournalFollower):
@@ -131,7 +129,7 @@ class HistoryFollower(JournalFollower):
     @property
     def scrubbed_bytes(self) -> int:
         """How far the present look for damage has come."""
-        return self._scrubbed * PAGE_BYTES
+        return self._scrubbed * HISTORY_PAGE_BYTES
 
     def is_scrub_due(self, seconds: float) -> bool:
         """Whether a look for damage is in progress, or the last one is so many seconds ago."""
@@ -211,7 +209,11 @@ class HistoryFollower(JournalFollower):
     def due(self, now: int) -> int:
         """The commit by which a state must have ended for the settings to let go of it; 0 when nothing is to go."""
         days = self.store.description.history
-        return self.look(lambda history: history.sequence_at(now - days * DAY)) if isinstance(days, int) else 0
+        return (
+            self.look(lambda history: history.sequence_at(now - days * DAY_MICROSECONDS))
+            if isinstance(days, int)
+            else 0
+        )
 
     def due_now(self) -> int:
         """Return `due` at present; 0 while the clock does not say how old the store's states are."""
@@ -324,15 +326,15 @@ class HistoryFollower(JournalFollower):
         known, size = history.sequence - history.oldest, history.bytes
         if known <= 0:
             # Looked at again once it has grown.
-            self._most_bytes = size + size // PART_AT_ONCE
+            self._most_bytes = size + size // SIZE_PRUNE_DIVISOR
             return
-        self._pruning_to = history.oldest + -(-known // PART_AT_ONCE)
+        self._pruning_to = history.oldest + -(-known // SIZE_PRUNE_DIVISOR)
         self._pruning = history.pruning(self._pruning_to)
         log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._pruning_to)
 
     def _advance(self, last: int) -> None:
         if self._held_back():
-            self._stopping.wait(LOOK_AGAIN_SECONDS)
+            self._stopping.wait(HISTORY_FOLLOW_POLL_SECONDS)
             return
         started = time.perf_counter()
         super()._advance(last)
@@ -347,7 +349,7 @@ class HistoryFollower(JournalFollower):
         if self._behind_since is None:
             self._behind_since = time.monotonic()
         unasked = self.store.writing and self.sequence >= self._asked_for
-        return unasked and time.monotonic() - self._behind_since < HELD_BACK_SECONDS
+        return unasked and time.monotonic() - self._behind_since < IMPORT_DELAY_SECONDS
 
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - each has its own
         self._opened().take([*changes])
@@ -446,7 +448,7 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
 
     of_copies = True
 
-    def __init__(self, prune_seconds: float = PRUNE_SECONDS) -> None:
+    def __init__(self, prune_seconds: float = PRUNE_INTERVAL_SECONDS) -> None:
         super().__init__(FollowerThread("historian"), "pruner", prune_seconds)
         self._scrubber = threading.Thread(target=self._scrub_all, name="history-scrubber", daemon=True)
         self._scrubber.start()
@@ -474,7 +476,7 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
     def _scrub_all(self) -> None:
         """Look for damage in one history after the other, slowly, and again an hour after the last look at it."""
         lower_priority()
-        while not self._closed.wait(SCRUB_LOOK_SECONDS):
+        while not self._closed.wait(SCRUB_POLL_SECONDS):
             for own in self._every():
-                while own.is_scrub_due(SCRUB_SECONDS) and not self._closed.wait(SCRUB_PAUSE_SECONDS):
-                    own.scrub(SCRUB_PAGES)
+                while own.is_scrub_due(SCRUB_INTERVAL_SECONDS) and not self._closed.wait(SCRUB_PAUSE_SECONDS):
+                    own.scrub(SCRUB_BATCH_PAGES)

@@ -8,23 +8,27 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from typing_extensions import override
+
 from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import FollowedStore, Projection
 from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, left
 from kgserve.projections.on_demand import DerivedFile, Found
-from kgserve.storage.changefeed import Feeds
+from kgserve.storage.changefeed import FeedLookup
 from kgserve.storage.journal.tail import LinkChange, link_changes
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.rows import LinkRow
 from kgserve.storage.rows.snapshot import Rows
 
-FILE = "links.sqlite"
-_NONE = LinksPosition(0, 0)
+INBOUND_LINKS_FILE = "links.sqlite"
+_NO_POSITION = LinksPosition(0, 0)
 
 
 class _Pool(Protocol):
     data_dir: Path
-    feeds: Feeds
+
+    @property
+    def feeds(self) -> FeedLookup: ...
 
     def here(self) -> list[str]: ...
 
@@ -35,7 +39,26 @@ class _Pool(Protocol):
     def lease(self, name: str) -> AbstractContextManager[FollowedStore]: ...
 
 
-class InboundLinks(DerivedFile):
+class InboundLinkLookup(Protocol):
+    """The links between stores by their targets."""
+
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+        """Return the links to some nodes of a store, each with the name of its store. May block."""
+        ...
+
+    def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
+        """Return the stores that link into one, by name, with the number of links. May block.
+
+        Unless stores ``may_open`` for it, count what is known without.
+        """
+        ...
+
+    def position(self, stores: Collection[str]) -> dict[str, int]:
+        """Return the last commits of stores that changed links and that the last answer had seen."""
+        ...
+
+
+class InboundLinks(DerivedFile, InboundLinkLookup):
     """The links of all stores of a pool by what they lead to.
 
     A store is looked at when its links may have changed: after it was made or dropped, when one of its commits says so,
@@ -46,7 +69,7 @@ class InboundLinks(DerivedFile):
     rebuilding_message = "the links between stores are being collected anew"
 
     def __init__(self, pool: _Pool) -> None:
-        super().__init__(pool.data_dir / FILE)
+        super().__init__(pool.data_dir / INBOUND_LINKS_FILE)
         self._pool = pool
         self._file: Inbound | None = None
         self._seen: dict[str, LinksPosition] = {}
@@ -54,20 +77,17 @@ class InboundLinks(DerivedFile):
         self._stale: set[str] = set()
         self._unlisten: Callable[[], None] | None = None
 
+    @override
     def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
-        """The links that lead to any of some nodes of a store, each behind the store that it is of. May block."""
         return self._ask(lambda file: [*file.to(store, targets)])
 
+    @override
     def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
-        """The stores that any links lead into one from, by name, and how many of each. May block.
-
-        Where no store ``may_open`` for that, as far as it is known without.
-        """
         return self._ask(lambda file: file.counts(store), may_open=may_open)
 
+    @override
     def position(self, stores: Collection[str]) -> dict[str, int]:
-        """The last commits of some stores that changed links and that the last answer had seen."""
-        return {name: self._seen.get(name, _NONE).changed for name in stores}
+        return {name: self._seen.get(name, _NO_POSITION).changed for name in stores}
 
     def changed(self, store: str) -> None:
         """Links of a store have changed. Any thread may say so."""

@@ -19,7 +19,7 @@ from kgserve.projections.schedule import FollowerThread
 log = structlog.get_logger()
 
 # Who looks back waits for as long as it takes; nobody else wants to pay for it.
-PAST_LINGER_SECONDS = 1.0
+PAST_INDEX_DELAY_SECONDS = 1.0
 
 
 class Indexer(StoreWorker[FollowedStore, Indexes]):
@@ -37,7 +37,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         self.left_behind = False
         self._keyword = FollowerThread("keyword-indexer")
         self._vector = FollowerThread("vector-indexer")
-        self._past = FollowerThread("past-indexer", PAST_LINGER_SECONDS)
+        self._past = FollowerThread("past-indexer", PAST_INDEX_DELAY_SECONDS)
         super().__init__(self._keyword, self._vector, self._past)
 
     def of(self, store: FollowedStore) -> Indexes:

@@ -35,27 +35,27 @@ from kgserve.projections.index_base import FollowStep, Index, IndexProjection, I
 from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
 from kgserve.projections.read_your_writes import reached
 from kgserve.projections.recent_vectors import Recent
-from kgserve.projections.text import ANYTHING, Filter, Text, past_key
-from kgserve.projections.vector.index import EXACT_UP_TO, VectorHit, VectorIndex
+from kgserve.projections.text import NO_TEXT_FILTER, Filter, Text, past_key
+from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.projections.vector.past import PastVectors, forget
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
 
 Found = TypeVar("Found")
 
-EMBED_AT_ONCE = 128
-NEAR = 16
+EMBEDDING_BATCH_SIZE = 128
+MAX_WAITED_COMMITS = 16
 """Indexes that are so many commits behind may catch up in a moment; with more, a wait is mostly for nothing."""
-STATES_AT_ONCE = 2_000
-TEXTS_AT_ONCE = 500
-SAVE_SECONDS = 300.0
-HISTORY_SECONDS = 10.0
-_WITH_CHECKSUM = re.compile(r"([0-9a-f]{16}) (.+)")
-_BARE = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
+PAST_VECTORS_BATCH_STATES = 2_000
+INDEX_BATCH_TEXTS = 500
+INDEX_SAVE_INTERVAL_SECONDS = 300.0
+PAST_INDEX_TIMEOUT_SECONDS = 10.0
+_MODEL_WITH_CHECKSUM_PATTERN = re.compile(r"([0-9a-f]{16}) (.+)")
+_BARE_MODEL_PATTERN = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
 """What older files hold: the name alone. What begins as a checksum does is a damaged file."""
 
 
-OPENING_SECONDS = 2.0
+VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
 """How long a write waits for the vector index to be opened."""
 
 
@@ -71,7 +71,7 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
         self,
         text: str,
         limit: int,
-        only: Filter = ANYTHING,
+        only: Filter = NO_TEXT_FILTER,
         *,
         reading: Reading = "plain",
         other: Frequencies | None = None,
@@ -153,7 +153,9 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
 
     def _follow(self, step: FollowStep) -> None:
         self.pending = len(step.put)
-        self._opened().write(self._counted(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBED_AT_ONCE)
+        self._opened().write(
+            self._counted(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBEDDING_BATCH_SIZE
+        )
 
     def _counted(self, texts: Iterable[Text]) -> Iterator[Text]:
         started = time.perf_counter()
@@ -161,7 +163,7 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
             self._continue()
             self.pending -= 1
             yield text
-            if number % TEXTS_AT_ONCE == 0:
+            if number % INDEX_BATCH_TEXTS == 0:
                 self._yield_to_requests(time.perf_counter() - started)
                 started = time.perf_counter()
 
@@ -177,7 +179,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
     being_opened = "the vector index is being opened"
     _cache: EmbeddingCache | None = None
 
-    def __init__(self, store: FollowedStore, embedder: Embedder, *, exact_up_to: int = EXACT_UP_TO) -> None:
+    def __init__(self, store: FollowedStore, embedder: Embedder, *, exact_up_to: int = MAX_EXACT_VECTORS) -> None:
         """Compare with all vectors as long as there are at most ``exact_up_to``, and build a graph of more."""
         super().__init__(store)
         self._embedder = embedder
@@ -185,7 +187,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
 
-    def search(self, vector: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
+    def search(self, vector: NDArray[np.float32], limit: int, only: Filter = NO_TEXT_FILTER) -> list[VectorHit]:
         """See `VectorIndex.search`. Raises Unavailable until it is open, Conflict for another model's vectors."""
         return self._opened().search(vector, limit, only)
 
@@ -276,12 +278,12 @@ class VectorProjection(IndexProjection[VectorIndex]):
         self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
         self._embed(iter(put))
         self.pending = 0
-        if time.monotonic() - self._saved_at > SAVE_SECONDS:
+        if time.monotonic() - self._saved_at > INDEX_SAVE_INTERVAL_SECONDS:
             self._save(step.sequence)
 
     def _embed(self, texts: Iterator[Text]) -> None:
         worked = 0.0
-        while some := list(islice(texts, EMBED_AT_ONCE)):
+        while some := list(islice(texts, EMBEDDING_BATCH_SIZE)):
             self._between(worked)
             started = time.perf_counter()
             self._embed_some(some)
@@ -371,7 +373,7 @@ class PastIndexProjection(StoreIndex[Index]):
 
     def _advance(self, last: int) -> None:  # noqa: ARG002 - it goes as far as the history
         started = time.perf_counter()
-        found = read_ended(self._history, self._place, STATES_AT_ONCE) if self.is_wanted else None
+        found = read_ended(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
         self._more = found is not None and found.more
         if found is None:
             return
@@ -430,7 +432,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
     def _write_anew(self) -> None:
         place = HistoryPosition(0)
         with self._written_anew() as anew:
-            while found := read_ended(self._history, place, STATES_AT_ONCE) if self.is_wanted else None:
+            while found := read_ended(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None:
                 self._continue()
                 texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
                 _put_past(anew, texts, found.sequence, found.oldest)
@@ -451,7 +453,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
 def _put_past(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: int) -> None:
     put = [index.lengthened(text) for text in texts if text.has_words]
-    index.write(put, (), sequence, bulk=len(put) > EMBED_AT_ONCE, ended=ended)
+    index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
 
 
 class PastVectorProjection(PastIndexProjection[PastVectors]):
@@ -523,12 +525,12 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
             raise Unavailable("the cache of embeddings is closed")
         texts = [text for text in texts if text.meaning]
         started = time.perf_counter()
-        for first in range(0, len(texts), EMBED_AT_ONCE):
+        for first in range(0, len(texts), EMBEDDING_BATCH_SIZE):
             self._continue()
             if first:
                 self._yield_to_requests(time.perf_counter() - started)
                 started = time.perf_counter()
-            some = texts[first : first + EMBED_AT_ONCE]
+            some = texts[first : first + EMBEDDING_BATCH_SIZE]
             meanings = sorted({text.meaning for text in some} - index.known(some))
             vectors = embed_cached(self._embedder, cache, meanings)
             index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
@@ -546,7 +548,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
             raise Unavailable("the vectors of the past are damaged and are being made anew", retry_after=2) from error
 
 
-SYNC_SECONDS = 1.0
+SINK_SYNC_SECONDS = 1.0
 
 
 class IndexSyncNotifier:
@@ -562,7 +564,7 @@ class IndexSyncNotifier:
     def look(self) -> None:
         """Tell it, if it has come to that."""
         written, now = self._store.rows_sequence, time.monotonic()
-        if written <= self._told or now - self._told_at < SYNC_SECONDS:
+        if written <= self._told or now - self._told_at < SINK_SYNC_SECONDS:
             return
         kept = [view for view in self._views if view.is_kept]
         if kept and all(view.reached >= written for view in kept):
@@ -649,8 +651,8 @@ class Indexes:
         """Give them a moment to see what the store holds now; none where they are far behind, or have failed."""
         followers = self._followers(words_alone=words_alone)
         present = self.store.state.sequence
-        near = present - self.seen(words_alone=words_alone) <= NEAR
-        if near and all(each.error is None and each.pending <= EMBED_AT_ONCE for each in followers):
+        near = present - self.seen(words_alone=words_alone) <= MAX_WAITED_COMMITS
+        if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
             self.reach(present, seconds, "present", words_alone=words_alone)
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
@@ -678,7 +680,7 @@ class Indexes:
 
         Who asks first opens the index, but waits for nothing that it has yet to take in.
         """
-        self.vector.wait(0, OPENING_SECONDS)
+        self.vector.wait(0, VECTOR_INDEX_OPEN_TIMEOUT_SECONDS)
         self.vector.require()
         return self.vector.embedded(texts, self.queries.embedder)
 
@@ -751,7 +753,7 @@ class IndexesAsOf:
 
     def _await(self, then: PastIndexProjection[Any], sequence: int) -> None:
         for view in (self._history, then):
-            view.wait(sequence, HISTORY_SECONDS)
+            view.wait(sequence, PAST_INDEX_TIMEOUT_SECONDS)
             _check(view, view.sequence, sequence)
 
 
@@ -775,9 +777,9 @@ def read_model(path: Path) -> str | None:
     """The model's name; None when the file is not there or damaged."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8").strip()
-        if found := _WITH_CHECKSUM.fullmatch(text):
+        if found := _MODEL_WITH_CHECKSUM_PATTERN.fullmatch(text):
             return found[2] if found[1] == _checksum(found[2]) else None
-        return text if _BARE.fullmatch(text) else None
+        return text if _BARE_MODEL_PATTERN.fullmatch(text) else None
     return None
 
 

@@ -24,27 +24,27 @@ from kgserve.platform.gil import paced
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.words import content_words, with_forms, word_weights
 from kgserve.projections import manifest
-from kgserve.projections.text import ANYTHING, Filter, Text, past_key
+from kgserve.projections.text import NO_TEXT_FILTER, Filter, Text, past_key
 
 log = structlog.get_logger()
 
-KIND = "keyword 4"
+KEYWORD_INDEX_KIND = "keyword 4"
 _ANALYZER = "text"
 # Tags are words of the summary, as are type, source and context of memories: each field costs every entity a byte, and
 # each search a look-up for each word.
 _TEXT_FIELDS = ("content", "name", "summary")
-_LONGEST_TOKEN = 100
-_LONGEST_READ = 4_000
+_MAX_TOKEN_BYTES = 100
+_MAX_ANALYZED_CHARS = 4_000
 # Of BM25, as tantivy has them.
 _K1, _B = 1.2, 0.75
-_TIMES = ("since", "until", "valid_from", "valid_to", "freshness_at", "created")
+_TIME_FIELDS = ("since", "until", "valid_from", "valid_to", "freshness_at", "created")
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
 # If at least this part of all texts is likely to pass a filter, some more than are wanted are found and then filtered.
-_MOST_PASS = 0.2
-_SPARE = 1.3
-_MANY_TERMS = 200
-_FEW_UNTRUE = 1_000
+_MIN_OVERFETCH_SHARE = 0.2
+_KEYWORD_OVERFETCH = 1.3
+_MAX_QUERY_TERMS = 200
+_MAX_STALE_HITS = 1_000
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class KeywordIndex:
         self._id_of = id_of
         self._analyzer = _analyzer()
         self._lock = threading.Lock()
-        found = manifest.read(folder, KIND, made_of) if folder.is_dir() else None
+        found = manifest.read(folder, KEYWORD_INDEX_KIND, made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
         self._checksums = manifest.Checksums()
@@ -166,7 +166,7 @@ class KeywordIndex:
 
     def seal(self, sequence: int) -> None:
         """Note the commit that the index has been brought to."""
-        manifest.seal(self._folder, KIND, sequence, self._made_of, self._checksums)
+        manifest.seal(self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums)
         self.sequence, self.fresh = sequence, False
 
     def clear(self, made_of: str = "") -> None:
@@ -213,7 +213,7 @@ class KeywordIndex:
         """
         wanted = self.terms(query, "forms")
         with self._lock:
-            read = {key: self._analyzer.analyze(text[:_LONGEST_READ]) for key, text in texts.items()}
+            read = {key: self._analyzer.analyze(text[:_MAX_ANALYZED_CHARS]) for key, text in texts.items()}
         usual = sum(map(len, read.values())) / max(len(read), 1)
         rare = self.frequencies(wanted)
         most = {
@@ -232,7 +232,7 @@ class KeywordIndex:
         self,
         text: str,
         limit: int,
-        only: Filter = ANYTHING,
+        only: Filter = NO_TEXT_FILTER,
         *,
         reading: Reading = "plain",
         other: Frequencies | None = None,
@@ -266,8 +266,8 @@ class KeywordIndex:
             if kept is not None:
                 return kept
         share = self._share(searcher, only)
-        if not only.is_empty and share >= _MOST_PASS:
-            wanted = int(_SPARE * limit / share) + 1
+        if not only.is_empty and share >= _MIN_OVERFETCH_SHARE:
+            wanted = int(_KEYWORD_OVERFETCH * limit / share) + 1
             best = _scored(searcher.search(query, wanted, count=False))
             ids = [str(searcher.doc(address)["id"][0]) for _, address in best]
             these = tantivy.Query.const_score_query(self._one_of("id", ids), 1.0)
@@ -282,8 +282,8 @@ class KeywordIndex:
         """The best that are true, where few are not: so these are found first, and left out. None where many are."""
         [(_, began), (_, ended)] = self._in_time(only)
         late = tantivy.Query.boolean_query([(tantivy.Occur.Should, began), (tantivy.Occur.Should, ended)])
-        untrue = _scored(searcher.search(late, _FEW_UNTRUE, count=False))
-        if len(untrue) == _FEW_UNTRUE:
+        untrue = _scored(searcher.search(late, _MAX_STALE_HITS, count=False))
+        if len(untrue) == _MAX_STALE_HITS:
             return None
         places = {(address.segment_ord, address.doc) for _, address in untrue}
         for spare in (min(len(untrue), limit // 10 + 1), len(untrue)):
@@ -361,7 +361,7 @@ class KeywordIndex:
 
     def _one_of(self, field: str, terms: Sequence[str]) -> tantivy.Query:
         """Texts with one of some terms. A set of terms goes through its field's whole dictionary first, 0.4 ms."""
-        if len(terms) > _MANY_TERMS:
+        if len(terms) > _MAX_QUERY_TERMS:
             return tantivy.Query.term_set_query(self._schema, field, terms)
         each = (tantivy.Query.term_query(self._schema, field, term) for term in terms)
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in each])
@@ -448,7 +448,7 @@ def _keys(entity: Text) -> Iterator[str]:
     """What filters find it by, beside its id."""
     yield from map(_key_of_tag, entity.tags)
     if entity.facets is not None and (marks := entity.facets.marks) is not None:
-        yield _MEMORY
+        yield _MEMORY_TERM
         if marks.layer is not None:
             yield _key_of_layer(marks.layer)
         yield _key_of_source(marks.source)
@@ -458,7 +458,7 @@ def _keys_wanted(only: Filter) -> Iterator[list[str]]:
     """Of each of these lists, an entity that passes has a key."""
     yield from ([_key_of_tag(tag)] for tag in sorted(only.tags))
     if only.wants_memories:
-        yield [_MEMORY]
+        yield [_MEMORY_TERM]
     if only.layers is not None:
         yield [_key_of_layer(layer) for layer in sorted(only.layers)]
     if only.sources is not None:
@@ -475,7 +475,7 @@ def _key_of_tag(tag: str) -> str:
     return "t" + tag.encode().hex()
 
 
-_MEMORY = "m"
+_MEMORY_TERM = "m"
 """The key of all memories."""
 
 
@@ -497,7 +497,7 @@ def _analyzer() -> tantivy.TextAnalyzer:
     """How texts and queries become terms."""
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     for step in (
-        tantivy.Filter.remove_long(_LONGEST_TOKEN),
+        tantivy.Filter.remove_long(_MAX_TOKEN_BYTES),
         tantivy.Filter.lowercase(),
         tantivy.Filter.ascii_fold(),
         tantivy.Filter.stemmer("english"),
@@ -515,6 +515,6 @@ def _schema() -> tantivy.Schema:
     builder.add_text_field("name", tokenizer_name=_ANALYZER, index_option="freq")
     builder.add_text_field("content", tokenizer_name=_ANALYZER, index_option="position")
     builder.add_text_field("summary", tokenizer_name=_ANALYZER, index_option="position")
-    for name in _TIMES:
+    for name in _TIME_FIELDS:
         builder.add_integer_field(name, fast=True)
     return builder.build()

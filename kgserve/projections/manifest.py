@@ -11,7 +11,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import write_whole
 from kgserve.platform.sqlite_files import remove_path
 
-MANIFEST = "manifest.json"
+INDEX_MANIFEST_FILE = "manifest.json"
 
 
 class ViewManifest(msgspec.Struct, frozen=True):
@@ -39,12 +39,12 @@ class Checksums:
 def seal(folder: Path, kind: str, sequence: int, model: str = "", checksums: Checksums | None = None) -> None:
     """Write the manifest of the files that are in a folder now. ``checksums`` knows those that were there before."""
     files = (checksums or Checksums()).of(folder)
-    write_whole(folder / MANIFEST, msgspec.json.encode(ViewManifest(kind, sequence, model, files)))
+    write_whole(folder / INDEX_MANIFEST_FILE, msgspec.json.encode(ViewManifest(kind, sequence, model, files)))
 
 
 def unseal(folder: Path) -> None:
     """Remove the manifest: the files are about to change."""
-    remove_path(folder / MANIFEST)
+    remove_path(folder / INDEX_MANIFEST_FILE)
 
 
 def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
@@ -52,7 +52,7 @@ def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
     try:
         if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):
             return None
-        manifest = decode_json((folder / MANIFEST).read_bytes(), ViewManifest)
+        manifest = decode_json((folder / INDEX_MANIFEST_FILE).read_bytes(), ViewManifest)
         found = Checksums().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
@@ -64,7 +64,10 @@ def _content(folder: Path) -> list[Path]:
     return [
         path
         for path in folder.iterdir()
-        if path.is_file() and path.name != MANIFEST and not path.name.startswith(".") and path.suffix != ".lock"
+        if path.is_file()
+        and path.name != INDEX_MANIFEST_FILE
+        and not path.name.startswith(".")
+        and path.suffix != ".lock"
     ]
 
 

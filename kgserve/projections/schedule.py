@@ -20,20 +20,20 @@ from kgserve.projections.base import FollowedStore
 log = structlog.get_logger()
 
 # A step after each commit took as much of the interpreter as the commits themselves.
-LINGER_SECONDS = 0.1
-LINGER_AT_MOST = 20
+STEP_DELAY_SECONDS = 0.1
+MAX_STEP_DELAY_FACTOR = 20
 """The most that many waiting projections multiply it by."""
-MANY_WAIT = 4
-REST = 3
+MANY_WAITING_PROJECTIONS = 4
+STEP_REST_FACTOR = 3
 """A thread rests this many times as long as its step took when many projections wait: requests come first."""
-LONGEST_REST_SECONDS = 1.0
-FIRST_RETRY_SECONDS = 1.0
-LAST_RETRY_SECONDS = 60.0
-IDLE_SECONDS = 10.0
+MAX_STEP_REST_SECONDS = 1.0
+STEP_FIRST_RETRY_SECONDS = 1.0
+STEP_MAX_RETRY_SECONDS = 60.0
+IDLE_TRIM_SECONDS = 10.0
 """Without anything to do, until a thread returns to the system what its work has left free."""
 _NICENESS = 10
 # Threads of that niceness hardly get on while others keep all cores busy, and a server that stops is waited for.
-CLOSED_PATIENCE_SECONDS = 2.0
+CLOSE_TIMEOUT_SECONDS = 2.0
 
 
 class ScheduledProjection(Protocol):
@@ -73,7 +73,7 @@ class FollowerStopped(Exception):
 class Schedule:
     """When each projection is due, and which one is being served. A projection is queued once, however often woken."""
 
-    def __init__(self, linger: float = LINGER_SECONDS) -> None:
+    def __init__(self, linger: float = STEP_DELAY_SECONDS) -> None:
         self._linger = linger
         self._due: dict[ScheduledProjection, float] = {}
         self._served: list[ScheduledProjection] = []  # the second one in the midst of a step of the first
@@ -94,7 +94,7 @@ class Schedule:
         """
         with self._changed:
             if projection not in self._due:
-                waiting = min(len(self._due) + 1, LINGER_AT_MOST)
+                waiting = min(len(self._due) + 1, MAX_STEP_DELAY_FACTOR)
                 self._due[projection] = time.monotonic() + waiting * self._linger
                 self._lingering.add(projection)
                 self._changed.notify_all()
@@ -176,8 +176,8 @@ class Schedule:
     def rest(self, worked: float) -> None:
         """If many projections are due, serve only awaited ones for a while. ``worked``: seconds of the last step."""
         with self._changed:
-            if len(self._due) >= MANY_WAIT:
-                self._resting_until = time.monotonic() + min(REST * worked, LONGEST_REST_SECONDS)
+            if len(self._due) >= MANY_WAITING_PROJECTIONS:
+                self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
     def done(self) -> None:
         """End the step of the projection that was taken last."""
@@ -191,7 +191,7 @@ class Schedule:
         Once closed, for 2 s at most.
         """
         with self._changed:
-            patience = CLOSED_PATIENCE_SECONDS if self._closed else patience
+            patience = CLOSE_TIMEOUT_SECONDS if self._closed else patience
             over = self._changed.wait_for(lambda: projection not in self._served, patience)
             self._drop(projection)
             return over
@@ -225,7 +225,7 @@ def lower_priority() -> None:
 class FollowerThread:
     """One thread and its turns."""
 
-    def __init__(self, name: str, linger: float = LINGER_SECONDS) -> None:
+    def __init__(self, name: str, linger: float = STEP_DELAY_SECONDS) -> None:
         self.schedule = Schedule(linger)
         self.schedule.serve = self._serve
         self._failures: dict[ScheduledProjection, int] = {}
@@ -236,7 +236,7 @@ class FollowerThread:
     def close(self) -> bool:
         """End the thread, or leave it behind after 2 s, for the process is about to end: whether it has ended."""
         self.schedule.close()
-        self._thread.join(CLOSED_PATIENCE_SECONDS)
+        self._thread.join(CLOSE_TIMEOUT_SECONDS)
         return not self._thread.is_alive()
 
     def follow(self, projection: ScheduledProjection) -> None:
@@ -265,7 +265,7 @@ class FollowerThread:
             give_back()
             self._patience = math.inf
             return not self.schedule.closed
-        self._patience = IDLE_SECONDS
+        self._patience = IDLE_TRIM_SECONDS
         began = time.monotonic()
         try:
             self._serve(projection)
@@ -288,7 +288,7 @@ class FollowerThread:
 
     def _put_off(self, projection: ScheduledProjection, error: Exception) -> None:
         failures = self._failures[projection] = self._failures.get(projection, 0) + 1
-        seconds = min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS)
+        seconds = min(STEP_FIRST_RETRY_SECONDS * 2 ** (failures - 1), STEP_MAX_RETRY_SECONDS)
         projection.fail(error.message if isinstance(error, KgserveError) else "internal error; see the log")
         log.warning(
             "index_step_failed",

@@ -235,4 +235,4 @@ class Filter(msgspec.Struct, frozen=True):
         return layer and source and (self.created is None or self.created[0] <= marks.created < self.created[1])
 
 
-ANYTHING = Filter()
+NO_TEXT_FILTER = Filter()

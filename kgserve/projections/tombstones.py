@@ -24,10 +24,10 @@ from kgserve.storage.model.digest import checksum
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import RowsView
 
-FORMAT = 2
+TOMBSTONES_FORMAT = 2
 MAX_SCANNED_BYTES = 1 << 20
 """A longer journal is not read at each opening to see that nothing was deleted: an empty file says so."""
-_SCHEMA = """
+_TOMBSTONES_SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 PRAGMA cache_size = -1000;
@@ -38,9 +38,9 @@ CREATE TABLE IF NOT EXISTS cursor (one INTEGER PRIMARY KEY CHECK (one = 1), sequ
 INSERT OR IGNORE INTO cursor VALUES (1, -1);
 PRAGMA user_version = 2;
 """
-_OF = "SELECT id, version, hash FROM ended WHERE id IN"
-_ALL = "SELECT id, version, hash FROM ended"
-_PUT = "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)"
+_SELECT_ENDED_BY_ID = "SELECT id, version, hash FROM ended WHERE id IN"
+_SELECT_ALL_ENDED = "SELECT id, version, hash FROM ended"
+_UPSERT_ENDED = "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -76,7 +76,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
                 reader.execute("SELECT sequence FROM cursor").fetchone()
             stated = _sum(map(_checksum, chain.from_iterable(all_ended(self._layout, self._journal, at))))
             try:
-                found = _sum(_checksum(pair) for pair in _intact(reader.execute(_ALL)))
+                found = _sum(_checksum(pair) for pair in _intact(reader.execute(_SELECT_ALL_ENDED)))
             except sqlite3.Error as error:
                 return str(error)
         return None if found == stated else "it does not say what the journal does"
@@ -85,7 +85,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
 
     def _versions(self, ids: Collection[str], at: int) -> dict[str, int]:
         self._catch_up(at)
-        return {} if self._file is None else dict(_intact(of_some(self._file.execute, _OF, [*ids])))
+        return {} if self._file is None else dict(_intact(of_some(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
 
     def _open(self) -> int:
         if not self._path.exists():
@@ -95,7 +95,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
 
     def _with_file(self) -> sqlite3.Connection:
         if self._file is None:
-            self._file = opened(self._path, _SCHEMA, FORMAT)
+            self._file = opened(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
         return self._file
 
     def _read(self, after: int, last: int) -> tuple[Iterable[NodeDeletions], int]:
@@ -106,7 +106,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         if not found:
             return
         with self._with_file() as file:
-            file.executemany(_PUT, (_stored(each) for each in found.items() if each[1]))
+            file.executemany(_UPSERT_ENDED, (_stored(each) for each in found.items() if each[1]))
             file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in found if not found[node_id]))
             _stand_at(file, sequence)
 
@@ -117,7 +117,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             return rows.at
         with self._with_file() as file:
             file.execute("DELETE FROM ended")
-            file.executemany(_PUT, map(_stored, pairs if first is None else chain((first,), pairs)))
+            file.executemany(_UPSERT_ENDED, map(_stored, pairs if first is None else chain((first,), pairs)))
             _stand_at(file, rows.at)
         return rows.at
 

@@ -90,7 +90,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
 
     Who shows ``token`` may do anything, as local clients that read server.json do.
     """
-    pool = graphs.pool
+    pool = graphs.whole_pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
     threads, forwarder = Admission(pool.settings), NodeProxy(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import NoStore
 from kgserve.storage.journal.tail import Tail, oldest_sequence
@@ -27,11 +28,11 @@ from kgserve.storage.model.events import EventKind, Position, Selection, StoreEv
 Wake = Callable[[], None]
 
 PAGE_COMMITS = 1_000
-_KEPT_MARKERS = 64
+_MAX_MARKERS = 64
 RING_EVENTS = 4_096
 RING_BYTES = 4 << 20
-_QUICK_EVENTS = 32
-_QUICK_BYTES = 64 << 10
+_MAX_QUICK_EVENTS = 32
+_MAX_QUICK_BYTES = 64 << 10
 
 
 class PageLimits(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class PageLimits(msgspec.Struct, frozen=True):
     scanned: int = 10_000
 
 
-_USUAL = PageLimits()
+_DEFAULT_PAGE_LIMITS = PageLimits()
 
 
 @contextmanager
@@ -72,7 +73,7 @@ class FeedCommit:
     @property
     def quick(self) -> bool:
         """Whether it is encoded, or small enough for that to be done where nothing may block."""
-        return (len(self.events) <= _QUICK_EVENTS and self.bytes <= _QUICK_BYTES) or None not in self._data
+        return (len(self.events) <= _MAX_QUICK_EVENTS and self.bytes <= _MAX_QUICK_BYTES) or None not in self._data
 
     def entry(self, index: int) -> FeedEntry:
         """One event with its data."""
@@ -132,7 +133,7 @@ class Feed:
         self._latest: int | None = None
         self._wakes: dict[int, Wake] = {}
         self._ring = Ring(kept)
-        self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_KEPT_MARKERS)
+        self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_MAX_MARKERS)
         self._numbers = count(1)
 
     @property
@@ -228,7 +229,9 @@ class Feed:
 class Reader:
     """One listener's way through a feed. For one thread at a time."""
 
-    def __init__(self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _USUAL) -> None:
+    def __init__(
+        self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _DEFAULT_PAGE_LIMITS
+    ) -> None:
         """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
         self._limits = limits
         self.feed = feed
@@ -307,8 +310,33 @@ T = TypeVar("T")
 NamedWake: TypeAlias = Callable[[str], None]
 
 
-class Feeds:
-    """One feed per store that was open or listened to."""
+class FeedLookup(Protocol):
+    """The feeds of stores as their listeners find them."""
+
+    @property
+    def turn(self) -> int:
+        """Number of stores made, changed and dropped so far."""
+        ...
+
+    def of(self, store: str) -> Feed:
+        """Return the feed of a store, which need not be open."""
+        ...
+
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        """Have ``wake`` called when ``turn`` has moved on. Return what ends that."""
+        ...
+
+    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+        """Have ``wake`` called with the name of each store that was made, changed or dropped. Return what ends that."""
+        ...
+
+    def arrival(self, store: str) -> int | None:
+        """Return the sequence since which a store is served here; None for one that is not, or is being opened."""
+        ...
+
+
+class Feeds(FeedLookup):
+    """One feed per store that was open or listened to. See `FeedLookup`."""
 
     def __init__(self, layout: Callable[[str], Layout]) -> None:
         self._layout = layout
@@ -318,22 +346,27 @@ class Feeds:
         self._named_wakes: dict[int, NamedWake] = {}
         self._numbers = count()
         self._arrivals: dict[str, int] = {}
-        self.turn = 0
+        self._turn = 0
 
+    @property
+    @override
+    def turn(self) -> int:
+        return self._turn
+
+    @override
     def of(self, store: str) -> Feed:
-        """The feed of a store, which need not be open."""
         with self._lock:
             feed = self._feeds.get(store)
             if feed is None:
                 feed = self._feeds[store] = Feed(self._layout(store))
             return feed
 
+    @override
     def listen(self, wake: Wake) -> Callable[[], None]:
-        """Have ``wake`` called when a store was made, changed or dropped and ``turn`` has moved on; what ends it."""
         return self._listen(self._wakes, wake)
 
+    @override
     def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
-        """As `listen`, with the name of the store that was made, changed or dropped."""
         return self._listen(self._named_wakes, wake)
 
     def created(self, store: str) -> None:
@@ -348,8 +381,8 @@ class Feeds:
             self._arrivals[store] = sequence
         self._announce(store)
 
+    @override
     def arrival(self, store: str) -> int | None:
-        """The sequence since which a cluster's store is served here; None for one that is not, or is being opened."""
         with self._lock:
             return self._arrivals.get(store)
 
@@ -394,7 +427,7 @@ class Feeds:
 
     def _announce(self, store: str | None = None) -> None:
         with self._lock:
-            self.turn += 1
+            self._turn += 1
             wakes, named = list(self._wakes.values()), list(self._named_wakes.values())
         for wake in wakes:
             wake()

@@ -11,20 +11,20 @@ import structlog
 from kgserve.errors import Conflict
 from kgserve.platform.times import format_time
 from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.plan import FIRST_POSSIBLE_TIME, MAX_DRIFT
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS
 
 log = structlog.get_logger()
 
-_MICROSECONDS = 1_000_000
-_HOUR = 3_600 * _MICROSECONDS
-LONG_IDLE = 7 * 24 * _HOUR
+_MICROSECONDS_PER_SECOND = 1_000_000
+_HOUR_MICROSECONDS = 3_600 * _MICROSECONDS_PER_SECOND
+MAX_PLAUSIBLE_IDLE_MICROSECONDS = 7 * 24 * _HOUR_MICROSECONDS
 """A store that seems to have been idle for longer may have been opened under a clock that is ahead, in microseconds."""
-SETTLED = 24 * _HOUR
+CLOCK_TRUST_MICROSECONDS = 24 * _HOUR_MICROSECONDS
 """How long a process has to run before such a clock is believed, in microseconds."""
 
 
-ADVICE = "stop the server and run `kgserve doctor --repair-times`"
-SHARED_ADVICE = (
+REPAIR_TIMES_ADVICE = "stop the server and run `kgserve doctor --repair-times`"
+CLUSTER_REPAIR_TIMES_ADVICE = (
     "back the store up, restore it into a data folder of its own, run `kgserve doctor --repair-times` there, and bring "
     "it into the cluster again: see Times of the future in docs/cluster.md"
 )
@@ -44,7 +44,7 @@ class CommitClock:
         is_shared: whether the store is one of a cluster, which `doctor` does not repair.
         """
         self._store = store
-        self._advice = SHARED_ADVICE if is_shared else ADVICE
+        self._advice = CLUSTER_REPAIR_TIMES_ADVICE if is_shared else REPAIR_TIMES_ADVICE
         self._read = read or wall_time
         self._newest = newest
         self.idle = max(self._read() - newest, 0) if newest else 0
@@ -56,15 +56,17 @@ class CommitClock:
     @property
     def future_stamp(self) -> int | None:
         """The newest stamp of the store if it lies in the future, in microseconds."""
-        return self._newest if self._newest - self._read() > MAX_DRIFT else None
+        return self._newest if self._newest - self._read() > MAX_CLOCK_DRIFT_MICROSECONDS else None
 
     def now(self) -> int:
         """Return the time of day in microseconds, and log by how much it was set since the last call, if it was."""
         now = self._read()
         offset = now - _elapsed()
         jump, self._offset = offset - self._offset, offset
-        if abs(jump) > MAX_DRIFT:
-            log.warning("clock_jumped", store=self._store, seconds=round(jump / _MICROSECONDS), now=format_time(now))
+        if abs(jump) > MAX_CLOCK_DRIFT_MICROSECONDS:
+            log.warning(
+                "clock_jumped", store=self._store, seconds=round(jump / _MICROSECONDS_PER_SECOND), now=format_time(now)
+            )
             if self.future_stamp is not None:
                 self._warn("stamps_of_the_future", "the clock was set back")
         return now
@@ -105,23 +107,23 @@ class RetentionClock:
 
         A process that began under an impossible clock goes by the present one.
         """
-        if self._began + self._offset < FIRST_POSSIBLE_TIME:
+        if self._began + self._offset < MIN_COMMIT_TIME_MICROSECONDS:
             return self._read()
         return min(self._read(), self._elapsed() + self._offset)
 
     def require(self) -> int:
         """Return `now`. Raises Conflict if the clock was set forward since the process began."""
         ahead = self._read() - self.now()
-        if ahead > MAX_DRIFT:
+        if ahead > MAX_CLOCK_DRIFT_MICROSECONDS:
             raise Conflict(
-                f"the clock was set forward by {ahead // _MICROSECONDS:,} seconds since this server started, so ages "
-                "are not known: set the clock right, or restart the server if it is right now"
+                f"the clock was set forward by {ahead // _MICROSECONDS_PER_SECOND:,} seconds since this server "
+                "started, so ages are not known: set the clock right, or restart the server if it is right now"
             )
         return self.now()
 
     def is_believed(self, idle: int) -> bool:
         """Whether the time of day says how old a store's data is, which was opened after so many idle microseconds."""
-        return idle <= LONG_IDLE or self._elapsed() - self._began >= SETTLED
+        return idle <= MAX_PLAUSIBLE_IDLE_MICROSECONDS or self._elapsed() - self._began >= CLOCK_TRUST_MICROSECONDS
 
 
 def wall_time() -> int:

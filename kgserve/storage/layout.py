@@ -31,9 +31,8 @@ from kgserve.platform.durable_files import named, sync_folder, write_whole
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import SUFFIX as SEGMENT_SUFFIX
-from kgserve.storage.journal.journal import Journal, JournalEnd, Witness, list_segments, whole_part
-from kgserve.storage.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
+from kgserve.storage.journal.journal import SEGMENT_SUFFIX, Journal, JournalEnd, Witness, list_segments, whole_part
+from kgserve.storage.journal.snapshot import SNAPSHOT_PREFIX
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated, from_text
 from kgserve.storage.model.store_settings import ConflictPolicy, IndexesKept, Keeping, MemorySettings, StoreSettings
@@ -43,24 +42,24 @@ log = structlog.get_logger()
 
 _Mark = TypeVar("_Mark", "CloseMark", "EngineMark")
 
-SUFFIX = "_memory"
-JOURNAL = "journal"
-HISTORY = "history.sqlite"
-CATALOG = "views/catalog.sqlite"
+STORE_FOLDER_SUFFIX = "_memory"
+JOURNAL_FOLDER = "journal"
+HISTORY_FILE = "history.sqlite"
+CATALOG_FILE = "views/catalog.sqlite"
 STORE_FILE = "store.json"
-FORMAT = 2
+STORE_FORMAT = 2
 """The newest that is known. It goes up when a store comes to hold what an older program would lose or not read, which
 then refuses it. 2: there are packed frames in its journal."""
-PLAIN = 1
+PLAIN_STORE_FORMAT = 1
 """What a store is while it holds nothing of the kind."""
-RECORD = "settings."
-RECORDS_KEPT = 2
-ROOM_BYTES = 4 * MEBIBYTE
+SETTINGS_RECORD_PREFIX = "settings."
+MAX_SETTINGS_RECORDS = 2
+MIN_FREE_BYTES = 4 * MEBIBYTE
 """With less than that on the disk a server is not ready for writes."""
 ROOM_FACTOR = 2
-FACTOR = 3
-LEAST_BYTES = 16 * MEBIBYTE
-_UNUSABLE = "'\"\\*?[]"
+REBUILD_ROOM_FACTOR = 3
+MIN_REBUILD_ROOM_BYTES = 16 * MEBIBYTE
+_UNUSABLE_PATH_CHARACTERS = "'\"\\*?[]"
 
 
 class StoreFile(msgspec.Struct, frozen=True):
@@ -132,10 +131,10 @@ def holds_store(root: Path) -> bool:
     if root.is_symlink():
         return False
     with suppress(OSError):
-        names = os.listdir(root / JOURNAL)  # noqa: PTH208 - as above
+        names = os.listdir(root / JOURNAL_FOLDER)  # noqa: PTH208 - as above
         if any(name.endswith(SEGMENT_SUFFIX) or name.startswith(SNAPSHOT_PREFIX) for name in names):
             return True
-    return (root / HISTORY).is_file() or (root / CATALOG).is_file()
+    return (root / HISTORY_FILE).is_file() or (root / CATALOG_FILE).is_file()
 
 
 class _Place:
@@ -151,12 +150,12 @@ class _Place:
 class Layout:
     """The paths of one store."""
 
-    journal = _Place(JOURNAL)
+    journal = _Place(JOURNAL_FOLDER)
     engine = _Place("graph.kuzu")
-    history = _Place(HISTORY)
+    history = _Place(HISTORY_FILE)
     extraction = _Place("extraction.sqlite")
     views = _Place("views")
-    catalog = _Place(CATALOG)
+    catalog = _Place(CATALOG_FILE)
     memories = _Place("views/memories.sqlite")
     links = _Place("views/links.sqlite")
     ended = _Place("views/ended.sqlite")
@@ -170,7 +169,7 @@ class Layout:
 
     def __init__(self, data_dir: Path, name: str) -> None:
         self.name = name
-        self.root = data_dir / f"{name}{SUFFIX}"
+        self.root = data_dir / f"{name}{STORE_FOLDER_SUFFIX}"
 
     def syncing(self, syncer: str) -> Path:
         """Where it is put down how far one was told of the store's contents."""
@@ -198,14 +197,14 @@ class Layout:
         Raises Conflict for a store of a newer version, which is left as it is.
         """
         fault, found = self.settings_fault(), self.description()
-        if found is not None and found.format > FORMAT:
+        if found is not None and found.format > STORE_FORMAT:
             raise Conflict(
                 f"store {self.name!r} was written by a newer version of kgserve (format {found.format}; this one knows "
-                f"{FORMAT}): it is left as it is"
+                f"{STORE_FORMAT}): it is left as it is"
             )
         if fault:
             log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
-        description = found or StoreFile(PLAIN, self.created_at())
+        description = found or StoreFile(PLAIN_STORE_FORMAT, self.created_at())
         if self._in_file() != description or self._in_journal() != description:
             log.info("settings_written_anew", store=self.name)
             try:
@@ -216,7 +215,7 @@ class Layout:
 
     def as_described(self) -> StoreFile:
         """As `described`, for who only looks: nothing is mended."""
-        return self.description() or StoreFile(PLAIN, self.created_at())
+        return self.description() or StoreFile(PLAIN_STORE_FORMAT, self.created_at())
 
     def settings_fault(self) -> str | None:
         """What is damaged of the two places where the settings are, in words; one place is enough to mend the other."""
@@ -321,8 +320,8 @@ def write_description(root: Path, description: StoreFile) -> None:
     Raises OSError only for the first, after which it holds: what has become of store.json is seen when the store opens.
     """
     content = msgspec.json.encode(description)
-    (root / JOURNAL).mkdir(exist_ok=True)
-    _write_record(root / JOURNAL, content)
+    (root / JOURNAL_FOLDER).mkdir(exist_ok=True)
+    _write_record(root / JOURNAL_FOLDER, content)
     try:
         write_whole(root / STORE_FILE, content)
     except OSError as error:
@@ -333,16 +332,16 @@ def _write_record(folder: Path, content: bytes) -> None:
     """Add a record; it is durable afterwards. Raises OSError with the former one still the newest."""
     numbers = _numbers(folder)
     number = max(numbers, default=0) + 1
-    write_whole(folder / f"{RECORD}{number}", f"{_checksum(content)}\n".encode() + content)
-    for old in sorted(numbers)[: 1 - RECORDS_KEPT]:
-        (folder / f"{RECORD}{old}").unlink(missing_ok=True)
+    write_whole(folder / f"{SETTINGS_RECORD_PREFIX}{number}", f"{_checksum(content)}\n".encode() + content)
+    for old in sorted(numbers)[: 1 - MAX_SETTINGS_RECORDS]:
+        (folder / f"{SETTINGS_RECORD_PREFIX}{old}").unlink(missing_ok=True)
 
 
 def read_records(folder: Path) -> Iterator[bytes | None]:
     """The contents of the records in a journal's folder, newest first; None for one that is damaged."""
     for number in sorted(_numbers(folder), reverse=True):
         try:
-            checksum, _, content = (folder / f"{RECORD}{number}").read_bytes().partition(b"\n")
+            checksum, _, content = (folder / f"{SETTINGS_RECORD_PREFIX}{number}").read_bytes().partition(b"\n")
         except OSError:
             yield None
         else:
@@ -350,7 +349,7 @@ def read_records(folder: Path) -> Iterator[bytes | None]:
 
 
 def _numbers(folder: Path) -> list[int]:
-    names = (path.name[len(RECORD) :] for path in folder.glob(f"{RECORD}*"))
+    names = (path.name[len(SETTINGS_RECORD_PREFIX) :] for path in folder.glob(f"{SETTINGS_RECORD_PREFIX}*"))
     return [int(name) for name in names if name.isdecimal()]
 
 
@@ -387,7 +386,7 @@ def _file_mark(path: Path) -> FileMark:
 def require_room_to_write(folder: Path, size: int) -> None:
     """Raise StorageFull unless there is room for a write of ``size`` bytes in the journal, and for what follows it."""
     free = shutil.disk_usage(folder).free
-    if free < ROOM_BYTES + ROOM_FACTOR * size:
+    if free < MIN_FREE_BYTES + ROOM_FACTOR * size:
         raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
 
 
@@ -397,7 +396,7 @@ def require_room(folder: Path, size: int) -> None:
     On a disk that fills up while it closes a file, the engine has been seen to wait for ever.
     """
     free = shutil.disk_usage(folder).free
-    needed = FACTOR * size + LEAST_BYTES
+    needed = REBUILD_ROOM_FACTOR * size + MIN_REBUILD_ROOM_BYTES
     if free < needed:
         raise StorageFull(f"a new engine file wants {needed // MEBIBYTE} MiB of room; {free // MEBIBYTE} are left")
 
@@ -418,22 +417,22 @@ def usable_folder(data_dir: Path) -> Path:
     Raises InvalidInput if not.
     """
     text = str(data_dir)
-    if not text.isprintable() or any(sign in text for sign in _UNUSABLE):
+    if not text.isprintable() or any(sign in text for sign in _UNUSABLE_PATH_CHARACTERS):
         raise InvalidInput(f"{text}: the data folder's path may not hold quotes, backslashes, *, ?, [ or ]")
     return data_dir
 
 
 # The moment is written with the cursor: a damaged number is believed only where it stands twice.
-_HISTORY = "SELECT sequence FROM cursor WHERE sequence IN (SELECT sequence FROM moment)"
-_SEEN = "SELECT sequence FROM cursor"
-_PATIENCE = 1.0  # seconds to wait for a lock; nobody should hold one
+_SELECT_VERIFIED_HISTORY_SEQUENCE = "SELECT sequence FROM cursor WHERE sequence IN (SELECT sequence FROM moment)"
+_SELECT_CURSOR_SEQUENCE = "SELECT sequence FROM cursor"
+_WITNESS_LOCK_TIMEOUT_SECONDS = 1.0  # seconds to wait for a lock; nobody should hold one
 
 
 def witnesses(layout: Layout) -> Iterator[Witness]:
     """What each view of a store that is not open says it has seen; none is changed, and it takes a millisecond."""
     yield Witness("the history", seen_by_history(layout))
-    yield Witness("the catalog", _of_database(layout.catalog, _SEEN))
-    yield Witness("what is known of memories", _of_database(layout.memories, _SEEN))
+    yield Witness("the catalog", _of_database(layout.catalog, _SELECT_CURSOR_SEQUENCE))
+    yield Witness("what is known of memories", _of_database(layout.memories, _SELECT_CURSOR_SEQUENCE))
     yield Witness("the keyword index", _of_manifest(layout.views / "keyword"))
     yield Witness("the vector index", _of_manifest(layout.views / "vector"))
     yield Witness("the present rows", newest_base(layout.rows))
@@ -441,7 +440,7 @@ def witnesses(layout: Layout) -> Iterator[Witness]:
 
 def seen_by_history(layout: Layout) -> int:
     """The last commit that the history says it has seen; 0 where it says nothing. It may be open."""
-    return _of_database(layout.history, _HISTORY)
+    return _of_database(layout.history, _SELECT_VERIFIED_HISTORY_SEQUENCE)
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -461,7 +460,9 @@ def _of_database(path: Path, query: str) -> int:
     if not path.is_file():
         return 0
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WITNESS_LOCK_TIMEOUT_SECONDS)
+        ) as connection:
             found = connection.execute(query).fetchone()
     except sqlite3.Error:
         return 0

@@ -15,8 +15,8 @@ import msgspec
 from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import (
-    ANY,
-    RUN,
+    KIND_CONSOLIDATION,
+    NO_RULES,
     EdgePut,
     Fault,
     LinkPut,
@@ -40,7 +40,7 @@ from kgserve.storage.model.events import former_of, kind_of
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtras, Width
 from kgserve.storage.model.redirects import MERGED_INTO, refusal, survivor_of
 from kgserve.storage.model.rows import (
-    EMPTY_OBJECT,
+    NO_ATTRIBUTES,
     EdgeKey,
     EdgeRow,
     LinkKey,
@@ -51,11 +51,11 @@ from kgserve.storage.model.rows import (
 )
 from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
 
-FIRST_POSSIBLE_TIME = 1_767_225_600_000_000
+MIN_COMMIT_TIME_MICROSECONDS = 1_767_225_600_000_000
 """Start of 2026 in microseconds, before which no version of this program ran: an earlier clock is wrong."""
-MAX_DRIFT = 60_000_000
+MAX_CLOCK_DRIFT_MICROSECONDS = 60_000_000
 """Microseconds by which the clock may be behind the last commit and still be one that drifts or was adjusted."""
-MAX_NOTED = 100
+MAX_REPORTED_ROWS = 100
 """Rows left out that a report lists one by one; beyond that it only counts them."""
 
 
@@ -246,12 +246,12 @@ class _Draft:
 
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
         self.report.rejected_count += 1
-        if self.report.rejected_count <= MAX_NOTED:
+        if self.report.rejected_count <= MAX_REPORTED_ROWS:
             self.report.rejected.append(LeftOut(index, kind, " ".join(fault)))
 
     def skip(self, put: EdgePut, reason: str) -> None:
         self.report.skipped_count += 1
-        if self.report.skipped_count <= MAX_NOTED:
+        if self.report.skipped_count <= MAX_REPORTED_ROWS:
             self.report.skipped.append(LeftOut(put.index, "edge", reason, put.key))
 
     def delete_edge(self, key: EdgeKey) -> None:
@@ -307,7 +307,7 @@ class _Draft:
             put.id,
             put.type or "",
             put.content or "",
-            put.attributes or EMPTY_OBJECT,
+            put.attributes or NO_ATTRIBUTES,
             max(put.version or 1, self.workspace.ended.get(put.id, 0) + 1),
             self.sequence,
             self.now if put.created_at is None else put.created_at,
@@ -343,7 +343,7 @@ class _Draft:
         self.workspace.put_node(row)
         self.nodes_updated.append(row)
         self.nodes_removed.append(old)
-        if row.type == RUN or _is_more(old) or _is_more(row):
+        if row.type == KIND_CONSOLIDATION or _is_more(old) or _is_more(row):
             former = former_of(old, row)
             self.former += [former] if former is not None else []
 
@@ -414,7 +414,7 @@ class _Draft:
         return EdgeRow(
             *put.key,
             1.0 if put.weight is None else put.weight,
-            edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_OBJECT),
+            edge_attributes(put.created_at or self.now_text, updated, put.own or NO_ATTRIBUTES),
             put.version or 1,
             self.sequence,
             edge_extras(put.extras, None),
@@ -503,15 +503,16 @@ def _is_more(row: NodeRow) -> bool:
 def commit_time(now: int, last: int) -> int:
     """Return the time to stamp a commit with, from the clock and the last commit's stamp, all in microseconds.
 
-    Stamps rise with the sequence while the clock is at most `MAX_DRIFT` behind the last one. Beyond that the last
-    commit was stamped by a clock that was ahead, and the clock counts. A clock before `FIRST_POSSIBLE_TIME` never does.
+    Stamps rise with the sequence while the clock is at most `MAX_CLOCK_DRIFT_MICROSECONDS` behind the last one. Beyond
+    that the last commit was stamped by a clock that was ahead, and the clock counts. A clock before
+    `MIN_COMMIT_TIME_MICROSECONDS` never does.
     """
-    is_last_wrong = last - now > MAX_DRIFT and now >= FIRST_POSSIBLE_TIME
+    is_last_wrong = last - now > MAX_CLOCK_DRIFT_MICROSECONDS and now >= MIN_COMMIT_TIME_MICROSECONDS
     return now if is_last_wrong else max(now, last + 1)
 
 
 def plan(
-    batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = ANY
+    batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = NO_RULES
 ) -> tuple[ChangeSet | None, Report]:
     """Decide one batch; ``None`` when it changes nothing. ``now``, in microseconds, is what `commit_time` takes.
 
@@ -544,7 +545,7 @@ def plan(
     return change, draft.finish_report(change.sequence if change else state.sequence)
 
 
-def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
+def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> None:
     """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow.
 
     KindNotAllowed when that is all there is to say against it, and Conflict for a node with too many heads, or one that
@@ -567,7 +568,7 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
         only_kinds = False
     if wrong:
         kind = KindNotAllowed if only_kinds else InvalidInput
-        raise kind(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+        raise kind(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_REPORTED_ROWS]))
 
 
 def _edge_faults(

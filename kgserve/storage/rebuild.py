@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 _Slice = TypeVar("_Slice")
 
-SNAPSHOTS_KEPT = 2
-RESTS = 9
+MAX_SNAPSHOTS = 2
+SNAPSHOT_REST_FACTOR = 9
 """So many times as long as a part of a snapshot took, the next one waits while writes come."""
 
 
@@ -79,7 +79,7 @@ def _giving_way(
     for each in slices:
         yield each
         if not idle():
-            time.sleep(RESTS * (time.perf_counter() - started))
+            time.sleep(SNAPSHOT_REST_FACTOR * (time.perf_counter() - started))
         if closing is not None and closing.is_set():
             raise Unavailable("this store is closing; try again shortly")
         started = time.perf_counter()
@@ -157,7 +157,7 @@ def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
         except JournalDamaged:
             log.exception("snapshot_unusable", store=layout.name)
             continue
-        linked = snapshot.part_file(base, snapshot.LINKS) is not None
+        linked = snapshot.part_file(base, snapshot.LINKS_FILE) is not None
         nodes, edges = snapshot.read_nodes(base), snapshot.read_edges(base)
         view.renew(nodes, edges, state, journal.read, linked=linked)
         break

@@ -21,14 +21,14 @@ from kgserve.storage.plan import Report
 
 log = structlog.get_logger()
 
-WANTED = 1_000
+ACCESS_FLUSH_THRESHOLD = 1_000
 """So many that wait are worth a commit."""
-WANTED_SECONDS = 30.0
+ACCESS_FLUSH_INTERVAL_SECONDS = 30.0
 """So long at most one waits for it."""
-MOST = 10_000
+MAX_BUFFERED_ACCESSES = 10_000
 """So many may wait. What is read beyond that, while nothing can be written, is not counted."""
-_RETRY_SECONDS = 5.0
-_BYTES = 200
+_ACCESS_FLUSH_RETRY_SECONDS = 5.0
+_ACCESS_RECORD_BYTES = 200
 
 Known = Callable[[Collection[str]], Mapping[str, Access]]
 """What the last commit says of the accesses of some nodes, left out where it says nothing."""
@@ -84,7 +84,7 @@ class Accesses:
                     break
         else:
             return {}
-        if len(self._pending) >= MOST and self.due:
+        if len(self._pending) >= MAX_BUFFERED_ACCESSES and self.due:
             self.flush()
         return made
 
@@ -92,7 +92,9 @@ class Accesses:
     def due(self) -> bool:
         """Whether there is enough to write, or something has waited for 30 s; not soon after that has failed."""
         waiting, now = len(self._pending), time.monotonic()
-        return now >= self._not_before and (waiting >= WANTED or (waiting > 0 and now - self._since >= WANTED_SECONDS))
+        return now >= self._not_before and (
+            waiting >= ACCESS_FLUSH_THRESHOLD or (waiting > 0 and now - self._since >= ACCESS_FLUSH_INTERVAL_SECONDS)
+        )
 
     def flush(self) -> Future[None] | None:
         """Begin to write what waits, unless that is being done; done when it is durable. None when nothing waits.
@@ -106,7 +108,9 @@ class Accesses:
             self._flight = flight = Future[None]()
             accesses = [*self._flying.values()]
         try:
-            self._submit(WriteBatch(accesses=accesses, cost=_BYTES * len(accesses))).add_done_callback(self._landed)
+            self._submit(WriteBatch(accesses=accesses, cost=_ACCESS_RECORD_BYTES * len(accesses))).add_done_callback(
+                self._landed
+            )
         except KgserveError as error:
             self._land(error)
         return flight
@@ -150,7 +154,7 @@ class Accesses:
             self._since = time.monotonic()
         self.waiting = True
         for node_id, access in made.items():
-            if len(self._pending) < MOST or node_id in self._pending:
+            if len(self._pending) < MAX_BUFFERED_ACCESSES or node_id in self._pending:
                 self._pending[node_id] = access
 
     def _drop(self, node_id: str) -> None:
@@ -169,7 +173,7 @@ class Accesses:
                 self._left += 1
             else:
                 self._pending = flying | self._pending
-                self._not_before = time.monotonic() + _RETRY_SECONDS
+                self._not_before = time.monotonic() + _ACCESS_FLUSH_RETRY_SECONDS
             self.waiting = bool(self._pending)
         if error is not None:
             log.warning("accesses_not_written", store=self._store, waiting=len(flying), error=str(error))

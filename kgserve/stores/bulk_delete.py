@@ -22,11 +22,11 @@ from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import Foreseen
 
-MOST = 2_000_000
+MAX_BULK_DELETE_ROWS = 2_000_000
 """Rows that go at once at most, edges of nodes included."""
-LARGE = 5_000
-_AT_ONCE = 10_000
-_KEY = 8
+MIN_BULK_DELETE_ROWS = 5_000
+_BULK_DELETE_BATCH_ROWS = 10_000
+_KEY_OVERHEAD_BYTES = 8
 """Bytes of a key beside its texts."""
 
 
@@ -62,7 +62,7 @@ class Removal:
         nodes, edges = self._gone
         texts = sum(map(len, nodes)) + sum(len(part) for key in edges for part in key)
         former = sum(len(each.id) for each in self._former)
-        return texts + former + _KEY * (len(nodes) + len(edges) + len(self._former))
+        return texts + former + _KEY_OVERHEAD_BYTES * (len(nodes) + len(edges) + len(self._former))
 
     def unmet(self) -> list[ChangeSet] | None:
         """What others have written since this was last asked; None when any of it meets what is to go."""
@@ -94,7 +94,10 @@ class Removal:
 
 def is_large(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool:
     """Whether so much goes that others had better not wait for it."""
-    return len(nodes) + len(edges) >= LARGE or len(nodes) + len(edges_with(rows, nodes, edges)) >= LARGE
+    return (
+        len(nodes) + len(edges) >= MIN_BULK_DELETE_ROWS
+        or len(nodes) + len(edges_with(rows, nodes, edges)) >= MIN_BULK_DELETE_ROWS
+    )
 
 
 def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
@@ -105,14 +108,14 @@ def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> se
         around = rows.around(numbers, outgoing=outgoing)
         found.update(around.base.tolist())
         found.update(number for number, _ in around.changed)
-        if len(found) + len(nodes) > MOST:
-            raise TooLarge(f"more than {MOST:,} rows would go with what is deleted; delete in parts")
+        if len(found) + len(nodes) > MAX_BULK_DELETE_ROWS:
+            raise TooLarge(f"more than {MAX_BULK_DELETE_ROWS:,} rows would go with what is deleted; delete in parts")
     return found
 
 
 def _nodes(rows: Rows, numbers: list[int]) -> Iterator[NodeRow]:
-    for start in range(0, len(numbers), _AT_ONCE):
-        ids = rows.delta.ids(numbers[start : start + _AT_ONCE])
+    for start in range(0, len(numbers), _BULK_DELETE_BATCH_ROWS):
+        ids = rows.delta.ids(numbers[start : start + _BULK_DELETE_BATCH_ROWS])
         yield from rows.nodes(ids).values()
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-READ_HEADER = "Kgserve-Read"
-AT_LEAST_HEADER = "Kgserve-At-Least"
+READ_FROM_HEADER = "Kgserve-Read"
+MIN_SEQUENCE_HEADER = "Kgserve-At-Least"
 
 NodeState: TypeAlias = Literal["alive", "draining", "gone"]
 

@@ -24,19 +24,19 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import unsnapshotted_bytes
 from kgserve.storage.layout import Layout, require_room
-from kgserve.storage.rebuild import SNAPSHOTS_KEPT
+from kgserve.storage.rebuild import MAX_SNAPSHOTS
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.view import Foreseen, RowsView
 
 log = structlog.get_logger()
 
-AT_ONCE = 2
-_RETRY_SECONDS = 60.0
-HOLD_BACK_SECONDS = 30.0
-LOOK_SECONDS = 0.1
+IMMEDIATE_COMPACTION_PRESSURE = 2
+_COMPACTION_RETRY_SECONDS = 60.0
+COMPACTION_DELAY_SECONDS = 30.0
+COMPACTION_POLL_SECONDS = 0.1
 # Memory that the engine may keep for updates: a new file for a small store is cheap, so it may keep less.
-_LEAST_KEPT = 16 * MEBIBYTE
-_MOST_KEPT = 96 * MEBIBYTE
+_MIN_RETAINED_BYTES = 16 * MEBIBYTE
+_MAX_RETAINED_BYTES = 96 * MEBIBYTE
 
 
 class Compactor:
@@ -76,7 +76,7 @@ class Compactor:
         pressure = max(self._journal_pressure(), self._engine_pressure(), float(self._failed))
         if pressure < 1 or not self._finished.is_set() or time.monotonic() < self._not_before:
             return False
-        if pressure < AT_ONCE:
+        if pressure < IMMEDIATE_COMPACTION_PRESSURE:
             return True
         self.start()
         return False
@@ -110,7 +110,7 @@ class Compactor:
             with self._compacting:
                 sequence = self._compact()
         except (KgserveError, OSError) as error:
-            self._not_before = time.monotonic() + _RETRY_SECONDS
+            self._not_before = time.monotonic() + _COMPACTION_RETRY_SECONDS
             if (closing := self._engine.options.closing) and closing.is_set():
                 log.info("compaction_broken_off", store=name)
             else:
@@ -159,7 +159,7 @@ class Compactor:
             return 0.0
         file_bytes, log_bytes = self._engine.bytes()
         log_room = max(self._settings.compact_wal_mb * MEBIBYTE, file_bytes // 2)
-        kept_room = min(max(2 * file_bytes, _LEAST_KEPT), _MOST_KEPT)
+        kept_room = min(max(2 * file_bytes, _MIN_RETAINED_BYTES), _MAX_RETAINED_BYTES)
         return max(log_bytes / log_room, self._engine.kept_bytes / kept_room)
 
     def _compact(self) -> int:
@@ -197,7 +197,7 @@ class Compactor:
         return True
 
     def _drop_old(self) -> None:
-        oldest = snapshot.remove_but_newest(self._layout.journal, SNAPSHOTS_KEPT)
+        oldest = snapshot.remove_but_newest(self._layout.journal, MAX_SNAPSHOTS)
         oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
         self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
 
@@ -219,7 +219,7 @@ class Folding:
 
     def wait(self) -> None:
         """Block until nobody makes a base, but for who foresees one and may wait for the caller."""
-        while not self._is_foreseeing and not self._idle.wait(LOOK_SECONDS):
+        while not self._is_foreseeing and not self._idle.wait(COMPACTION_POLL_SECONDS):
             pass
 
     def settle(self) -> None:
@@ -230,7 +230,7 @@ class Folding:
         """Block while the changes beside the base are far too many and a new one is being made."""
         if self._rows.is_overfull and not self._idle.is_set() and not self._is_foreseeing:
             log.warning("writes_held_back", store=self._name, changed=self._rows.changed)
-            self._idle.wait(HOLD_BACK_SECONDS)
+            self._idle.wait(COMPACTION_DELAY_SECONDS)
 
     def begin_if_wanted(self, *, idle: bool = False) -> None:
         """Have a base made beside everything else, if the changes have outgrown their limits."""
@@ -249,7 +249,7 @@ class Folding:
         Raises StorageFull, Unavailable, and RowsDamaged when the old one is not whole.
         """
         while not self._begin():
-            self._idle.wait(LOOK_SECONDS)
+            self._idle.wait(COMPACTION_POLL_SECONDS)
         try:
             self._rows.fold(copying=True)
         finally:
@@ -262,7 +262,7 @@ class Folding:
         Waits for who makes a base; ``check`` is called now and then meanwhile.
         """
         while not self._begin(foreseeing=True):
-            self._idle.wait(LOOK_SECONDS)
+            self._idle.wait(COMPACTION_POLL_SECONDS)
             check()
         try:
             with self._rows.foreseeing() as foreseen:

@@ -20,7 +20,7 @@ from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import merged_among, upward
 
-MOST_CHILDREN = 100
+MAX_PENDING_CHILDREN = 100
 """So many children that are in the way of a change are looked at."""
 
 
@@ -84,7 +84,7 @@ class Ahead:
 
     def more_general(self, memory: str, layer: int) -> list[str]:
         """Memories that may stand directly below one though their layer is more general; of many some."""
-        most = MOST_CHILDREN + len(self._nodes) + len(self._upward)
+        most = MAX_PENDING_CHILDREN + len(self._nodes) + len(self._upward)
         known = self._memories.ask(lambda memories, _: memories.more_general(memory, layer, most))
         return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
 

@@ -20,7 +20,7 @@ from kgserve.platform.metrics.observation import NodeCounts
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import PLAIN, SUFFIX, Layout, StoreFile, holds_store
+from kgserve.storage.layout import PLAIN_STORE_FORMAT, STORE_FOLDER_SUFFIX, Layout, StoreFile, holds_store
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
@@ -30,8 +30,8 @@ log = structlog.get_logger()
 
 NODE_FILE = "cluster.json"
 """What says that the journals of a data folder are copies of what a cluster has."""
-NO_CLUSTER = "this server is no node of a cluster; --cluster makes it one"
-_TRASH_PREFIX = ".dropped-"
+NOT_CLUSTERED_MESSAGE = "this server is no node of a cluster; --cluster makes it one"
+_DROPPED_STORE_PREFIX = ".dropped-"
 
 
 class CommitLog:
@@ -131,7 +131,10 @@ class Placement:
 
     def here(self) -> list[str]:
         """The stores whose present state is in this folder, in order."""
-        found = ((path.name.removesuffix(SUFFIX), path) for path in self.data_dir.glob(f"*{SUFFIX}"))
+        found = (
+            (path.name.removesuffix(STORE_FOLDER_SUFFIX), path)
+            for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}")
+        )
         return sorted(name for name, path in found if _is_name(name) and holds_store(path))
 
     def layout(self, name: str) -> Layout:
@@ -179,37 +182,37 @@ class Placement:
 
     def status(self, *, look: bool = True) -> ClusterStatus:  # noqa: ARG002 - as above
         """The nodes of the cluster; without a ``look`` as they were last seen. Raises Conflict where there is none."""
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def hand_over(self, name: str, node: str) -> MoveAnswer:  # noqa: ARG002 - as above
         """Have another node serve a store, which is closed and was placed here. Raises Conflict, and as `describe`."""
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def await_opened(self, name: str, node: str, until: float) -> str:  # noqa: ARG002 - as above
         """Wait until another node has opened a store that was handed over to it; why it has not, else empty.
 
         until: a reading of `time.monotonic`. Raises Conflict.
         """
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def drain(self, *, undo: bool) -> list[str]:  # noqa: ARG002 - as above
         """Have this node take no stores over, or again; those that it claims. Blocks. Raises Conflict."""
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def successor(self, name: str) -> str:  # noqa: ARG002 - as above
         """The node that is to serve a store in the place of this one. Raises Conflict and Unavailable."""
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def repair(self, name: str) -> int:  # noqa: ARG002 - as above
         """Have a store's log, which was torn, begin anew with its files here, once it is placed and opened.
 
         How many frames of the log were compared. Raises Conflict, NoStore and Unavailable.
         """
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def finish_upgrade(self) -> UpgradeAnswer:
         """Have all nodes write in the newest format. Raises Conflict and Unavailable."""
-        raise Conflict(NO_CLUSTER)
+        raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
         """The newest of what this server, the nodes of its cluster, or one ``node`` put on record; oldest first.
@@ -217,7 +220,7 @@ class Placement:
         Raises Conflict, NotFound and Unavailable.
         """
         if node is not None:
-            raise Conflict(NO_CLUSTER)
+            raise Conflict(NOT_CLUSTERED_MESSAGE)
         return newest_records(self.data_dir, limit)
 
     def token_of(self, node: str) -> str:  # noqa: ARG002 - as above
@@ -264,11 +267,11 @@ class Placement:
 
     def staging(self, name: str) -> Path:
         """A path in the data folder for what is being made, or removed."""
-        return self.data_dir / f"{_TRASH_PREFIX}{name}-{time.time_ns()}"
+        return self.data_dir / f"{_DROPPED_STORE_PREFIX}{name}-{time.time_ns()}"
 
     def clear_trash(self) -> None:
         """Remove what a process that ended has left half made, or half removed."""
-        for path in self.data_dir.glob(f"{_TRASH_PREFIX}*"):
+        for path in self.data_dir.glob(f"{_DROPPED_STORE_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def _check_folder(self) -> None:
@@ -287,7 +290,7 @@ class Placement:
 
     def _others(self) -> Iterable[str]:
         """The names that are taken, also by what is no store yet."""
-        return (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}"))
+        return (path.name[: -len(STORE_FOLDER_SUFFIX)] for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}"))
 
     def _refuse_twin(self, name: str) -> None:
         """Names that differ in case alone would be one folder where file systems fold case."""
@@ -298,7 +301,7 @@ class Placement:
 
 def described(chosen: StoreSettings) -> StoreFile:
     """What a store is that is made now with the ``chosen`` settings."""
-    return StoreFile(PLAIN, time.time_ns() // 1000).with_settings(chosen, 0)
+    return StoreFile(PLAIN_STORE_FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
 
 
 def create_store(layout: Layout, segment_mb: int, description: StoreFile) -> None:

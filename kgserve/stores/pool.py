@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import Conflict, KgserveError, NoStore, Opening, OwnerQuiet, ServedElsewhere, Unavailable
 from kgserve.platform.closing import Closing
@@ -27,7 +28,8 @@ from kgserve.projections.inbound_links import InboundLinks
 from kgserve.storage.changefeed import Feeds
 from kgserve.storage.layout import Layout, usable_folder
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.storage.model.store_settings import StoreSettings, usual
+from kgserve.storage.model.store_settings import usual
+from kgserve.stores.access import CreateIfMissing, StoreAccess
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
 from kgserve.stores.placement import Placement
 from kgserve.stores.scratch_database import WarmCopies
@@ -36,16 +38,16 @@ from kgserve.stores.store import OpenStore, StoreDependencies
 log = structlog.get_logger()
 
 # Requests that may wait for one store to open, and for how long.
-_MAX_WAITING = 6
-_GATE_SECONDS = 60.0
-_UNUSED_SECONDS = 10.0
-TEND_SECONDS = 1.0
+_MAX_WAITING_FOR_OPEN = 6
+_OPEN_TIMEOUT_SECONDS = 60.0
+_RELEASE_TIMEOUT_SECONDS = 10.0
+POOL_TICK_SECONDS = 1.0
 
 
 Placed = Callable[[Path, Settings], Placement]
 
 
-OPENED_ELSEWHERE_SECONDS = 30.0
+MOVE_TIMEOUT_SECONDS = 30.0
 """How long a move, or a drain for all stores together, waits until the new nodes have opened what they got."""
 
 
@@ -82,15 +84,7 @@ class _Entry:
         """Of the leases those that have no store yet."""
 
 
-class CreateIfMissing:
-    """That a store is to be made, with the ``chosen`` settings, if there is none; ``made`` says whether it was."""
-
-    def __init__(self, chosen: StoreSettings | None = None) -> None:
-        self.chosen = chosen
-        self.made = False
-
-
-class StorePool(Closing):
+class StorePool(Closing, StoreAccess):
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
     def __init__(self, settings: Settings, placed: Placed = Placement) -> None:
@@ -107,8 +101,8 @@ class StorePool(Closing):
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self.companions: list[Companion] = []
-        self.feeds = Feeds(self.placement.layout)
-        self.inbound = InboundLinks(self)
+        self._feeds = Feeds(self.placement.layout)
+        self._inbound = InboundLinks(self)
         self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
@@ -123,24 +117,18 @@ class StorePool(Closing):
         self.placement.outdated.append(self._was_outdated)
         self.placement.begin(self)
 
-    @contextmanager
-    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[OpenStore]:
-        """The open store of a name, for as long as the block runs.
+    @property
+    @override
+    def feeds(self) -> Feeds:
+        return self._feeds
 
-        Raises InvalidInput for a name that cannot be, NotFound, and Unavailable when the pool is full or closing.
-        """
-        store = self.acquire(name, create=create)
-        try:
-            yield store
-        finally:
-            self.release(store)
+    @property
+    @override
+    def inbound(self) -> InboundLinks:
+        return self._inbound
 
+    @override
     def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
-        """Like `lease`; to be given back with `release`.
-
-        With ``at_least`` it may be a copy of a store that another server serves, which has seen this commit: to be
-        read. Raises ServedElsewhere when no copy here has.
-        """
         check_store_name(name)
         entry = self._enter(name)
         try:
@@ -154,8 +142,8 @@ class StorePool(Closing):
         self._close_surplus()
         return store
 
+    @override
     def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
-        """Like `acquire`, at once: for threads that may not block. Raises NotOpen unless the store is open now."""
         with self._lock:
             entry = self._entries.get(name)
             if entry is None or entry.store is None or not self._may_be_asked(entry.store, at_least):
@@ -166,12 +154,12 @@ class StorePool(Closing):
             self._entries.move_to_end(name)
             return entry.store
 
+    @override
     def release(self, store: OpenStore) -> None:
-        """Give a store back."""
         self._leave(store.name)
 
+    @override
     def release_or_discard(self, store: OpenStore) -> bool:
-        """Give a store back, and remove it unless it has commits or is in use; return whether it is gone."""
         name = store.name
         with self._entered(name) as entry:
             self._leave(name)
@@ -187,15 +175,9 @@ class StorePool(Closing):
                 log.info("store_discarded", store=name)
                 return True
 
-    def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
-        """Make a store with the ``chosen`` settings, or the usual ones, unless it is there; whether it was made."""
-        wish = CreateIfMissing(chosen)
-        with self.lease(name, create=wish):
-            return wish.made
-
+    @override
     @contextmanager
     def held_open(self, name: str) -> Generator[OpenStore | None]:
-        """The store of a name if it is open; it counts as no use of it."""
         with self._lock:
             entry = self._entries.get(name)
             if entry is not None:
@@ -206,9 +188,9 @@ class StorePool(Closing):
             if entry is not None:
                 self._leave(name)
 
+    @override
     @contextmanager
     def unopened(self, name: str) -> Generator[bool]:
-        """Whether nobody has a store open; within the block nobody opens it then."""
         with self._entered(name) as entry, self._waiting(entry):
             is_ours = entry.gate.acquire(blocking=False)
             try:
@@ -217,8 +199,8 @@ class StorePool(Closing):
                 if is_ours:
                     entry.gate.release()
 
+    @override
     def drop(self, name: str) -> None:
-        """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
         self.require(name)
         with self._entered(name) as entry, entry.gate:
             self.placement.place(name, None)
@@ -229,18 +211,15 @@ class StorePool(Closing):
             self.feeds.dropped(name)
             log.info("store_dropped", store=name)
 
+    @override
     def move(self, name: str, node: str) -> MoveAnswer:
-        """Close a store, have another node of the cluster serve it, and wait half a minute until it has opened it.
-
-        Raises NotFound, ServedElsewhere, Conflict.
-        """
         moved = self._hand_over(name, node)
-        moved.reason = self._await_opened(moved, time.monotonic() + OPENED_ELSEWHERE_SECONDS)
+        moved.reason = self._await_opened(moved, time.monotonic() + MOVE_TIMEOUT_SECONDS)
         moved.opened = not moved.reason
         return moved
 
+    @override
     def drain(self, *, undo: bool) -> DrainAnswer:
-        """Have other nodes of the cluster serve what this one does, or take stores over again. Raises Conflict."""
         names, moved, failed = self.placement.drain(undo=undo), list[MoveAnswer](), dict[str, str]()
         for name in names:
             try:
@@ -249,7 +228,7 @@ class StorePool(Closing):
                 continue
             except KgserveError as error:
                 failed[name] = error.message
-        until = time.monotonic() + OPENED_ELSEWHERE_SECONDS
+        until = time.monotonic() + MOVE_TIMEOUT_SECONDS
         unopened = {each.store: reason for each in moved if (reason := self._await_opened(each, until))}
         node = self.placement.status().node
         return DrainAnswer(node=node, draining=not undo, moved=len(moved), failed=failed, unopened=unopened)
@@ -276,8 +255,8 @@ class StorePool(Closing):
             log.warning("move_not_opened", store=moved.store, node=moved.node, reason=reason)
         return reason
 
+    @override
     def repair(self, name: str) -> RepairAnswer:
-        """Make a store's log in the cluster anew from its files here. Raises NotFound, Conflict and Unavailable."""
         self.require(name)
         with self._entered(name) as entry, self._waiting(entry), entry.gate:
             if entry.store is not None and entry.store.commits.confirm():
@@ -291,15 +270,12 @@ class StorePool(Closing):
         status = self.placement.status()
         return RepairAnswer(store=name, node=status.node, sequence=store.state.sequence, found=found)
 
+    @override
     def staging(self, name: str) -> Path:
-        """A path in the data folder for a store that is still being made; `adopt` makes it one.
-
-        What is left there by a process that ended is removed when the next pool opens.
-        """
         return self.placement.staging(check_store_name(name))
 
+    @override
     def adopt(self, name: str, folder: Path) -> None:
-        """Make a finished folder within the data folder the store of a name. Raises Conflict when there is one."""
         check_store_name(name)
         with self._entered(name) as entry, entry.gate:
             self.placement.adopt(name, folder)
@@ -308,30 +284,30 @@ class StorePool(Closing):
         # In a cluster it is a store of all nodes once it was opened.
         self.require_files(name)
 
+    @override
     def names(self) -> list[str]:
-        """All stores that there are, in order."""
         return self.placement.names()
 
+    @override
     def here(self) -> list[str]:
-        """The stores that this server serves: of a cluster those of this node, and else all."""
         return self.placement.here()
 
+    @override
     def require(self, name: str) -> None:
-        """Raise NoStore unless there is a store of this name."""
         check_store_name(name)
         if not self.placement.exists(name):
             raise NoStore(name)
 
+    @override
     def require_files(self, name: str) -> Layout:
-        """The files of a store, which are up to date when it returns. Raises NoStore, and ServedElsewhere."""
         self.require(name)
         if not self.placement.is_here(name):
             with self.lease(name):
                 pass
         return self.placement.layout(name)
 
+    @override
     def open_stores(self) -> dict[str, OpenStore]:
-        """The stores that are open now; copies of stores that other servers serve are not among them."""
         return {name: store for name, store in self._all_open().items() if not store.commits.is_copy}
 
     def _all_open(self) -> dict[str, OpenStore]:
@@ -340,8 +316,8 @@ class StorePool(Closing):
             found = ((name, entry.store) for name, entry in self._entries.items())
             return {name: store for name, store in found if store is not None}
 
+    @override
     def layout(self, name: str) -> Layout:
-        """Where a store's files are."""
         return self.placement.layout(check_store_name(name))
 
     def close(self) -> None:
@@ -372,9 +348,9 @@ class StorePool(Closing):
     ) -> OpenStore:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         with self._waiting(entry):
-            if entry.waiting > _MAX_WAITING:
+            if entry.waiting > _MAX_WAITING_FOR_OPEN:
                 raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
-            if not entry.gate.acquire(timeout=_GATE_SECONDS):
+            if not entry.gate.acquire(timeout=_OPEN_TIMEOUT_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
                 if entry.store is None or not self._may_be_asked(entry.store, at_least):
@@ -540,7 +516,7 @@ class StorePool(Closing):
             return store
 
     def _take_out_when_unused(self, name: str, entry: _Entry, *, waiting: bool = False) -> OpenStore | None:
-        deadline = time.monotonic() + _UNUSED_SECONDS
+        deadline = time.monotonic() + _RELEASE_TIMEOUT_SECONDS
         while (store := self._take_out(entry, waiting=waiting)) is None and entry.store is not None:
             if time.monotonic() > deadline:
                 in_use = f"store {name!r} is in use; try again when its requests are done"
@@ -609,7 +585,7 @@ class Tender:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._awake.wait(TEND_SECONDS)
+            self._awake.wait(POOL_TICK_SECONDS)
             self._awake.clear()
             try:
                 self._first()

@@ -12,7 +12,7 @@ from kgserve.storage.model.rows import NodeRow
 
 log = structlog.get_logger()
 
-_FILE = "erasing.json"
+_PURGE_RECORD_FILE = "erasing.json"
 
 
 class Doomed(msgspec.Struct, frozen=True):
@@ -50,21 +50,21 @@ class Intention(msgspec.Struct, frozen=True):
 
 def intend(layout: Layout, intention: Intention) -> None:
     """Put down what is to be erased; durable afterwards. Raises OSError."""
-    write_whole(layout.root / _FILE, msgspec.json.encode(intention))
+    write_whole(layout.root / _PURGE_RECORD_FILE, msgspec.json.encode(intention))
 
 
 def intended(layout: Layout) -> Intention | None:
     """What was begun, and is not known to be completed."""
     try:
-        return decode_json((layout.root / _FILE).read_bytes(), Intention)
+        return decode_json((layout.root / _PURGE_RECORD_FILE).read_bytes(), Intention)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.error("erasing_unreadable", store=layout.name, file=_FILE, error=str(error))
+        log.error("erasing_unreadable", store=layout.name, file=_PURGE_RECORD_FILE, error=str(error))
         return None
 
 
 def settled(layout: Layout) -> None:
     """There is nothing to be completed any more; durable afterwards. Raises OSError."""
-    (layout.root / _FILE).unlink(missing_ok=True)
+    (layout.root / _PURGE_RECORD_FILE).unlink(missing_ok=True)
     sync_folder(layout.root)

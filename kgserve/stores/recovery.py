@@ -30,10 +30,10 @@ from kgserve.storage.model.digest import shift, shift_links
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, link_id
 from kgserve.storage.rebuild import fresh_folder
 
-MOST_EMPTY = 1_000_000
+MAX_EMPTY_COMMITS = 1_000_000
 """So many commits are left without rows at most: a view that has seen more than that has a damaged number."""
-_AT_ONCE = 10_000
-_NAMED = 20
+_RECOVERY_BATCH_CHANGES = 10_000
+_MAX_LISTED_LOSSES = 20
 
 Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
@@ -77,9 +77,9 @@ def _continue(layout: Layout, journal: Journal, seen: Witness) -> Iterator[str]:
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     known = max(found, default=state.sequence)
-    end = max(known, seen.sequence if seen.sequence - known <= MOST_EMPTY else 0)
+    end = max(known, seen.sequence if seen.sequence - known <= MAX_EMPTY_COMMITS else 0)
     changes = _filled(found, state, end)
-    while some := list(islice(changes, _AT_ONCE)):
+    while some := list(islice(changes, _RECOVERY_BATCH_CHANGES)):
         journal.append(some)
     if seen.sequence > known:
         again = "" if end > known else f"; numbers from {known + 1} on are used again"
@@ -215,10 +215,10 @@ def _told(change: ChangeSet, present: CurrentRows, last: int) -> Iterator[str]:
     lost = [f"node {each!r}" for each in sorted(present.lost_nodes)]
     lost += [f"edge {' '.join(map(repr, each))}" for each in sorted(present.lost_edges)]
     lost += [f"link {link_id(each)!r}" for each in sorted(present.lost_links)]
-    for each in lost[:_NAMED]:
+    for each in lost[:_MAX_LISTED_LOSSES]:
         yield f"{each} is damaged in the history: what came after sequence {last} is lost"
-    if len(lost) > _NAMED:
-        yield f"so are {len(lost) - _NAMED} more"
+    if len(lost) > _MAX_LISTED_LOSSES:
+        yield f"so are {len(lost) - _MAX_LISTED_LOSSES} more"
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> str:

@@ -33,7 +33,7 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Session, build, kept_versions
 from kgserve.projections.cypher_engine.engine.files import remove
 from kgserve.projections.cypher_engine.engine.protocol import (
-    NOTHING,
+    NO_DIFFERENCE,
     Changed,
     Compare,
     Compared,
@@ -42,7 +42,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     Tried,
     Try,
 )
-from kgserve.projections.cypher_engine.projection import ASKED_SECONDS, EngineProjection
+from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineProjection
 from kgserve.projections.cypher_engine.rebuild import Few, few_rows
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import Tail, next_change
@@ -56,22 +56,22 @@ from kgserve.storage.rows.view import RowsView
 
 log = structlog.get_logger()
 
-MOST_WARM = 2
+MAX_WARM_COPIES = 2
 """Copies that all stores together keep."""
-MOST_KEPT_BYTES = 64 * MEBIBYTE
+MAX_SCRATCH_RETAINED_BYTES = 64 * MEBIBYTE
 """Memory that the engine may keep for rows that were updated in a copy."""
-MOST_LOG_BYTES = 64 * MEBIBYTE
+MAX_SCRATCH_LOG_BYTES = 64 * MEBIBYTE
 """What the log of a copy may take, or as much as its file."""
-LOOK_SECONDS = 0.5
-_LOG_BYTES = 4 * MEBIBYTE
+SCRATCH_LOCK_POLL_SECONDS = 0.5
+_SCRATCH_ROOM_BYTES = 4 * MEBIBYTE
 _Found = TypeVar("_Found")
 _Key = TypeVar("_Key", str, EdgeKey)
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
 # With a full disk the engine hangs while it closes a file, or ends the process: it must not come to that. What a
 # statement has changed is in the page cache until it is committed, so that bounds what it may add.
-COPY_FACTOR = 4
-EVERYTHING = WriteScope()
-_OF_EDGES = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
+SCRATCH_COPY_FACTOR = 4
+FULL_WRITE_SCOPE = WriteScope()
+_EDGE_PROPERTY_FIELDS = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
 
 
 class Copy:
@@ -85,7 +85,7 @@ class Copy:
         self.folder = folder
         self.engine = engine
         self.state = state
-        self.left: Difference | None = NOTHING
+        self.left: Difference | None = NO_DIFFERENCE
         self.is_new = True
         self.has_its_edges = True
 
@@ -115,7 +115,7 @@ class Trial:
         self._copy = copy
         self._rows = rows
 
-    def difference(self, reach: WriteScope = EVERYTHING) -> Difference:
+    def difference(self, reach: WriteScope = FULL_WRITE_SCOPE) -> Difference:
         """What is not as it was when the trial began; only what a statement can ``reach`` is looked at.
 
         Raises Doubtful when the copy cannot be relied on, a new one never.
@@ -142,7 +142,7 @@ def deletes_or_changes_edges(reach: WriteScope) -> bool:
     In a file whose edges have changed since it was built this engine has been seen to miss some that it was to delete
     and to leave others behind; after deletions by a caller's statement, to miss nodes. Reading edges has stayed right.
     """
-    sets_edges = any(reach.may_set(name) for name in _OF_EDGES)
+    sets_edges = any(reach.may_set(name) for name in _EDGE_PROPERTY_FIELDS)
     return reach.deletes or (reach.relations and (reach.creates or sets_edges))
 
 
@@ -156,7 +156,7 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
     try:
         with storing("copying a store for a statement"):
             rows = fresh_folder(fresh_folder(folder) / "rows")
-            require_room_to_try(folder, COPY_FACTOR * size + options.file.cache_bytes)
+            require_room_to_try(folder, SCRATCH_COPY_FACTOR * size + options.file.cache_bytes)
             if isinstance(source, tuple):
                 found, state = source
             else:
@@ -174,7 +174,7 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
 class WarmCopies:
     """The copies that are kept in all stores: those that were used last."""
 
-    def __init__(self, most: int = MOST_WARM) -> None:
+    def __init__(self, most: int = MAX_WARM_COPIES) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._copies: OrderedDict[WarmCopy, None] = OrderedDict()
@@ -204,7 +204,7 @@ class WarmCopy:
         engine: EngineProjection,
         rows: RowsView,
         copies: WarmCopies,
-        seconds: float = ASKED_SECONDS,
+        seconds: float = FOLLOW_AFTER_STATEMENT_SECONDS,
     ) -> None:
         """Make none yet. It is given back once no statement has come for so many ``seconds``."""
         self.seconds = seconds
@@ -228,19 +228,19 @@ class WarmCopy:
     def is_behind(self) -> bool:
         """Whether a statement has left something in it that is to be put right."""
         copy = self._copy
-        return copy is not None and copy.left is not NOTHING
+        return copy is not None and copy.left is not NO_DIFFERENCE
 
     @contextmanager
     def turn(self, check: Callable[[], None]) -> Generator[None]:
         """The right to `run` statements, in any thread, while the block runs; ``check`` is called while waiting."""
-        while not self._lock.acquire(timeout=LOOK_SECONDS):
+        while not self._lock.acquire(timeout=SCRATCH_LOCK_POLL_SECONDS):
             check()
         try:
             yield
         finally:
             self._lock.release()
 
-    def run(self, work: Callable[[Trial], _Found], reach: WriteScope = EVERYTHING) -> _Found:
+    def run(self, work: Callable[[Trial], _Found], reach: WriteScope = FULL_WRITE_SCOPE) -> _Found:
         """What ``work`` makes of a copy of the present rows; it is called again where the first try leads nowhere.
 
         ``reach`` is what it may change. For who has the `turn`. Raises what ``work`` does, and StorageFull when there
@@ -324,22 +324,22 @@ class WarmCopy:
     def _follow(self, copy: Copy, rows: Rows) -> bool:
         """Make a copy one of these rows, unless that is too much for one transaction."""
         behind = copy.state.sequence < rows.at
-        if not behind and copy.left is NOTHING:
+        if not behind and copy.left is NO_DIFFERENCE:
             return True
         net = next_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
         if copy.left is None or (behind and net.state != rows.state):
             return False
         settle(net, copy.left, rows)
-        if copy.engine.kept_bytes + kept_versions(net, rows.state) > MOST_KEPT_BYTES:
+        if copy.engine.kept_bytes + kept_versions(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
             return False
         if len(net):
-            require_room(self._folder, _LOG_BYTES)
+            require_room(self._folder, _SCRATCH_ROOM_BYTES)
             copy.engine.apply(net, rows.state, recorded=False)
             # What a statement has set before it is put right is kept as well.
             copy.engine.kept_bytes += kept_versions(net, rows.state)
             copy.is_new = False
             copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
-        copy.state, copy.left = rows.state, NOTHING
+        copy.state, copy.left = rows.state, NO_DIFFERENCE
         return True
 
     def _give_back(self) -> None:
@@ -383,4 +383,4 @@ def _settle(
 
 def _is_worn(copy: Copy) -> bool:
     file_bytes, log_bytes = copy.engine.bytes()
-    return log_bytes > max(MOST_LOG_BYTES, file_bytes)
+    return log_bytes > max(MAX_SCRATCH_LOG_BYTES, file_bytes)

@@ -31,7 +31,7 @@ from kgserve.projections.tombstones import Tombstones
 from kgserve.storage.changefeed import Feed
 from kgserve.storage.commit_clock import CommitClock, newest_file_time, wall_time
 from kgserve.storage.journal import snapshot
-from kgserve.storage.layout import FORMAT, Layout, open_journal, require_room_to_write
+from kgserve.storage.layout import STORE_FORMAT, Layout, open_journal, require_room_to_write
 from kgserve.storage.model.batch import Rules, WriteBatch
 from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
 from kgserve.storage.model.digest import measure
@@ -41,7 +41,7 @@ from kgserve.storage.plan import Report, Workspace, check, plan
 from kgserve.storage.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.snapshot import MANY, Rows
+from kgserve.storage.rows.snapshot import MIN_BATCH_LOOKUPS, Rows
 from kgserve.storage.rows.ways import merged_among
 from kgserve.stores.access_buffer import Accesses
 from kgserve.stores.compaction import Compactor, Folding
@@ -53,7 +53,7 @@ from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
-IDLE_SECONDS = 2.0
+IDLE_MERGE_DELAY_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -455,7 +455,7 @@ class OpenStore:
             self.accesses.committed(changes)
 
     def _is_idle(self) -> bool:
-        return not self.writing and time.monotonic() - self._committed_at > IDLE_SECONDS
+        return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
 
     def _take_snapshot(self) -> int:
         """Have a snapshot taken, and a new base made; the sequence that it is of."""
@@ -482,8 +482,8 @@ class OpenStore:
     def _raise_format(self) -> None:
         """Have programs from before refuse the store. Durable when it returns. Raises StorageFull and Unavailable."""
         with self._describing:
-            if self.description.format < FORMAT:
-                newer = msgspec.structs.replace(self.description, format=FORMAT)
+            if self.description.format < STORE_FORMAT:
+                newer = msgspec.structs.replace(self.description, format=STORE_FORMAT)
                 with storing(f"raising the format of store {self.name!r}"):
                     self.description = self.layout.describe(newer)
 
@@ -578,7 +578,7 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Wor
     workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
     numbers = rows.edge_numbers([*keys])
-    if settle and len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
+    if settle and len(numbers) >= MIN_BATCH_LOOKUPS and not workspace.merged and all(map(_only_puts, batches)):
         settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
         numbers = {key: number for key, number in numbers.items() if key not in settled}
     workspace.edges = {**rows.numbered_edges(numbers)}

@@ -21,9 +21,9 @@ from kgserve.stores.pending_state import Ahead
 
 log = structlog.get_logger()
 
-GROUP_ROWS = 60_000
-GROUP_BYTES = 64 << 20
-QUEUE_BYTES = 256 << 20
+COMMIT_GROUP_ROWS = 60_000
+COMMIT_GROUP_BYTES = 64 << 20
+MAX_WRITE_QUEUE_BYTES = 256 << 20
 
 
 class Planned(Protocol):
@@ -114,7 +114,9 @@ class Writer:
         deadline = time.monotonic() + wait
         with self._changed:
             self._refuse_when_stopping()
-            while len(self._waiting) >= self._depth or (self._waiting and self._bytes + batch.cost > QUEUE_BYTES):
+            while len(self._waiting) >= self._depth or (
+                self._waiting and self._bytes + batch.cost > MAX_WRITE_QUEUE_BYTES
+            ):
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise Unavailable("too many writes are waiting for this store; try again shortly")
                 self._refuse_when_stopping()
@@ -167,7 +169,7 @@ class Writer:
             batch = self._waiting[0].batch
             if group and (group[0].prepare is not None or self._waiting[0].prepare is not None):
                 break
-            if group and (rows + batch.size > GROUP_ROWS or size + batch.cost > GROUP_BYTES):
+            if group and (rows + batch.size > COMMIT_GROUP_ROWS or size + batch.cost > COMMIT_GROUP_BYTES):
                 break
             group.append(self._waiting.popleft())
             rows, size = rows + batch.size, size + batch.cost

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgserve.cli.deploy import FILES
+from kgserve.cli.deploy import SHIPPED_FILES
 from tests.cli.running import kgserve
 from tests.project.reading import TOP
 
 
 def test_every_file_is_listed_and_printed() -> None:
     listed = kgserve("deploy", "list").lines()[1:]
-    assert [(line[0], line[1]) for line in listed] == [(what, each.name) for what in FILES for each in FILES[what]]
+    assert [(line[0], line[1]) for line in listed] == [
+        (what, each.name) for what in SHIPPED_FILES for each in SHIPPED_FILES[what]
+    ]
     for what, name, *_ in listed:
         assert kgserve("deploy", "print", what, name).out == next(
-            (TOP / each.path).read_text() for each in FILES[what] if each.name == name
+            (TOP / each.path).read_text() for each in SHIPPED_FILES[what] if each.name == name
         )
     assert kgserve("deploy", "print", "systemd").out == (TOP / "deploy/systemd/kgserve.service").read_text()
 
 
 def test_no_file_is_left_out() -> None:
-    known = {each.path for found in FILES.values() for each in found}
+    known = {each.path for found in SHIPPED_FILES.values() for each in found}
     there = {path.relative_to(TOP).as_posix() for path in (TOP / "deploy").rglob("*") if path.is_file()}
     assert known == there
 
@@ -29,7 +31,7 @@ def test_all_of_them_go_into_a_folder_and_replace_nothing(tmp_path: Path) -> Non
     folder = tmp_path / "new" / "units"
     done = kgserve("deploy", "print", "systemd", "--to", folder)
     assert done.code == 0, done.err
-    assert {Path(line).name for line in done.out.splitlines()} == {each.name for each in FILES["systemd"]}
+    assert {Path(line).name for line in done.out.splitlines()} == {each.name for each in SHIPPED_FILES["systemd"]}
     (folder / "kgserve.env").write_text("mine")
     (folder / "kgserve.service").unlink()
     again = kgserve("deploy", "print", "systemd", "--to", folder)

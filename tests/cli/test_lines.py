@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cli.transfer import SIGN_OF_LIFE, lines_of
+from kgserve.cli.transfer import KEEPALIVE_BLANKS, lines_of
 
 NODE = b'{"kind":"node","id":"a","type":"t"}\n'
 
@@ -22,21 +22,21 @@ def test_a_silent_pipe_gives_signs_of_life_between_lines_alone() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as file:
         blocks = lines_of(file, silence=0.05)
-        assert next(blocks) == SIGN_OF_LIFE
+        assert next(blocks) == KEEPALIVE_BLANKS
         os.write(writing, NODE)
         said = [next(blocks), next(blocks)]
-        while said[-1] == SIGN_OF_LIFE and NODE not in said:
+        while said[-1] == KEEPALIVE_BLANKS and NODE not in said:
             said.append(next(blocks))
         assert NODE in said
         os.write(writing, NODE[:9])
-        while (block := next(blocks)) == SIGN_OF_LIFE:
+        while (block := next(blocks)) == KEEPALIVE_BLANKS:
             pass
         assert block == NODE[:9]
         os.write(writing, NODE[9:])  # a blank in the middle of the line would have come first
         assert next(blocks) == NODE[9:]
         os.close(writing)
-        assert set(blocks) <= {SIGN_OF_LIFE}
+        assert set(blocks) <= {KEEPALIVE_BLANKS}
 
 
 def test_a_sign_of_life_is_part_of_the_line_that_follows() -> None:
-    assert msgspec.json.decode(SIGN_OF_LIFE + NODE)["id"] == "a"
+    assert msgspec.json.decode(KEEPALIVE_BLANKS + NODE)["id"] == "a"

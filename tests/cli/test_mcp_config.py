@@ -14,7 +14,7 @@ import pytest
 
 from kgserve import __version__
 from kgserve.cli.mcp import EDITORS, _is_store_name, usual_store
-from kgserve.cli.mcp_stdio.command import OPTIONS
+from kgserve.cli.mcp_stdio.command import BRIDGE_OPTIONS
 from kgserve.cli.root import kgserve as group
 from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP
@@ -34,7 +34,7 @@ def test_the_two_parsers_know_the_same_options() -> None:
     shown = {option: each.name for each in MCP.params for option in each.opts}
     config = {option: each.name for each in MCP.commands["config"].params for option in each.opts}
     assert config.pop("--client") == "client"
-    assert OPTIONS == shown == config
+    assert BRIDGE_OPTIONS == shown == config
 
 
 def test_it_is_in_the_help() -> None:
@@ -173,4 +173,4 @@ def test_the_registrys_manifest_fits_the_package() -> None:
     assert package["transport"] == {"type": "stdio"}
     command, *options = package["packageArguments"]
     assert command["value"] == "mcp"
-    assert {option["name"] for option in options} <= OPTIONS.keys()
+    assert {option["name"] for option in options} <= BRIDGE_OPTIONS.keys()

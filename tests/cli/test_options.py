@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.cli.options import NOT_OF_SERVE, VARIABLES_ALONE, option_names
+from kgserve.cli.options import CLIENT_SETTINGS, SETTINGS_WITHOUT_OPTION, option_names
 from kgserve.cli.root import kgserve as group
 from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings, load
@@ -20,7 +20,7 @@ FIELDS = msgspec.structs.fields(Settings)
 
 def test_every_setting_is_an_option_of_serve() -> None:
     options = {option.name: option for option in group.commands["serve"].params if isinstance(option, click.Option)}
-    of_serve = [field for field in FIELDS if field.name not in NOT_OF_SERVE | VARIABLES_ALONE]
+    of_serve = [field for field in FIELDS if field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION]
     assert set(options) == {field.name for field in of_serve}
     for field in of_serve:
         assert options[field.name].opts == list(option_names(field.name))
@@ -47,7 +47,7 @@ def test_help_names_the_variables() -> None:
     assert shown.code == 0
     for field in FIELDS:
         assert (f"KGSERVE_{field.name.upper()} " in shown.out.replace(";", " ")) is (
-            field.name not in NOT_OF_SERVE | VARIABLES_ALONE
+            field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION
         )
 
 

@@ -97,7 +97,7 @@ def test_indexes_that_are_turned_off_are_a_failure(tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused_until_reindexing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.cli.stores.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.cli.stores.INDEX_ERROR_TIMEOUT_SECONDS", 0.2)
     data = tmp_path / "data"
     with serving(data, *WORDS) as server:
         assert load(server, "moved", "--wait-index").code == 0

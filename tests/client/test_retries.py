@@ -16,7 +16,7 @@ from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, U
 from kgserve.client.failures import Attempts, Unreachable
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
-from kgserve.client.streams import STORE_EVENTS, store_events
+from kgserve.client.streams import STORE_EVENTS_ROUTE, store_events
 from tests.cli.running import PATIENCE
 from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 
@@ -253,7 +253,7 @@ def test_pauses_grow_and_differ() -> None:
     assert len({retries.pause(0) for _ in range(50)}) > 10
     listener = store_events("s")
     assert isinstance(listener, Following)
-    assert listener.call().route is STORE_EVENTS
+    assert listener.call().route is STORE_EVENTS_ROUTE
 
 
 def test_several_nodes_are_asked_for_as_long_as_patience_lasts() -> None:

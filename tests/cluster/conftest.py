@@ -50,7 +50,7 @@ def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param == "in memory":
         yield MemoryRig()
         return
-    monkeypatch.setattr(connection, "SETTLED_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "REPLY_QUIET_SECONDS", 0.05)
     with ExitStack() as stack:
         yield JetStreamRig(request.getfixturevalue("servers"), stack)
 
@@ -58,4 +58,4 @@ def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that does not come is soon taken for lost."""
-    monkeypatch.setattr(connection, "ATTEMPT_SECONDS", 0.4)
+    monkeypatch.setattr(connection, "NATS_ATTEMPT_TIMEOUT_SECONDS", 0.4)

@@ -15,7 +15,7 @@ import pytest
 import kgserve
 from kgserve.client import Client
 from kgserve.cluster.protocols import Owner
-from kgserve.cluster.records import FORMAT
+from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, LogTorn, Unavailable
 from tests.cluster.conftest import JetStreamRig
 from tests.cluster.nodes import ServingNode, serving_nodes, settle
@@ -222,7 +222,7 @@ def test_a_log_that_lost_something_is_repaired(
 
 
 def test_an_upgrade_is_finished_by_any_node(clients: list[Client]) -> None:
-    assert clients[0].finish_upgrade().format == clients[1].cluster().format == FORMAT
+    assert clients[0].finish_upgrade().format == clients[1].cluster().format == RECORD_FORMAT
 
 
 def _is_trimmed(cluster: Node, store: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.cluster.protocols import Beat, Heard, Log, Owner, RegistryEntry, append_whole
-from kgserve.cluster.records import LARGEST, Logged, Record, joined
+from kgserve.cluster.records import MAX_RECORD_BYTES, Logged, Record, joined
 from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node, Rig
 
@@ -186,7 +186,7 @@ def test_what_arrives_twice_is_there_once(rig: Rig, store: str) -> None:
 
 def test_a_large_frame_comes_back_whole(rig: Rig, store: str) -> None:
     log = rig.node().log
-    large = frame(1, data=bytes(range(256)) * (LARGEST // 100))
+    large = frame(1, data=bytes(range(256)) * (MAX_RECORD_BYTES // 100))
     last = append_whole(log, store, 0, large)
     append_whole(log, store, last, frame(2))
     assert [each.record.kind for each in whole(log, store)] == ["part", "part", "frame", "frame"]

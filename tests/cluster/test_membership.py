@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from kgserve.cluster import membership
-from kgserve.cluster.membership import LEASE_SECONDS, QUIET_SECONDS, ROUNDS, SILENT_SECONDS, Formats, Membership
+from kgserve.cluster.membership import (
+    LEASE_SECONDS,
+    MIN_HEARTBEAT_ROUNDS,
+    READ_FENCE_SECONDS,
+    REDIRECT_CUTOFF_SECONDS,
+    Formats,
+    Membership,
+)
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Heard, Owner
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
@@ -73,7 +80,7 @@ def test_who_stops_is_silent_before_it_is_gone(cluster: Cluster) -> None:
     for _ in range(int(LEASE_SECONDS) + 2):
         cluster.run(1, "n2", "n3")
         told.append((cluster.nodes["n1"].is_silent, cluster.nodes["n2"].is_gone("n1")))
-    assert told.index((True, False)) + 1 > SILENT_SECONDS
+    assert told.index((True, False)) + 1 > READ_FENCE_SECONDS
     assert told.index((True, True)) + 1 == LEASE_SECONDS
     assert cluster.nodes["n3"].alive().keys() == {"n2", "n3"}
     cluster.run(1, *NODES)
@@ -84,7 +91,7 @@ def test_who_could_not_beat_itself_judges_nobody(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     # All are stopped, or wait for an election, and one is a little quicker afterwards.
     cluster.run(60)
-    cluster.run(ROUNDS - 1, "n1")
+    cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n1")
     assert not cluster.nodes["n1"].is_gone("n2")
     assert not cluster.nodes["n1"].is_gone("n3")
     cluster.run(int(LEASE_SECONDS), "n2", "n1")
@@ -118,8 +125,8 @@ def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cl
     cluster.run(5, *NODES)
     # Its last beat, which nobody has seen in a round of its own when it takes the beats' leader with it.
     cluster.run(1, "n1")
-    cluster.silence(int(LEASE_SECONDS) - ROUNDS + 1, "n2")
-    cluster.run(ROUNDS - 1, "n2")
+    cluster.silence(int(LEASE_SECONDS) - MIN_HEARTBEAT_ROUNDS + 1, "n2")
+    cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
     assert not cluster.nodes["n2"].is_gone("n1")
     cluster.run(1, "n2")
     assert cluster.nodes["n2"].is_gone("n1")
@@ -128,7 +135,7 @@ def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cl
 def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.owned["n1"].seek("s", b"")
-    for _ in range(int(QUIET_SECONDS)):
+    for _ in range(int(REDIRECT_CUTOFF_SECONDS)):
         assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
         cluster.run(1, "n2", "n3")
     assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1", quiet=True)
@@ -136,7 +143,7 @@ def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     cluster.run(1, *NODES)
     # An election, in which nobody is heard, is nobody's fault.
     cluster.run(60)
-    cluster.run(ROUNDS - 1, "n2")
+    cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
     assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
 
 
@@ -267,7 +274,7 @@ def test_who_leaves_is_replaced_at_once(cluster: Cluster) -> None:
 
 
 def test_beats_go_on_while_a_look_at_others_hangs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(membership, "HEARTBEAT_INTERVAL_SECONDS", 0.01)
     registry, heal, looked = MemoryRegistry(cluster.wires["n2"]), threading.Event(), threading.Event()
     node = cluster.nodes["n1"]
 
@@ -287,10 +294,10 @@ def test_beats_go_on_while_a_look_at_others_hangs(cluster: Cluster, monkeypatch:
 
 def test_who_was_silent_has_to_ask_anew(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    cluster.clock.now += SILENT_SECONDS - 1
+    cluster.clock.now += READ_FENCE_SECONDS - 1
     cluster.run(1, "n1")
     assert cluster.nodes["n1"].silences == 0
-    cluster.clock.now += SILENT_SECONDS
+    cluster.clock.now += READ_FENCE_SECONDS
     cluster.run(1, "n1")
     assert cluster.nodes["n1"].silences == 1
 
@@ -300,7 +307,7 @@ def test_who_was_silent_while_a_beat_was_on_its_way_has_to_ask_anew(cluster: Clu
     node, beats = cluster.nodes["n1"], MemoryRegistry.beats
 
     def late(registry: MemoryRegistry) -> dict[str, Heard]:
-        cluster.clock.now += SILENT_SECONDS - 1
+        cluster.clock.now += READ_FENCE_SECONDS - 1
         return beats(registry)
 
     cluster.clock.now += 2
@@ -341,7 +348,7 @@ def test_a_store_is_handed_over_to_who_is_named(cluster: Cluster) -> None:
 
 def test_who_is_cut_off_takes_nothing_over(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    cluster.clock.now += SILENT_SECONDS + 1
+    cluster.clock.now += READ_FENCE_SECONDS + 1
     with pytest.raises(Unavailable, match="cut off"):
         cluster.owned["n1"].seek("s", b"")
 

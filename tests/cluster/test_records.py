@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cluster.records import FORMAT, Logged, Record, decode_record, encode_record, joined, parted
+from kgserve.cluster.records import RECORD_FORMAT, Logged, Record, decode_record, encode_record, joined, parted
 from tests.fuzzing import examples
 
 
@@ -41,8 +41,8 @@ def test_no_flipped_bit_passes() -> None:
 
 
 def test_a_format_of_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.cluster.records.FORMAT", FORMAT + 1)
+    monkeypatch.setattr("kgserve.cluster.records.RECORD_FORMAT", RECORD_FORMAT + 1)
     data = encode_record(7, Record("take", 1))
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=f"format {FORMAT + 1}, which this version"):
+    with pytest.raises(ValueError, match=f"format {RECORD_FORMAT + 1}, which this version"):
         decode_record(9, data)

@@ -66,8 +66,8 @@ def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Pat
 
 
 def test_the_oldest_is_let_go_of(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "STRETCH_BYTES", 500)
-    monkeypatch.setattr(shared, "STRETCHES", 3)
+    monkeypatch.setattr(shared, "AUDIT_STRETCH_BYTES", 500)
+    monkeypatch.setattr(shared, "MAX_AUDIT_STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", Audit(tmp_path), rig.node().log
     shipping = SharedAudit(log, node, tmp_path)
     for number in range(60):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.cluster.protocols import Log, Owner
-from kgserve.cluster.records import LARGEST, Record, parted
-from kgserve.cluster.shipping import REACHED_FILE, ShippedPosition, Shipping, copied, fence, take_over
+from kgserve.cluster.records import MAX_RECORD_BYTES, Record, parted
+from kgserve.cluster.shipping import LOG_POSITION_FILE, ShippedPosition, Shipping, copied, fence, take_over
 from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_frame
@@ -165,7 +165,7 @@ def test_what_was_cut_short_while_it_was_given_is_given_again(
     machines.owner("a", log, store, 1, coming=True)
     for _ in range(4):
         memory.lose_record(store, log.end(store))
-    (machines.path("a").parent / REACHED_FILE).unlink()
+    (machines.path("a").parent / LOG_POSITION_FILE).unlink()
     machines.owner("a", log, store, 2, coming=True)
     machines.owner("b", log, store, 3)
     assert machines.kept("b") == CHANGES[:10]
@@ -225,14 +225,14 @@ def test_what_the_files_did_not_take_comes_from_the_log(memory: MemoryRig, store
 
 
 def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines: Machines) -> None:
-    log, large = rig.node().log, nodes(3, size=LARGEST)
+    log, large = rig.node().log, nodes(3, size=MAX_RECORD_BYTES)
     machines.owner("a", log, store, 1).append(large)
     machines.owner("b", log, store, 2)
     assert machines.kept("b") == large
 
 
 def test_a_frame_of_which_parts_were_read_is_read_as_a_whole(memory: MemoryRig, store: str, machines: Machines) -> None:
-    log, large = memory.node().log, nodes(3, size=LARGEST)
+    log, large = memory.node().log, nodes(3, size=MAX_RECORD_BYTES)
     journal = machines.journal("a")
     *parts, final = parted(Record("frame", 1, 1, 3, encode_frame(large)))
     end = 0

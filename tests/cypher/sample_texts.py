@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kgserve.cypher.lexer import ALLOWED, KEYWORDS, scan
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, KEYWORDS, scan
 from kgserve.errors import InvalidInput
 
 PARAMETERS = {
@@ -192,7 +192,9 @@ def _expression(choice: random.Random, former: str, depth: int) -> str:
         return choice.choice((former, choice.choice(_VALUES), choice.choice(_VALUES)))
     inner = [_expression(choice, former, depth - 1) for _ in range(3)]
     if way < 0.6:
-        return f"{choice.choice(sorted(ALLOWED))}({', '.join(inner[: choice.choice((0, 1, 1, 1, 2, 2, 2, 3))])})"
+        return (
+            f"{choice.choice(sorted(ALLOWED_FUNCTIONS))}({', '.join(inner[: choice.choice((0, 1, 1, 1, 2, 2, 2, 3))])})"
+        )
     return choice.choice(_WRAPPED).format(*inner)
 
 
@@ -205,7 +207,7 @@ def _operands(parts: list[str]) -> list[tuple[int, int]]:
             spans.append((index, index + 1))
         elif after == "." and part.isidentifier() and index + 2 < len(parts):
             spans.append((index, index + 3))
-        elif after == "(" and part.lower() in ALLOWED:
+        elif after == "(" and part.lower() in ALLOWED_FUNCTIONS:
             spans.append((index, _closing(parts, index + 1)))
     return spans
 

@@ -53,7 +53,7 @@ WITHOUT = [
     "MATCH (n) SET n.content = NULL",
     "MATCH (n) SET n.content = $nothing",
     "MATCH (n) SET n.content = cast(count(*) AS STRING)",
-    "MATCH (n) SET n.content = cast(count_if(true) AS STRING)",
+    "MATCH (n) SET n.content = cast(count(true) AS STRING)",
     "MATCH (n) SET n.content = cast(COUNT { MATCH (n)-[]->() } AS STRING)",
     "MATCH (n) SET n.type = upper(n.type), n.content = 'x'",
     "MATCH (n) SET n.type = 'a', n.content = n.`type`",

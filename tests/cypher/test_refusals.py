@@ -47,6 +47,8 @@ REFUSED = {
     "RETURN 9007199254740993 = 9007199254740992.0": (25, "too large for that"),
     "RETURN max(0.0 / 0.0)": (8, "may meet NaN"),
     "UNWIND [1.0] AS x RETURN DISTINCT x / x": (35, "may be NaN"),
+    "RETURN log(-1) AS x UNION RETURN 1.0 AS x": (1, "a column of this may be NaN"),
+    "RETURN count_if(true)": (8, "no function count_if"),
     "RETURN CASE WHEN false THEN '' ELSE false END": (8, "here are a text and a boolean"),
     # Lists and maps.
     "RETURN list_any_value([])": (8, "is 0 to the engine"),

@@ -9,13 +9,13 @@ import pytest
 
 from kgserve.cypher import limits
 from kgserve.cypher.guard import examine
-from kgserve.cypher.lexer import ALLOWED, JSON
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, JSON_FUNCTIONS
 from tests.cypher.engine_worker import Job, Outcome
 from tests.cypher.sample_texts import PARAMETERS, READS, WRITES
 from tests.cypher.spoilt import Worker, digest, fill, fuzz
 from tests.engines import ENGINE
 
-ABSENT = JSON if ENGINE == "ladybug" else frozenset[str]()
+ABSENT = JSON_FUNCTIONS if ENGINE == "ladybug" else frozenset[str]()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ LARGEST = {
     "lists": "RETURN " + "[" * 32 + "1" + "]" * 32,
     "operators": "RETURN " + "+".join(["1"] * limits.MAX_OPERATORS),
     "not": "RETURN " + "NOT " * limits.MAX_OPERATORS + "true",
-    "cases": "RETURN " + "CASE WHEN true THEN " * limits.MAX_CASES + "1" + " ELSE 2 END" * limits.MAX_CASES,
+    "cases": "RETURN " + "CASE WHEN true THEN " * limits.MAX_CASE_DEPTH + "1" + " ELSE 2 END" * limits.MAX_CASE_DEPTH,
     "star": "MATCH (a:Entity {id: 'n1'}), "
     + ", ".join(f"(a)-[:RELATES_TO]->(b{i})" for i in range(10))
     + " RETURN count(*)",
@@ -91,10 +91,10 @@ def called(worker: Worker, name: str) -> str:
 
 
 def test_every_allowed_function_exists(worker: Worker) -> None:
-    known = {name for name in ALLOWED if "does not exist" not in called(worker, name)}
-    assert ALLOWED - known == ABSENT
+    known = {name for name in ALLOWED_FUNCTIONS if "does not exist" not in called(worker, name)}
+    assert ALLOWED_FUNCTIONS - known == ABSENT
     assert "does not exist" in called(worker, "no_such_function")
-    assert {"copy_csv", "nextval", "error", "string_split"} & ALLOWED == set()
+    assert {"copy_csv", "nextval", "error", "string_split"} & ALLOWED_FUNCTIONS == set()
 
 
 def test_spoilt_queries_do_no_harm(store: Path) -> None:

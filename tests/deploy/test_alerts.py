@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from kgserve.cli.deploy import FILES
+from kgserve.cli.deploy import SHIPPED_FILES
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.store_settings import StoreSettings
 from tests.programs import program
@@ -20,13 +20,13 @@ from tests.project.reading import TOP
 
 SERIES = ("alerts_test.yml", "alerts_of_days_test.yml")
 """Minute by minute, and every five minutes of days: Prometheus evaluates all rules each time."""
-TEXT = FILES["alerts"][0].text()
+TEXT = SHIPPED_FILES["alerts"][0].text()
 RULES = [rule for group in yaml.safe_load(TEXT)["groups"] for rule in group["rules"]]
 
 
 def promtool(*arguments: object, folder: Path) -> str:
     """What it says of the alerts, which must be nothing bad."""
-    (folder / FILES["alerts"][0].name).write_text(TEXT)
+    (folder / SHIPPED_FILES["alerts"][0].name).write_text(TEXT)
     command = [program("promtool", "DEPLOY_TESTS", "prometheus"), *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +34,7 @@ def promtool(*arguments: object, folder: Path) -> str:
 
 
 def test_prometheus_takes_them(tmp_path: Path) -> None:
-    said = promtool("check", "rules", FILES["alerts"][0].name, folder=tmp_path)
+    said = promtool("check", "rules", SHIPPED_FILES["alerts"][0].name, folder=tmp_path)
     assert f"{len(RULES)} rules found" in said
 
 

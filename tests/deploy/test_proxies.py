@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.cli.deploy import FILES
+from kgserve.cli.deploy import SHIPPED_FILES
 from kgserve.platform.settings import Settings
 from tests.cli.running import Running, environment, kgserve, serving
 from tests.platform.access.keys import bearer
@@ -110,7 +110,7 @@ def nginx_files(folder: Path, files: Files, url: str) -> Path:
         "listen 443 ssl http2;": f"listen unix:{secure} ssl http2;",
         "listen 80;": f"listen unix:{folder / 'plain'};",
     }
-    (folder / "kgserve.conf").write_text(adapted(FILES["nginx"][0].text(), changes))
+    (folder / "kgserve.conf").write_text(adapted(SHIPPED_FILES["nginx"][0].text(), changes))
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder))
     return secure
 
@@ -134,7 +134,7 @@ def caddy_files(folder: Path, files: Files, url: str) -> Path:
         "\ngraph.example {": f"\nhttps://{NAME} {{\n\tbind unix/{secure}\n\ttls {files.cert} {files.key}",
         "127.0.0.1:8080": httpx.URL(url).netloc.decode(),
     }
-    (folder / "Caddyfile").write_text(adapted(FILES["caddy"][0].text(), changes))
+    (folder / "Caddyfile").write_text(adapted(SHIPPED_FILES["caddy"][0].text(), changes))
     return secure
 
 
@@ -177,7 +177,7 @@ def test_the_shipped_configuration_of_nginx_is_sound(tmp_path: Path, files: File
 
 def test_the_shipped_configuration_of_caddy_is_sound(tmp_path: Path) -> None:
     path = tmp_path / "Caddyfile"
-    path.write_text(FILES["caddy"][0].text())
+    path.write_text(SHIPPED_FILES["caddy"][0].text())
     told = said_of(program("caddy", REQUIRED), "validate", "--adapter", "caddyfile", "--config", path, home=tmp_path)
     assert "Valid configuration" in told
     assert '"level":"warn"' not in told

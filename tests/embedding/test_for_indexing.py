@@ -9,7 +9,14 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from kgserve.embedding.embedder import FEW, HashingEmbedder, LocalEmbedder, PatientEmbedder, for_indexing, load_embedder
+from kgserve.embedding.embedder import (
+    MAX_INTERACTIVE_CHARS,
+    HashingEmbedder,
+    LocalEmbedder,
+    PatientEmbedder,
+    for_indexing,
+    load_embedder,
+)
 from kgserve.errors import Unavailable
 from tests.embedding.prepared import model_settings
 from tests.stores.writing import until
@@ -64,7 +71,7 @@ def test_a_few_texts_do_not_bring_a_second_copy(prompt: LocalEmbedder) -> None:
         vector = prompt.embed(["a few words"])
         np.testing.assert_allclose(both.embed(["a few words"]), vector, atol=1e-5)
         assert not patient.is_loaded
-        both.embed(["many words " * FEW])
+        both.embed(["many words " * MAX_INTERACTIVE_CHARS])
         assert patient.is_loaded
 
 

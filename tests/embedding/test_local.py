@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
-from kgserve.embedding.model_files import MANIFEST, PREPARED_MODEL, model_folder
+from kgserve.embedding.model_files import MODEL_MANIFEST_FILE, PREPARED_MODEL, model_folder
 from kgserve.embedding.prepare import check_vectors
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.settings import Settings
@@ -174,7 +174,7 @@ def copied(configured: Settings, tmp_path: Path) -> Settings:
     return copy
 
 
-@pytest.mark.parametrize("file", [MANIFEST, "model.onnx", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("file", [MODEL_MANIFEST_FILE, "model.onnx", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("harm", ["missing", "flipped", "cut", "empty"])
 def test_a_damaged_model_is_noticed_before_it_is_used(copied: Settings, file: str, harm: str) -> None:
     path = model_folder(copied, PREPARED_MODEL) / file

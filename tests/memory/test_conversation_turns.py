@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.graph.search.fusion import HUB
-from kgserve.memory.recall_scoring import ASKS, MemoryScoreInputs, Recalled, carried, in_conversation
+from kgserve.graph.search.fusion import HUB_DEGREE
+from kgserve.memory.recall_scoring import QUESTION_WEIGHT, MemoryScoreInputs, Recalled, carried, in_conversation
 
 FULL = MemoryScoreInputs(1.0, 0.5)
 CHAIN = {"a": [("b", 1.0)], "b": [("a", 1.0), ("c", 1.0)], "c": [("b", 1.0), ("d", 1.0)]}
@@ -30,7 +30,7 @@ def test_what_no_index_has_found_is_worth_what_it_says() -> None:
 def test_a_weak_relation_carries_less_and_a_hub_nothing() -> None:
     worths = {"a": {"kiln": 8.0}, "b": {}}
     assert carried({"a": 8.0}, worths, {"a": [("b", 0.5)]})["b"] == 2.0
-    hub = {"a": [("b", 1.0), *((f"n{number}", 1.0) for number in range(HUB))]}
+    hub = {"a": [("b", 1.0), *((f"n{number}", 1.0) for number in range(HUB_DEGREE))]}
     assert carried({"a": 8.0}, worths, hub) == {"a": 8.0}
 
 
@@ -55,5 +55,5 @@ def test_a_turn_that_asks_counts_less_than_its_answer() -> None:
     found = [Recalled("a", 0.8, 0.8), Recalled("b", 0.7, 0.7)]
     made = in_conversation(found, CHAIN, dict.fromkeys("ab", FULL), {"a"})
     assert [each.id for each in made] == ["b", "a"]
-    assert made[1].score == pytest.approx(ASKS * 0.8)
+    assert made[1].score == pytest.approx(QUESTION_WEIGHT * 0.8)
     assert made[1].why.endswith("asks")

@@ -27,8 +27,7 @@ from kgserve.memory.entities_api import (
     RelationsQuery,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.times import format_time
-from kgserve.projections.memory_index.decay import DAY
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
@@ -76,7 +75,7 @@ def fill(store: OpenStore) -> dict[str, Access]:
     knows = [EdgePut(0, (a, b, kind), 0.25 * at) for at, (a, b, kind) in enumerate(RELATIONS)]
     write(store, WriteBatch(nodes=[*entities, *nodes], edges=[*about, *knows]))
     accesses = {
-        node_id: Access(node_id, number, NOW - number * DAY, 0.9)
+        node_id: Access(node_id, number, NOW - number * DAY_MICROSECONDS, 0.9)
         for number, node_id in enumerate((put.id for put in nodes[::7]), 1)
     }
     write(store, WriteBatch(accesses=list(accesses.values())))
@@ -100,9 +99,9 @@ def memory(choice: random.Random, number: int) -> NodePut:
         source=pick(("", "chat")),
         layer=pick((None, 2, 3)),
         ended=pick(("", "", "", "", "forgotten", "pruned")),
-        valid_to=pick((None, None, None, NOW - DAY)),
+        valid_to=pick((None, None, None, NOW - DAY_MICROSECONDS)),
     )
-    created = NOW - choice.randrange(1, 90 * 24) * (DAY // 24)
+    created = NOW - choice.randrange(1, 90 * 24) * (DAY_MICROSECONDS // 24)
     own = pick(('{"status":"open"}', '{"status":"done","n":1}', "{}"))
     return NodePut(0, f"m{number:03}", pick(TYPES), f"memory {number}", own, extras=extras, created_at=created)
 
@@ -151,7 +150,7 @@ def test_a_memory_is_shown_whole(store: World) -> None:
         since, worth = row.created_at, row.extras.confidence or 0.0
         if access is not None and access.last > since:
             since, worth = access.last, access.confidence
-        faded = worth if row.type == "preference" else worth * 0.5 ** ((NOW - since) / (30 * DAY))
+        faded = worth if row.type == "preference" else worth * 0.5 ** ((NOW - since) / (30 * DAY_MICROSECONDS))
         assert each.effective_confidence == pytest.approx(faded, abs=SLACK)
 
 
@@ -159,8 +158,8 @@ FILTERS: dict[str, Any] = {
     "types": ["fact", "decision"],
     "tags": ["x", "y"],
     "min_confidence": 0.3,
-    "after_date": format_time(NOW - 50 * DAY),
-    "before_date": format_time(NOW - 10 * DAY),
+    "after_date": format_time(NOW - 50 * DAY_MICROSECONDS),
+    "before_date": format_time(NOW - 10 * DAY_MICROSECONDS),
     "entity": "Zoë",
     "source": "chat",
     "layer": 3,
@@ -344,7 +343,9 @@ def test_a_use_counts_in_lists_and_numbers_at_once(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as opened:
         graph = graph_of(pool, NAME)
         assert analytics.overview(graph).average_confidence is None
-        old = NodePut(0, "old", "fact", "x", extras=NodeExtrasPut(confidence=0.5, confidence_at=NOW - 30 * DAY))
+        old = NodePut(
+            0, "old", "fact", "x", extras=NodeExtrasPut(confidence=0.5, confidence_at=NOW - 30 * DAY_MICROSECONDS)
+        )
         write(opened, WriteBatch(nodes=[old, NodePut(0, "new", "fact", "y", extras=NodeExtrasPut(confidence=0.3))]))
         world = World(graph, opened, {})
         assert ids(listed(world, sort="confidence")) == ["new", "old"]

@@ -12,8 +12,8 @@ from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsol
 from kgserve.memory.consolidation import candidates
 from kgserve.memory.consolidation.plan import RunRecord
 from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
-from kgserve.projections.memory_index.decay import DAY
-from kgserve.storage.model.batch import RUN, NodePut
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.store import OpenStore
@@ -63,7 +63,7 @@ def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_pat
 def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "WAIT_SECONDS", TICK)
+    monkeypatch.setattr(candidates, "MEMORY_JOB_TIMEOUT_SECONDS", TICK)
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=4)
         assert place.indexer.of(store).wait(0, PATIENCE)
@@ -105,7 +105,7 @@ def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
             through=1,
             started_at="2025-01-01T00:00:00Z",
         )
-        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+        put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
         assert runs(place)[0].state == "interrupted"
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: '"interrupted"' in row_of(store, "consolidation-0").attributes)
@@ -129,7 +129,7 @@ def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
             through=store.state.sequence,
             started_at="2025-01-01T00:00:00Z",
         )
-        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+        put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: ended(store, "b") == "merged")
         assert {run.state for run in runs(place)} >= {"interrupted"}
@@ -138,8 +138,8 @@ def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
 def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
-        put(store, [memory("old", "Long ago", created_at=now - 200 * DAY), memory("new", "Just now")])
-        put(store, [memory("deleted", "Also long ago", "error", created_at=now - 200 * DAY)])
+        put(store, [memory("old", "Long ago", created_at=now - 200 * DAY_MICROSECONDS), memory("new", "Just now")])
+        put(store, [memory("deleted", "Also long ago", "error", created_at=now - 200 * DAY_MICROSECONDS)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: ended(store, "old") == "pruned")
         assert ended(store, "new") == ""
@@ -153,7 +153,14 @@ def test_nothing_is_done_where_it_is_turned_off(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation="off", consolidation_interval=1, prune="off")
-        put(store, [memory("a", "Tea is hot"), memory("b", "Tea is hot"), memory("c", "x", created_at=now - 200 * DAY)])
+        put(
+            store,
+            [
+                memory("a", "Tea is hot"),
+                memory("b", "Tea is hot"),
+                memory("c", "x", created_at=now - 200 * DAY_MICROSECONDS),
+            ],
+        )
         sequence = store.state.sequence
         time.sleep(6 * TICK)
         assert store.state.sequence == sequence

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
 from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, undo_consolidation
-from kgserve.projections.memory_index.decay import DAY
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.events import Position, Selection
 from tests.memory.consolidated import HOOKS, Place, memory, placed, put
@@ -64,7 +64,7 @@ def test_a_consolidation_is_told_with_its_numbers_and_so_is_its_undo(place: Plac
 
 def test_a_memory_that_has_faded_is_told_as_pruned(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
-        put(leased, [memory("old", "long ago", created_at=1_790_000_000_000_000 - 400 * DAY)])
+        put(leased, [memory("old", "long ago", created_at=1_790_000_000_000_000 - 400 * DAY_MICROSECONDS)])
         after = leased.state.sequence
     prune_memories(place.graph(store), PruneMemoriesRequest())
     [(kind, data)] = told(place, store, after)

@@ -19,13 +19,12 @@ from kgserve.memory import recall as recaller
 from kgserve.memory import store_memory
 from kgserve.memory.api import MemoryRequest, RecallAnswer, RecallRequest
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.memory.recall_scoring import WORDS_AT_LEAST
+from kgserve.memory.recall_scoring import MIN_TOP_KEYWORD_SCORE
 from kgserve.memory.recall_stores import recall
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.times import format_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
-from kgserve.projections.memory_index.decay import DAY
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
@@ -92,7 +91,7 @@ class Known(NamedTuple):
         return self.confidence * 0.5 ** (self.age / 30)
 
     def put(self, now: int) -> NodePut:
-        created = now - round(self.age * DAY)
+        created = now - round(self.age * DAY_MICROSECONDS)
         bounds: dict[str, Any] = {"valid_from": created, "valid_to": created} if self.ended else {}
         extras = NodeExtrasPut(
             tags=self.tags,
@@ -158,8 +157,8 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
         "types": [chance.choice(TYPES)],
         "tags": chance.sample(TAGS, chance.randint(1, 2)),
         "min_confidence": chance.choice([0.0, 0.3, 0.6, 0.9, 0.99]),
-        "after_date": format_time(now - round(days * DAY)),
-        "before_date": format_time(now - round(days * chance.random() * DAY)),
+        "after_date": format_time(now - round(days * DAY_MICROSECONDS)),
+        "before_date": format_time(now - round(days * chance.random() * DAY_MICROSECONDS)),
         "entity": chance.choice([*ENTITIES, "person 2"]),
         "source": chance.choice(SOURCES[1:]),
         "layer": chance.choice([1, 2]),
@@ -170,7 +169,7 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
 
 
 def passes(known: Known, filters: dict[str, Any], now: int, *, graph: bool) -> bool:
-    created = format_time(now - round(known.age * DAY))
+    created = format_time(now - round(known.age * DAY_MICROSECONDS))
     entity = str(filters.get("entity", "")).replace("person ", "e")
     return (
         not known.ended
@@ -275,7 +274,7 @@ def memory(key: str, content: str, **fields: Any) -> NodePut:
 
 
 def ago(days: float) -> int:
-    return now_in_microseconds() - round(days * DAY)
+    return now_in_microseconds() - round(days * DAY_MICROSECONDS)
 
 
 def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> None:
@@ -314,15 +313,15 @@ def test_a_few_confident_ones_among_many_faded_are_all_found(world: World, monke
     strong = [memory(f"s{number}", "fox hen owl cat elk bat", confidence=0.9) for number in range(3)]
     world.write(WriteBatch(nodes=[*faded, *strong]))
     for many, judged in ((10_000, 3_200), (1, 3_200), (1, 1)):
-        monkeypatch.setattr(recaller, "MANY", many)
-        monkeypatch.setattr(recaller, "MOST_JUDGED", judged)
+        monkeypatch.setattr(recaller, "MAX_NAMED_MEMORIES", many)
+        monkeypatch.setattr(recaller, "MAX_JUDGED_HITS", judged)
         for mode in ("keyword", "semantic", "hybrid"):
             found = world.found(mode=mode, min_confidence=0.5, min_similarity=0.0)
             assert sorted(found) == ["s0", "s1", "s2"], (many, judged, mode)
         world.recall(touch=True, limit=1, min_confidence=0.5)
     past: dict[str, Any] = {"min_confidence": 0.5, "min_similarity": 0.0, "as_of": str(world.store.state.sequence)}
     for judged, expected in ((3_200, ["s0", "s1", "s2"]), (200, [])):
-        monkeypatch.setattr(recaller, "MOST_JUDGED", judged)
+        monkeypatch.setattr(recaller, "MAX_JUDGED_HITS", judged)
         assert sorted(world.found(mode="semantic", limit=3, **past)) == expected
 
 
@@ -395,12 +394,12 @@ def test_a_filter_in_graph_mode_reaches_all_memories_of_a_hub(world: World, monk
     nodes = [memory(f"m{number}", "fox", tags=("rare",) if number < 3 else ()) for number in range(60)]
     world.write(WriteBatch(nodes=[*people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
-    monkeypatch.setattr(recaller, "_JUDGED_AT_ONCE", 10)
+    monkeypatch.setattr(recaller, "_JUDGE_BATCH_SIZE", 10)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 60
-    monkeypatch.setattr(recaller, "HUB", 20)
+    monkeypatch.setattr(recaller, "MAX_MEMORIES_PER_ENTITY", 20)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 20
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
-    monkeypatch.setattr(recaller, "MANY", 30)
+    monkeypatch.setattr(recaller, "MAX_NAMED_MEMORIES", 30)
     for mode in ("keyword", "hybrid"):
         assert set(world.found(mode=mode, entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
 
@@ -547,8 +546,8 @@ def test_a_filler_word_of_a_small_store_is_not_worth_the_most(world: World) -> N
     best = world.recall("hen cat dog yak", explain=True).hits[0]
     assert best.id == "hen"
     assert isinstance(best.keyword_score, float)
-    assert best.keyword_score < WORDS_AT_LEAST
-    assert f"words {best.keyword_score / WORDS_AT_LEAST:.2f}" in str(best.why)
+    assert best.keyword_score < MIN_TOP_KEYWORD_SCORE
+    assert f"words {best.keyword_score / MIN_TOP_KEYWORD_SCORE:.2f}" in str(best.why)
 
 
 def test_a_hub_gives_nothing_and_of_many_children_the_nearest_take(world: World) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgserve.graph.search.fusion import weighted
 from kgserve.memory.recall_scoring import (
-    MOST_ENTITIES,
+    MAX_SPREAD_ENTITIES,
     MemoryScoreInputs,
     Recalled,
     Way,
@@ -108,7 +108,7 @@ def test_a_weak_way_of_few_relations_leads_further_than_a_strong_one_of_many() -
 def test_many_entities_are_not_all_gone_through() -> None:
     chance = random.Random(3)
     found = ways({"0": 1.0}, lambda _: ((str(chance.randrange(10**9)), chance.random()) for _ in range(50)), 9)
-    assert sum(1 for _ in found) <= MOST_ENTITIES + 1
+    assert sum(1 for _ in found) <= MAX_SPREAD_ENTITIES + 1
 
 
 @pytest.mark.parametrize(

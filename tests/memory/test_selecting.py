@@ -38,7 +38,7 @@ def test_a_commit_takes_so_many_edges_or_a_single_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, at_once: list[list[str]]
 ) -> None:
     """The edges of "a" are six, "b" and "c" have two each, and one is between "a" and "b"."""
-    monkeypatch.setattr(reading, "EDGES_AT_ONCE", most)
+    monkeypatch.setattr(reading, "MAX_EDGES_PER_DELETION", most)
     wanted = DeleteNodesRequest(ids=["a", "b", "c"])
     dry = DeleteNodesRequest(ids=["a", "b", "c"], dry_run=True)
     edges = [

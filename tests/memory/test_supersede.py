@@ -167,7 +167,7 @@ def test_former_versions_go_with_the_memory_however_it_is_deleted(
 ) -> None:
     homes(graph)
     if is_large:
-        monkeypatch.setattr(bulk_delete, "LARGE", 1)
+        monkeypatch.setattr(bulk_delete, "MIN_BULK_DELETE_ROWS", 1)
     with graph.lease() as store:
         # What others call so is no version.
         nodes = [NodePut(0, "draft", "paper", "x"), NodePut(1, "other@1", "paper", "y")]

@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.errors import Conflict
 from kgserve.platform.lock import DataFolderLock
-from kgserve.platform.server_discovery import LOCK_FILE, SERVER_FILE, DiscoveredServer, find
+from kgserve.platform.server_discovery import SERVER_FILE, SERVER_LOCK_FILE, DiscoveredServer, find
 from kgserve.platform.version import __version__
 
 HOLD = """
@@ -44,7 +44,7 @@ def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None
 def test_the_server_s_file_is_for_its_user_alone(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://127.0.0.1:1", "secret")
-        for name in (SERVER_FILE, LOCK_FILE):
+        for name in (SERVER_FILE, SERVER_LOCK_FILE):
             assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
         found = find(tmp_path)
         assert found is not None

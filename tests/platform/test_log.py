@@ -73,7 +73,7 @@ def test_lines_keep_their_order_and_none_stays_behind(capsys: pytest.CaptureFixt
 def test_lines_come_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         log.request("own-1", WHO, "GET", "/", 200, 1.0, 1)
-        await asyncio.sleep(2 * log.PATIENCE_SECONDS)
+        await asyncio.sleep(2 * log.LOG_FLUSH_DELAY_SECONDS)
 
     log.configure("json", "info")
     asyncio.run(write())

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import yaml
 
-from kgserve.platform.settings import PREFIX, Settings, load
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings, load
 from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 
@@ -25,7 +25,7 @@ SYSTEMD = TOP / "deploy" / "systemd"
 NATS = TOP / "deploy" / "nats"
 CLUSTER = TOP / "deploy" / "compose-cluster"
 COMPOSE = TOP / "deploy" / "compose" / "compose.yaml"
-SETTINGS = {PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
+SETTINGS = {ENVIRONMENT_PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
 CONTAINER_USER = "10001"
 
 

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.platform.settings import PREFIX, Settings
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings
 from scripts.pages import DOCS, FILE_MARK, expanded
 from tests.cli.running import PATIENCE, Running, environment, serving
 from tests.project.command_lines import all_options, command_lines, fault
@@ -24,7 +24,7 @@ RUN = {page: [block.text for block in blocks_of(page) if block.mark in {"run", "
 CLOSING = [page for page, texts in RUN.items() if any("kgserve keys create" in text for text in texts)]
 SHARING = [page for page, texts in RUN.items() if texts and page not in CLOSING]
 OF_OTHERS = {"--env", "--no-deps", "--stop-timeout", "--read-only", "--tmpfs"}
-VARIABLES = {PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
+VARIABLES = {ENVIRONMENT_PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
 CURL = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
 CURL_REFUSED = 'curl() { ! command curl --silent --show-error --fail-with-body "$@"; }\n'
 
@@ -164,6 +164,9 @@ def test_the_site_lists_every_page_once() -> None:
 def test_links_lead_on_from_the_site() -> None:
     assert "](design.md#the-past)" in expanded("[past](../DESIGN.md#the-past)")
     assert "](rest.md)" in expanded("[all](rest.md)")
+    assert "](../engines.md)" in expanded("[engines](../engines.md)", DOCS / "adr")
+    assert "](../design.md)" in expanded("[design](../../DESIGN.md)", DOCS / "adr")
+    assert "](adr/0020-history-in-sqlite.md)" in expanded("<!-- file: DESIGN.md -->")
     assert "/blob/main/kgserve/storage/rows/DESIGN.md)" in expanded("[why](../kgserve/storage/rows/DESIGN.md)")
     taken = expanded("<!-- run -->\n<!-- file: CONTRIBUTING.md -->")
     assert "](design.md)" in taken

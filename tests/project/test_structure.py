@@ -164,3 +164,28 @@ def test_features_do_not_ask_whether_a_graph_is_current() -> None:
     assert {each.name for each in classes if "GraphReader" in map(ast.unparse, each.bases)} == readers
     calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
     assert [each for each in calls if any(name in ast.unparse(each) for name in readers)] == []
+
+
+def test_subclasses_are_initialized_by_their_bases() -> None:
+    """A class that skips the `__init__` of its base lacks attributes that inherited methods need."""
+    classes = {
+        node.name: node
+        for tree in trees("kgserve").values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    own = {name: next((each for each in node.body if _is_init(each)), None) for name, node in classes.items()}
+
+    def inherits_init(name: str) -> bool:
+        bases = [ast.unparse(base).split("[")[0].rpartition(".")[2] for base in classes[name].bases]
+        return any(own.get(base) or (base in classes and inherits_init(base)) for base in bases)
+
+    called = re.compile(r"(super\(\)|\w+)\.__init__\(")
+    skipping = {
+        name for name, init in own.items() if init and inherits_init(name) and not called.search(ast.unparse(init))
+    }
+    assert skipping == set()
+
+
+def _is_init(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__init__"

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.cli.deploy import FILES
+from kgserve.cli.deploy import SHIPPED_FILES
 from tests.cli.running import environment, serving
 from tests.project.reading import TOP
 
@@ -182,7 +182,7 @@ def test_it_prints_what_other_programs_need(installed: Installed) -> None:
         "print(json.dumps({each.path: each.text() for files in FILES.values() for each in files}))"
     )
     printed = json.loads(run(installed.python, "-c", program, cwd=installed.folder))
-    assert printed == {each.path: (TOP / each.path).read_text() for files in FILES.values() for each in files}
+    assert printed == {each.path: (TOP / each.path).read_text() for files in SHIPPED_FILES.values() for each in files}
 
 
 @SLOW

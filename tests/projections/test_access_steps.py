@@ -113,7 +113,7 @@ def test_changes_pass_over_accesses_page_by_page(tmp_path: Path, monkeypatch: py
         assert _told(changes(of, ChangesQuery(limit=1))) == ([1], 1)
         assert _told(changes(of, ChangesQuery(since=1, limit=1))) == ([9], 9)
         assert _told(changes(of, ChangesQuery(since=9, limit=1))) == ([], None)
-        monkeypatch.setattr("kgserve.graph.history.MAX_SCANNED", 4)
+        monkeypatch.setattr("kgserve.graph.history.MAX_SCANNED_COMMITS", 4)
         assert _told(changes(of, ChangesQuery(since=1))) == ([], 5)
         assert _told(changes(of, ChangesQuery(since=5))) == ([9], 9)
 

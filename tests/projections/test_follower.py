@@ -164,7 +164,7 @@ def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.1)
     with opened(tmp_path) as store:
         write(store, many(3), many(3, "hen"))
     embedder = FailingEmbedder()
@@ -201,7 +201,7 @@ def test_once_halted_no_step_begins(tmp_path: Path) -> None:
 def test_once_halted_closing_does_not_wait_for_a_step_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.CLOSED_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.schedule.CLOSE_TIMEOUT_SECONDS", 0.2)
     embedder = StuckEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
         write(store, many(3))
@@ -319,7 +319,7 @@ def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypat
         assert told() == []
         assert told(many(2, "cow")) == [1]
         assert told(many(1, "hen", 9)) == [], "so soon after the last time"
-        monkeypatch.setattr("kgserve.projections.indexes.SYNC_SECONDS", 0.0)
+        monkeypatch.setattr("kgserve.projections.indexes.SINK_SYNC_SECONDS", 0.0)
         assert told() == [2]
         assert told() == []
         assert told(WriteBatch(accesses=[Access("n0", 1, 1, 1.0)])) == []
@@ -328,7 +328,7 @@ def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypat
 
 
 def test_that_is_looked_at_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.stores.pool.TEND_SECONDS", 0.05)
+    monkeypatch.setattr("kgserve.stores.pool.POOL_TICK_SECONDS", 0.05)
     with followed(tmp_path) as (store, _):
         looked = threading.Event()
         store.each_second.append(looked.set)

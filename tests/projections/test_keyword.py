@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.projections.keyword import KeywordIndex
-from kgserve.projections.manifest import MANIFEST
+from kgserve.projections.manifest import INDEX_MANIFEST_FILE
 from kgserve.projections.text import Filter, Text
 from tests.stores.writing import flip
 
@@ -179,7 +179,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 def test_a_kill_before_the_seal_leaves_an_empty_index(folder: Path) -> None:
     KeywordIndex(folder).write([text("a", "fox")], (), 7)
-    (folder / MANIFEST).unlink()
+    (folder / INDEX_MANIFEST_FILE).unlink()
     again = KeywordIndex(folder)
     assert (again.fresh, again.sequence, len(again)) == (True, 0, 0)
 

@@ -13,7 +13,7 @@ import pytest
 from kgserve.projections.text import Facets, Filter, Text
 from kgserve.projections.vector.index import VectorHit
 from kgserve.projections.vector.matrix import VectorFile, products
-from kgserve.projections.vector.past import SMALL, PastVectors
+from kgserve.projections.vector.past import UNUSED_ROWS_ALLOWANCE, PastVectors
 from tests.cli.running import PythonProcess
 from tests.stores.writing import flip
 
@@ -149,7 +149,7 @@ def test_any_rows_are_multiplied_where_they_are_or_picked_out(tmp_path: Path) ->
 
 
 def test_the_file_shrinks_when_most_of_it_is_forgotten(tmp_path: Path) -> None:
-    texts = [Text("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * SMALL)]
+    texts = [Text("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * UNUSED_ROWS_ALLOWANCE)]
     folder = tmp_path / "past"
     folder.mkdir()
     (folder / "vectors-9").write_bytes(b"left behind by a kill")
@@ -157,21 +157,27 @@ def test_the_file_shrinks_when_most_of_it_is_forgotten(tmp_path: Path) -> None:
         fill(index, texts)
         [before] = folder.glob("vectors-*")
         size = before.stat().st_size
-        index.write((), {}, 9, SMALL)
+        index.write((), {}, 9, UNUSED_ROWS_ALLOWANCE)
         assert [*folder.glob("vectors-*")] == [before], "a quarter is gone"
-        index.write((), {}, 9, 3 * SMALL)
+        index.write((), {}, 9, 3 * UNUSED_ROWS_ALLOWANCE)
         [after] = folder.glob("vectors-*")
         assert after.stat().st_size < size / 2
-        assert len(index) == SMALL
-        late = 3 * SMALL + 5
+        assert len(index) == UNUSED_ROWS_ALLOWANCE
+        late = 3 * UNUSED_ROWS_ALLOWANCE + 5
         for _ in range(2):
             [hit] = index.search(QUERY, 9, Filter(as_of=late))
             assert hit.similarity == pytest.approx(float(vector_of(f"text {late}") @ QUERY), rel=1e-4)
-            fill(index, [Text("b", "t", "text 0", 1, until=2), Text("a", "t", "new", 4 * SMALL, until=4 * SMALL + 1)])
+            fill(
+                index,
+                [
+                    Text("b", "t", "text 0", 1, until=2),
+                    Text("a", "t", "new", 4 * UNUSED_ROWS_ALLOWANCE, until=4 * UNUSED_ROWS_ALLOWANCE + 1),
+                ],
+            )
     with opened(folder) as index:
-        assert len(index) == SMALL + 2
+        assert len(index) == UNUSED_ROWS_ALLOWANCE + 2
         [hit] = index.search(QUERY, 9, Filter(as_of=late))
-        [new] = index.search(QUERY, 9, Filter(as_of=4 * SMALL))
+        [new] = index.search(QUERY, 9, Filter(as_of=4 * UNUSED_ROWS_ALLOWANCE))
         assert new.similarity == pytest.approx(float(vector_of("new") @ QUERY), rel=1e-4)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.indexes import EMBED_AT_ONCE, KeywordProjection, VectorProjection
+from kgserve.projections.indexes import EMBEDDING_BATCH_SIZE, KeywordProjection, VectorProjection
 from kgserve.projections.schedule import Schedule, ScheduledProjection
 from tests.stores.writing import batch, opened, until, write
 
@@ -130,11 +130,11 @@ def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path
             VectorProjection(one, HashingEmbedder(), exact_up_to=200),
             VectorProjection(two, HashingEmbedder()),
         )
-        write(one, batch(*(f"n{at}" for at in range(EMBED_AT_ONCE)), content="words"))
+        write(one, batch(*(f"n{at}" for at in range(EMBEDDING_BATCH_SIZE)), content="words"))
         for view in (large, small):
             view.schedule = schedule
             view.serve()
-        write(one, batch(*(f"m{at}" for at in range(EMBED_AT_ONCE)), content="words"))
+        write(one, batch(*(f"m{at}" for at in range(EMBEDDING_BATCH_SIZE)), content="words"))
         write(two, batch("a", content="words"))
         schedule.wake(large)
         assert schedule.take() is large
@@ -152,7 +152,7 @@ def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path
 def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, chunks: int) -> None:
     rests: list[int] = []
     with opened(tmp_path) as store, closing(VectorProjection(store, HashingEmbedder())) as view:
-        write(store, batch(*(f"n{at}" for at in range(chunks * EMBED_AT_ONCE)), content="words"))
+        write(store, batch(*(f"n{at}" for at in range(chunks * EMBEDDING_BATCH_SIZE)), content="words"))
 
         def are_others_served() -> bool:
             rests.append(view.pending)
@@ -166,4 +166,4 @@ def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, c
         view._yield_to_requests(0.05)
         assert time.monotonic() - began >= 0.1
     # Not behind the last part: somebody may wait for it.
-    assert rests == [*(left * EMBED_AT_ONCE for left in range(chunks - 1, 0, -1)), 0]
+    assert rests == [*(left * EMBEDDING_BATCH_SIZE for left in range(chunks - 1, 0, -1)), 0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.projections.manifest import MANIFEST
+from kgserve.projections.manifest import INDEX_MANIFEST_FILE
 from kgserve.projections.text import Filter
 from kgserve.projections.vector.index import VectorIndex
 from tests.stores.writing import flip
@@ -133,7 +133,7 @@ def test_vectors_of_another_model_are_not_taken(folder: Path) -> None:
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
 @pytest.mark.parametrize("kind", ["flipped", "truncated", "deleted"])
-@pytest.mark.parametrize("which", ["entities.msgpack", "vectors", MANIFEST])
+@pytest.mark.parametrize("which", ["entities.msgpack", "vectors", INDEX_MANIFEST_FILE])
 def test_damage_is_noticed(folder: Path, exact_up_to: int, kind: str, which: str) -> None:
     index = VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, make(20))

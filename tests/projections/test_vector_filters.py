@@ -192,7 +192,7 @@ def test_those_that_pass_may_all_be_far_from_the_query(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_rows_in_a_file_are_those_that_were_put(tmp_path: Path, exact_up_to: int) -> None:
-    count = matrix.IN_MEMORY + 500
+    count = matrix.MAX_IN_MEMORY_ROWS + 500
     vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
     for first in range(0, count, 700):
@@ -214,7 +214,7 @@ def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put(ids, ["t"] * 600, vectors)
     index.save(1)
-    monkeypatch.setattr(vector, "_HEADER_BYTES", 104)
+    monkeypatch.setattr(vector, "_HNSW_HEADER_BYTES", 104)
     found = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100).vectors_of(ids)
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
 

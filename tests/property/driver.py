@@ -382,7 +382,7 @@ def _damage(layout: Layout, damage: Damage) -> None:
             # While the journal is there from the beginning: otherwise the last copy could be the one that is hit.
             if list_segments(layout.journal)[0].first == 1:
                 for path in snapshot.list_snapshots(layout.journal)[:1]:
-                    _flip(path / snapshot.NODES)
+                    _flip(path / snapshot.NODES_FILE)
             layout.engine.unlink(missing_ok=True)
             shutil.rmtree(layout.rows)
 

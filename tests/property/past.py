@@ -26,7 +26,7 @@ from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.history_follower import Historian
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, conflicts
-from kgserve.storage.model.fields import NODE, TIME, EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.walk import Walk
 from kgserve.storage.plan import Report
@@ -361,8 +361,10 @@ def _end(answer: Future[RetireAnswer], date: int | None, ended: int | None) -> i
 def _line(row: NodeRow) -> dict[str, Any]:
     extras = extras_of(row)
     sent = {field.name: field.type for field in NODE.optional if not field.is_own}
-    optional = {name: extras[name] for name, kind in sent.items() if kind is not TIME} | {"tags": list(extras["tags"])}
-    times = {name: extras[name] for name, kind in sent.items() if kind is TIME}
+    optional = {name: extras[name] for name, kind in sent.items() if kind is not TIMESTAMP_TYPE} | {
+        "tags": list(extras["tags"])
+    }
+    times = {name: extras[name] for name, kind in sent.items() if kind is TIMESTAMP_TYPE}
     return {
         "kind": "node",
         "id": row.id,

@@ -66,7 +66,7 @@ def test_snapshots_carry_accesses_and_deletions_drop_them(tmp_path: Path) -> Non
     with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
         write(store, batch(*"abc"))
         store.compactor.run()
-        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES).exists()
+        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
         write(store, accessed(*"abc"), accessed("a", count=5))
         store.compactor.run()
         assert in_snapshot(store) == kept(store) == {"a": 5, "b": 1, "c": 1}
@@ -81,7 +81,7 @@ def test_snapshots_carry_accesses_and_deletions_drop_them(tmp_path: Path) -> Non
         assert in_snapshot(store) == kept(store) == {"c": 7}
         write(store, WriteBatch(delete_nodes=["c"]))
         store.compactor.run()
-        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES).exists()
+        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
 
 
 def test_building_an_engine_leaves_accesses_in_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +111,10 @@ def test_a_snapshot_with_damaged_accesses_is_passed_over(tmp_path: Path) -> None
     with opened(tmp_path) as store:
         write(store, batch(*"ab"), accessed("a"))
         store.compactor.run()
-        flip(snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES, 9)
+        flip(snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE, 9)
         write(store, accessed("b"))
         assert kept(store) == {"a": 1, "b": 1}
-        with pytest.raises(JournalDamaged, match=snapshot.ACCESSES):
+        with pytest.raises(JournalDamaged, match=snapshot.ACCESSES_FILE):
             snapshot.verify(snapshot.list_snapshots(store.layout.journal)[0])
 
 

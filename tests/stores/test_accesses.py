@@ -150,9 +150,9 @@ def test_what_somebody_else_has_written_of_accesses_counts(tmp_path: Path) -> No
 def test_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as store:
         assert not store.accesses.due
-        read(store, *(f"n{number}" for number in range(access_buffer.WANTED - 1)))
+        read(store, *(f"n{number}" for number in range(access_buffer.ACCESS_FLUSH_THRESHOLD - 1)))
         assert not store.accesses.due
-        monkeypatch.setattr(access_buffer, "WANTED_SECONDS", 0.0)
+        monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_INTERVAL_SECONDS", 0.0)
         assert store.accesses.due
         monkeypatch.undo()
         read(store, "more")
@@ -160,8 +160,8 @@ def test_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_no_more_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_buffer, "WANTED", 4)
-    monkeypatch.setattr(access_buffer, "MOST", 8)
+    monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_THRESHOLD", 4)
+    monkeypatch.setattr(access_buffer, "MAX_BUFFERED_ACCESSES", 8)
     with opened(tmp_path, write_queue=1) as store:
         names = [f"n{number}" for number in range(30)]
         write(store, batch(*names))

@@ -92,7 +92,7 @@ def test_salvage_before_a_snapshot_leaves_a_journal_that_goes_on_after_it(tmp_pa
 def test_a_write_that_no_engine_takes_is_acknowledged_and_asked_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuild, "FEW_ROWS", 0)
+    monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", 0)
     with opened(tmp_path) as store:
         write(store, batch("a"))
         tamper(store, "CREATE (:StoreCommit {sequence: 2})")

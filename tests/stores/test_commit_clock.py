@@ -12,14 +12,14 @@ import pytest
 
 from kgserve.errors import Conflict
 from kgserve.platform.codecs import decode_json
-from kgserve.storage.commit_clock import LONG_IDLE, SETTLED, RetentionClock
+from kgserve.storage.commit_clock import CLOCK_TRUST_MICROSECONDS, MAX_PLAUSIBLE_IDLE_MICROSECONDS, RetentionClock
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.plan import FIRST_POSSIBLE_TIME, MAX_DRIFT, commit_time
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS, commit_time
 from tests.cli.running import environment, kgserve
 from tests.project.reading import TOP
 
 YEAR = 365 * 86_400
-NOW = FIRST_POSSIBLE_TIME + YEAR * 1_000_000
+NOW = MIN_COMMIT_TIME_MICROSECONDS + YEAR * 1_000_000
 
 WRITER = """
 import json, struct, sys, time
@@ -113,9 +113,9 @@ def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
     [
         (NOW, NOW - 5, NOW),
         (NOW, NOW, NOW + 1),
-        (NOW, NOW + MAX_DRIFT, NOW + MAX_DRIFT + 1),
-        (NOW, NOW + MAX_DRIFT + 1, NOW),
-        (FIRST_POSSIBLE_TIME - 1, NOW, NOW + 1),
+        (NOW, NOW + MAX_CLOCK_DRIFT_MICROSECONDS, NOW + MAX_CLOCK_DRIFT_MICROSECONDS + 1),
+        (NOW, NOW + MAX_CLOCK_DRIFT_MICROSECONDS + 1, NOW),
+        (MIN_COMMIT_TIME_MICROSECONDS - 1, NOW, NOW + 1),
     ],
     ids=["ahead", "same", "drift", "last one was ahead", "impossible clock"],
 )
@@ -126,7 +126,7 @@ def test_a_commit_is_stamped_with_the_clock_unless_that_drifts(now: int, last: i
 def test_a_clock_that_was_ahead_for_one_commit_stamps_no_later_one(shifted_clock: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     found = commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR), ("c", 0))
-    assert all(abs(each) < MAX_DRIFT for each in found.stamps)
+    assert all(abs(each) < MAX_CLOCK_DRIFT_MICROSECONDS for each in found.stamps)
     assert found.seen == 3
     assert found.future
     assert found.events == ["clock_jumped", "clock_jumped", "stamps_of_the_future"]
@@ -181,13 +181,16 @@ def test_ages_go_by_the_time_since_the_start() -> None:
     assert (clock.now(), clock.require()) == (NOW + 5, NOW + 5)
     wall[0] -= 3
     assert clock.now() == NOW + 2
-    wall[0] = NOW + 100 * MAX_DRIFT
+    wall[0] = NOW + 100 * MAX_CLOCK_DRIFT_MICROSECONDS
     assert clock.now() == NOW + 5
     with pytest.raises(Conflict, match="set forward by"):
         clock.require()
-    assert (clock.is_believed(LONG_IDLE), clock.is_believed(LONG_IDLE + 1)) == (True, False)
-    since[0] = SETTLED
-    assert clock.is_believed(LONG_IDLE + 1)
+    assert (
+        clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS),
+        clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1),
+    ) == (True, False)
+    since[0] = CLOCK_TRUST_MICROSECONDS
+    assert clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1)
 
 
 def test_a_clock_that_began_impossibly_early_is_corrected() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.projections.cypher_engine.projection import NEVER
+from kgserve.projections.cypher_engine.projection import NEVER_ASKED
 from kgserve.storage.journal import snapshot
 from kgserve.stores.store import OpenStore
 from tests.captured_log import capture_log
@@ -106,7 +106,7 @@ def test_a_file_that_nobody_asks_stays_open_until_another_one_has_its_place(
 
         def built_while_nobody_asks(*how: Any) -> Any:
             built = rebuilt(*how)
-            view.asked_at = NEVER
+            view.asked_at = NEVER_ASKED
             view.tend()
             assert view.is_open
             return built
@@ -125,7 +125,7 @@ def test_who_waited_to_close_it_sees_that_another_one_is_made(tmp_path: Path) ->
         write(store, batch("a"))
         outgrow(store)
         view, waiting = store.engine, threading.Thread(target=store.engine.tend)
-        view.asked_at = NEVER
+        view.asked_at = NEVER_ASKED
         with view.commits:
             waiting.start()
             waiting.join(0.2)

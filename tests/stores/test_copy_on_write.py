@@ -10,14 +10,14 @@ import pytest
 
 from kgserve.cypher.writes import WriteScope
 from kgserve.errors import KgserveError, StorageFull, Unavailable
-from kgserve.projections.cypher_engine.driver.trial import EDGES, NODES
+from kgserve.projections.cypher_engine.driver.trial import EDGE_LOOKUP, NODE_LOOKUP
 from kgserve.projections.cypher_engine.engine.protocol import Difference
 from kgserve.stores.scratch_database import Trial, copied
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")
-NAMES = frozenset((*NODES.columns, *EDGES.columns))
+NAMES = frozenset((*NODE_LOOKUP.columns, *EDGE_LOOKUP.columns))
 KEPT = ("version", "sequence", "created_at", "updated_at")
 
 

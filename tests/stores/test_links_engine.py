@@ -53,7 +53,7 @@ def some_batch(rng: random.Random) -> WriteBatch:
 @pytest.mark.parametrize(("seed", "few"), [(1, True), (2, False)])
 def test_the_engine_follows_links(tmp_path: Path, seed: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not few:
-        monkeypatch.setattr(rebuild, "FEW_ROWS", 0)
+        monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", 0)
     rng = random.Random(seed)
     for _ in range(2):
         with opened(tmp_path) as store:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kgserve.platform.settings import Settings, load
-from kgserve.projections.memory_index.decay import DAY, half_lives_of
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import half_lives_of
 from kgserve.storage.layout import StoreFile
 from kgserve.storage.model.store_settings import MemorySettings, MemorySettingsChange, StoreSettings, usual
 from tests.stores.writing import layout, opened
@@ -29,7 +30,7 @@ def test_a_change_is_merged_by_field() -> None:
     change = msgspec.convert({"half_life_days": None, "alpha": None, "dedup": "off"}, MemorySettingsChange)
     after = change.onto(before)
     assert (after.half_life_days, after.alpha, after.dedup) == (None, 0.7, "off")
-    assert half_lives_of(after).of("fact") == 90 * DAY
+    assert half_lives_of(after).of("fact") == 90 * DAY_MICROSECONDS
     assert half_lives_of(after).of("preference") is None
 
 

@@ -26,9 +26,9 @@ NOW = 1 << 51
 
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr(projection, "COMMIT_CHANGES", 9)
-    monkeypatch.setattr(projection, "MOST_ROWS", 20)
+    monkeypatch.setattr(projection, "FILE_COMMIT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(projection, "FILE_COMMIT_MAX_CHANGES", 9)
+    monkeypatch.setattr(projection, "MAX_WAITING_ROWS", 20)
 
 
 def some(chance: random.Random) -> WriteBatch:

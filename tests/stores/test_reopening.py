@@ -194,7 +194,7 @@ def compacted(data: Path, retention: int) -> int:
     return digest
 
 
-@pytest.mark.parametrize("part", [snapshot.NODES, snapshot.MANIFEST])
+@pytest.mark.parametrize("part", [snapshot.NODES_FILE, snapshot.SNAPSHOT_MANIFEST_FILE])
 @pytest.mark.parametrize("retention", [0, 256])
 def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, part: str, retention: int) -> None:
     digest = compacted(tmp_path, retention)
@@ -212,7 +212,7 @@ def test_with_all_snapshots_and_the_journal_before_them_lost_the_store_says_so(t
     files = layout(tmp_path)
     assert first_kept(files) > 1
     for path in snapshot.list_snapshots(files.journal):
-        flip(path / snapshot.NODES, 10)
+        flip(path / snapshot.NODES_FILE, 10)
     with opened(tmp_path) as store:
         assert "last" in ids(store), "the present rows are another view"
     shutil.rmtree(files.rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import StorageFull
-from kgserve.storage.layout import LEAST_BYTES, require_room
+from kgserve.storage.layout import MIN_REBUILD_ROOM_BYTES, require_room
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut, Width
 from kgserve.stores.store import OpenStore
@@ -37,7 +37,7 @@ def test_what_there_is_room_for(tmp_path: Path) -> None:
     require_room(tmp_path, 0)
     with pytest.raises(StorageFull, match="MiB of room"):
         require_room(tmp_path, free)
-    require_room(tmp_path, (free - LEAST_BYTES) // 4)
+    require_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
 
 
 def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) -> None:

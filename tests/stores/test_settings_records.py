@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.admin.doctor import Repairs, StoreReport, doctor
 from kgserve.errors import Conflict, Unavailable
-from kgserve.storage.layout import FORMAT, PLAIN, Layout, StoreFile, read_records
+from kgserve.storage.layout import PLAIN_STORE_FORMAT, STORE_FORMAT, Layout, StoreFile, read_records
 from kgserve.storage.model.store_settings import StoreSettings
 from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
 
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> Layout:
 def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(files: Layout, tmp_path: Path) -> None:
     found = files.description()
     assert found is not None
-    files.describe(msgspec.structs.replace(found, format=FORMAT + 1))
+    files.describe(msgspec.structs.replace(found, format=STORE_FORMAT + 1))
     before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
     with pytest.raises(Conflict, match="newer version"), opened(tmp_path):
         pass
@@ -146,15 +146,15 @@ def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) ->
 def test_a_store_is_of_the_newer_format_once_a_program_from_before_could_not_read_its_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
-        assert described(tmp_path).format == PLAIN
+        assert described(tmp_path).format == PLAIN_STORE_FORMAT
         write(store, ALIKE)
         # Whatever becomes of the process from here on.
-        assert described(tmp_path).format == FORMAT
+        assert described(tmp_path).format == STORE_FORMAT
         store.change_settings(lambda _: CHOSEN)
-        assert (described(tmp_path).format, described(tmp_path).settings) == (FORMAT, CHOSEN)
+        assert (described(tmp_path).format, described(tmp_path).settings) == (STORE_FORMAT, CHOSEN)
     forget_close(tmp_path)
     with opened(tmp_path) as store:
-        assert (store.description.format, store.state.nodes) == (FORMAT, 1_001)
+        assert (store.description.format, store.state.nodes) == (STORE_FORMAT, 1_001)
 
 
 def test_a_write_that_could_not_raise_the_format_is_refused(files: Layout) -> None:
@@ -162,9 +162,9 @@ def test_a_write_that_could_not_raise_the_format_is_refused(files: Layout) -> No
     with opened(data) as store:
         with unwritable(files.journal), pytest.raises(Unavailable, match="raising the format"):
             write(store, ALIKE)
-        assert (store.state.sequence, described(data).format) == (0, PLAIN)
+        assert (store.state.sequence, described(data).format) == (0, PLAIN_STORE_FORMAT)
         write(store, ALIKE)
-        assert described(data).format == FORMAT
+        assert described(data).format == STORE_FORMAT
 
 
 def described(data: Path) -> StoreFile:

@@ -65,7 +65,7 @@ def test_a_full_queue_refuses_and_waits_when_asked_to(tmp_path: Path) -> None:
 
 def test_a_queue_is_bounded_in_bytes_but_takes_one_write_of_any_size(tmp_path: Path) -> None:
     with opened(tmp_path) as store, held(store):
-        big = WriteBatch(nodes=[NodePut(0, "big", "t")], cost=writer.QUEUE_BYTES + 1)
+        big = WriteBatch(nodes=[NodePut(0, "big", "t")], cost=writer.MAX_WRITE_QUEUE_BYTES + 1)
         store.submit(big)
         with pytest.raises(Unavailable):
             store.submit(batch("small"))
@@ -73,7 +73,7 @@ def test_a_queue_is_bounded_in_bytes_but_takes_one_write_of_any_size(tmp_path: P
 
 def test_groups_are_bounded_in_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        rows = writer.GROUP_ROWS // 2 + 1
+        rows = writer.COMMIT_GROUP_ROWS // 2 + 1
         halves = [WriteBatch(delete_nodes=["x"] * rows, nodes=[NodePut(0, f"n{number}", "t")]) for number in range(3)]
         for future in write_together(store, *halves):
             future.result(PATIENCE)
@@ -103,8 +103,8 @@ def test_groups_and_the_queue_are_bounded_in_bytes() -> None:
         assert begun.wait(PATIENCE)
         sent = [queue.submit(of_mebibytes(cost)) for cost in (40, 20, 30, 60)]
         with pytest.raises(Unavailable):
-            queue.submit(of_mebibytes((writer.QUEUE_BYTES >> 20) - 149))
-        sent.append(queue.submit(of_mebibytes((writer.QUEUE_BYTES >> 20) - 150)))
+            queue.submit(of_mebibytes((writer.MAX_WRITE_QUEUE_BYTES >> 20) - 149))
+        sent.append(queue.submit(of_mebibytes((writer.MAX_WRITE_QUEUE_BYTES >> 20) - 150)))
         go_on.set()
         assert all(isinstance(each.exception(PATIENCE), InvalidInput) for each in sent)
         assert groups == [[1], [40, 20], [30], [60], [106]]

@@ -15,7 +15,7 @@ from typing import Any
 
 from kgserve.cypher.writes import WriteScope
 from kgserve.platform.settings import Settings
-from kgserve.projections.cypher_engine.engine.protocol import NOTHING
+from kgserve.projections.cypher_engine.engine.protocol import NO_DIFFERENCE
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Frame, list_segments, read_segment
 from kgserve.storage.layout import Layout
@@ -190,7 +190,7 @@ def assert_copy_right(store: OpenStore) -> None:
 
     def look(trial: Trial) -> None:
         trial.session.dump(fresh_folder(folder))
-        assert trial.difference(UNTOUCHED) == NOTHING
+        assert trial.difference(UNTOUCHED) == NO_DIFFERENCE
 
     is_warm = store.copy.is_warm
     if is_warm:

@@ -12,24 +12,23 @@ from types import FrameType
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+from kgserve.cli.exit_codes import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
 from kgserve.cli.mcp_stdio.connection import Servers
 from kgserve.cli.mcp_stdio.forwarder import Forwarder, Output, say
 from kgserve.platform.server_discovery import chosen_key, chosen_timeout, data_folder, seconds_of, wishes
 
-LAST_ANSWERS = 5.0
+LAST_ANSWERS_TIMEOUT_SECONDS = 5.0
 """Seconds in which answers may still come after the editor has closed standard input."""
 
-INTERRUPTED = 130
-WRONG_USAGE = 2
 
-_PARENT_CHECK = 1.0
+_PARENT_POLL_SECONDS = 1.0
 
 
 class _Leave(BaseException):
     """The editor is gone, or wants the bridge to go."""
 
 
-OPTIONS: Mapping[str, str] = {
+BRIDGE_OPTIONS: Mapping[str, str] = {
     "--data": "data_dir",
     "--data-dir": "data_dir",
     "--url": "url",
@@ -55,8 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         given = read(arguments)
     except _Misused as error:
         say(str(error))
-        return WRONG_USAGE
-    return run(**dict.fromkeys(OPTIONS.values()) | given)
+        return EXIT_WRONG_USAGE
+    return run(**dict.fromkeys(BRIDGE_OPTIONS.values()) | given)
 
 
 def read(arguments: Sequence[str]) -> dict[str, str]:
@@ -64,11 +63,11 @@ def read(arguments: Sequence[str]) -> dict[str, str]:
     rest, given = [*arguments], dict[str, str]()
     while rest:
         option, equals, value = rest.pop(0).partition("=")
-        if option not in OPTIONS:
+        if option not in BRIDGE_OPTIONS:
             raise _Misused(f"there is no option or command {option!r}; `kgserve mcp --help` shows what there is")
         if not equals and not rest:
             raise _Misused(f"{option} needs a value")
-        given[OPTIONS[option]] = value if equals else rest.pop(0)
+        given[BRIDGE_OPTIONS[option]] = value if equals else rest.pop(0)
     return given
 
 
@@ -88,7 +87,7 @@ def run(
     asked = wishes(store, tools, answers)
     for fault in [*faults(url, store, key, call_timeout), *_unsayable(asked)]:
         say(fault)
-        return WRONG_USAGE
+        return EXIT_WRONG_USAGE
     if sys.stdin.isatty():
         say("this speaks MCP with an editor over standard input and output; `kgserve mcp config` sets an editor up")
     signal.signal(signal.SIGTERM, _on_signal)
@@ -100,12 +99,12 @@ def run(
         for line in sys.stdin.buffer:
             if line.strip():
                 forwarder.forward(line.strip())
-        forwarder.close(LAST_ANSWERS)
+        forwarder.close(LAST_ANSWERS_TIMEOUT_SECONDS)
     except _Leave:
         forwarder.close(0)
     except KeyboardInterrupt:
         forwarder.close(0)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     return 0
 
 
@@ -144,7 +143,7 @@ def _protocol_output() -> int:
 def _watch_parent(parent: int) -> None:
     """Leave when the editor has died but something else keeps its end of standard input open."""
     while os.getppid() == parent:
-        threading.Event().wait(_PARENT_CHECK)
+        threading.Event().wait(_PARENT_POLL_SECONDS)
     _interrupt()
 
 

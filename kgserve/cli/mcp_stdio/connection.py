@@ -21,13 +21,13 @@ from kgserve.platform import server_discovery
 from kgserve.platform.http_client import Answer, ClientConnection
 from kgserve.platform.version import __version__
 
-SILENCE = 2.0
+LIVENESS_CHECK_SECONDS = 2.0
 """Seconds without a byte after which the server is asked whether it is alive."""
 
-SIGN_OF_LIFE = 2.5
-"""Seconds in which it must say so: a server that hangs is told of after `SILENCE` and this."""
+LIVENESS_TIMEOUT_SECONDS = 2.5
+"""Seconds in which it must say so: a server that hangs is told of after `LIVENESS_CHECK_SECONDS` and this."""
 
-LONG = 5
+LONG_CALL_TIMEOUT_FACTOR = 5
 """How many times the limit the tools have that work for long where there is much to do."""
 
 
@@ -45,9 +45,13 @@ class Pulse:
     def check(self, server: server_discovery.DiscoveredServer) -> None:
         """Raises Unresponsive when it hangs. One that is gone is left to the connection to it to tell of."""
         with self._lock:
-            if self._felt is not None and self._felt[0] == server and time.monotonic() - self._felt[1] < SILENCE / 2:
+            if (
+                self._felt is not None
+                and self._felt[0] == server
+                and time.monotonic() - self._felt[1] < LIVENESS_CHECK_SECONDS / 2
+            ):
                 return
-            if not server_discovery.is_alive(server, SIGN_OF_LIFE):
+            if not server_discovery.is_alive(server, LIVENESS_TIMEOUT_SECONDS):
                 raise Unresponsive(server_discovery.why_silent(server))
             self._felt = server, time.monotonic()
 
@@ -55,7 +59,7 @@ class Pulse:
 class Patience:
     """How long one answer is waited for: while the server gives signs of life, and within the limit of the call."""
 
-    def __init__(self, pulse: Pulse, limit: float = server_discovery.CALL_TIMEOUT) -> None:
+    def __init__(self, pulse: Pulse, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
         """``limit`` is in seconds, from one sign of progress to the next."""
         self._pulse = pulse
         self._limit = limit
@@ -78,34 +82,34 @@ class Patience:
                 f"the server at {server.url} is alive, but has not answered within {self._limit:g} s; "
                 "KGSERVE_CALL_TIMEOUT sets how long a call may take"
             )
-        if time.monotonic() - self._asked >= SILENCE:
+        if time.monotonic() - self._asked >= LIVENESS_CHECK_SECONDS:
             self._pulse.check(server)
         self._asked = time.monotonic()
-        return min(SILENCE, self.left or left)
+        return min(LIVENESS_CHECK_SECONDS, self.left or left)
 
 
 def limit_of(tool: str | None, usual: float) -> float:
     """Seconds that a request may take; ``tool`` is the one that it calls."""
-    return usual * LONG if is_long(tool) else usual
+    return usual * LONG_CALL_TIMEOUT_FACTOR if is_long(tool) else usual
 
 
-CONNECT_TIMEOUT = 3.0
+BRIDGE_CONNECT_TIMEOUT_SECONDS = 3.0
 """Seconds that a server may take to accept a connection."""
 
-BROKEN = OSError
+CONNECTION_ERRORS = OSError
 """What a connection raises that could not be made, or that ended before the answer did."""
 
-RETURN_PATIENCE = 10.0
+SERVER_RETURN_TIMEOUT_SECONDS = 10.0
 """Seconds that a server given by its address may be away once it has been there: the bridge cannot start that one."""
 
 SESSION_HEADER = "Mcp-Session-Id"
 
-NOT_FOUND = 404
+HTTP_NOT_FOUND = 404
 
-_RETURN_DELAY = 0.1
-_END_TIMEOUT = 1.0
-_MAX_IDLE = 8
-_NEVER = 3600.0
+_SERVER_RETURN_POLL_SECONDS = 0.1
+_END_SESSION_TIMEOUT_SECONDS = 1.0
+_MAX_IDLE_CONNECTIONS = 8
+_NO_TIMEOUT_SECONDS = 3600.0
 
 
 class Exchange:
@@ -143,7 +147,7 @@ class Exchange:
         self._answer = connection.request(method, "/mcp", headers, body)
 
     def _wait(self) -> float:
-        return _NEVER if self._patience is None else self._patience.wait(self._server)
+        return _NO_TIMEOUT_SECONDS if self._patience is None else self._patience.wait(self._server)
 
     @property
     def answer(self) -> Answer:
@@ -196,7 +200,9 @@ class ServerConnections:
         self.pulse = Pulse()
         self.tools = self.headers.get("Kgserve-Tools", "")
         self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store", "Kgserve-Tools"}
-        self._idle: deque[tuple[server_discovery.DiscoveredServer, ClientConnection]] = deque(maxlen=_MAX_IDLE)
+        self._idle: deque[tuple[server_discovery.DiscoveredServer, ClientConnection]] = deque(
+            maxlen=_MAX_IDLE_CONNECTIONS
+        )
 
     def get(self, server: server_discovery.DiscoveredServer) -> ClientConnection:
         """An open connection. Raises OSError, and Unresponsive when none is accepted."""
@@ -207,7 +213,7 @@ class ServerConnections:
                     return kept
                 kept.close()
         try:
-            return server_discovery.open_connection(server, CONNECT_TIMEOUT)
+            return server_discovery.open_connection(server, BRIDGE_CONNECT_TIMEOUT_SECONDS)
         except TimeoutError:
             raise Unresponsive(server_discovery.why_silent(server)) from None
 
@@ -215,7 +221,7 @@ class ServerConnections:
         self, server: server_discovery.DiscoveredServer, connection: ClientConnection, *, whole: bool
     ) -> None:
         """Keep a connection whose answer was read to the end; close any other."""
-        if whole and len(self._idle) < _MAX_IDLE and connection.ends():
+        if whole and len(self._idle) < _MAX_IDLE_CONNECTIONS and connection.ends():
             self._idle.append((server, connection))
         else:
             connection.close()
@@ -248,7 +254,7 @@ class Servers:
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
-    def current(self, patience: float = server_discovery.PATIENCE) -> server_discovery.DiscoveredServer:
+    def current(self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS) -> server_discovery.DiscoveredServer:
         """A server to send a request to. Raises LaunchFailed when there is none within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
@@ -295,13 +301,13 @@ class Servers:
 
     def _awaited(self, url: str) -> server_discovery.DiscoveredServer:
         server = self._named(url)
-        deadline = time.monotonic() + (RETURN_PATIENCE if self._reached else 0)
+        deadline = time.monotonic() + (SERVER_RETURN_TIMEOUT_SECONDS if self._reached else 0)
         while not server_discovery.answers(server):
             if time.monotonic() > deadline:
                 raise server_discovery.LaunchFailed(
                     f"no server answers at {url}; start it, or leave --url out to have one started"
                 )
-            time.sleep(_RETURN_DELAY)
+            time.sleep(_SERVER_RETURN_POLL_SECONDS)
             server = self._named(url)
         self._reached = True
         return server
@@ -384,13 +390,16 @@ class Handshake:
 
     def end(self) -> None:
         """Tell the server that the session is over, if it can be told."""
-        if not self._lock.acquire(timeout=_END_TIMEOUT):
+        if not self._lock.acquire(timeout=_END_SESSION_TIMEOUT_SECONDS):
             return
         session, self._session = self._session, None
         self._lock.release()
         if session is None or session.id is None:
             return
-        with suppress(BROKEN, Unresponsive), self._exchange(session.server, _END_TIMEOUT) as exchange:
+        with (
+            suppress(CONNECTION_ERRORS, Unresponsive),
+            self._exchange(session.server, _END_SESSION_TIMEOUT_SECONDS) as exchange,
+        ):
             exchange.send("DELETE", session.headers)
             exchange.body()
 
@@ -410,7 +419,7 @@ class Handshake:
         return session
 
     def _exchange(
-        self, server: server_discovery.DiscoveredServer, limit: float = server_discovery.CALL_TIMEOUT
+        self, server: server_discovery.DiscoveredServer, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS
     ) -> Exchange:
         return Exchange(self._connections, server, Patience(self._connections.pulse, limit))
 
@@ -422,4 +431,4 @@ def explanation(server: server_discovery.DiscoveredServer, answer: Answer, body:
         document: Any = json.loads(body)
         if isinstance(document, dict) and isinstance(detail := document.get("detail"), str):
             return f"{reason}: {detail}"
-    return f"{reason}; is there an MCP endpoint of kgserve?" if answer.status == NOT_FOUND else reason
+    return f"{reason}; is there an MCP endpoint of kgserve?" if answer.status == HTTP_NOT_FOUND else reason

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 
 from kgserve.cli.mcp_stdio.connection import (
-    BROKEN,
-    NOT_FOUND,
+    CONNECTION_ERRORS,
+    HTTP_NOT_FOUND,
     Exchange,
     Handshake,
     HandshakeRefused,
@@ -37,7 +37,7 @@ from kgserve.cli.mcp_stdio.message import (
     INITIALIZE,
     INITIALIZED,
     LISTEN,
-    NO_SERVER,
+    NO_SERVER_ERROR,
     EditorMessage,
     Malformed,
     MessageKind,
@@ -49,29 +49,34 @@ from kgserve.cli.mcp_stdio.message import (
 )
 from kgserve.cli.mcp_stdio.tool_hints import retry_hint
 from kgserve.platform.http_client import NoAnswer
-from kgserve.platform.server_discovery import CALL_TIMEOUT, PATIENCE, DiscoveredServer, LaunchFailed
+from kgserve.platform.server_discovery import (
+    LAUNCH_TIMEOUT_SECONDS,
+    TOOL_CALL_TIMEOUT_SECONDS,
+    DiscoveredServer,
+    LaunchFailed,
+)
 
-ATTEMPTS = 4
+MAX_REQUEST_ATTEMPTS = 4
 """Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
 again: done twice is done once."""
 
-RETRY_DELAY = 0.3
+RETRY_DELAY_SECONDS = 0.3
 """Seconds before the second repetition; the first one is made at once."""
 
-LISTEN_DELAY = 1.0
+LISTEN_RETRY_SECONDS = 1.0
 """Seconds between attempts to listen again."""
 
 CALL_HEADER, AGE_HEADER = "Kgserve-Call", "Kgserve-Call-Age"
 
-THREADS = 32
+MAX_BRIDGE_THREADS = 32
 """Requests under way at once; more wait."""
 
-MOST_WAITING = 1000
+MAX_QUEUED_REQUESTS = 1000
 """Requests that may wait."""
 
-METHOD_NOT_ALLOWED = 405
+HTTP_METHOD_NOT_ALLOWED = 405
 
-_IDLE = 10.0
+_IDLE_THREAD_SECONDS = 10.0
 """Seconds after which a thread without work ends."""
 
 
@@ -83,7 +88,11 @@ class Forwarder:
     """Carries the editor's messages to the server and the server's to the editor."""
 
     def __init__(
-        self, servers: Servers, output: Output, wishes: Mapping[str, str] | None = None, limit: float = CALL_TIMEOUT
+        self,
+        servers: Servers,
+        output: Output,
+        wishes: Mapping[str, str] | None = None,
+        limit: float = TOOL_CALL_TIMEOUT_SECONDS,
     ) -> None:
         """``wishes`` are headers of each request; ``limit``: seconds that a call may take."""
         self._limit = limit
@@ -142,7 +151,7 @@ class Forwarder:
         if not self._connections.usual:
             return None
         tools = self._connections.tools
-        if message.method not in BEGINNINGS:
+        if message.method not in SESSION_START_METHODS:
             version = message.version or self._handshake.version
             return answer_to(message, version, tools) if self._servers.is_ours else None
         answer = answer_to(message, version_of(message), tools) if self._servers.absent else None
@@ -183,14 +192,14 @@ class Forwarder:
                 self._servers.lost(server)
                 self._report(request, f"{error}{request.unsettled}")
                 return
-            except (BROKEN, NotDone) as error:
+            except (CONNECTION_ERRORS, NotDone) as error:
                 self._servers.lost(server)
-                self._closing.wait(attempts * RETRY_DELAY)
+                self._closing.wait(attempts * RETRY_DELAY_SECONDS)
                 attempts += 1
                 reason = f"{type(error).__name__}: {error}".rstrip(": ")
             if request.message.method == LISTEN:
                 server = self._awaited(request) or server
-            elif attempts < ATTEMPTS and not request.cancelled:
+            elif attempts < MAX_REQUEST_ATTEMPTS and not request.cancelled:
                 server = self._servers.current(_launching(patience))
             else:
                 failed = f"the server at {server.url} failed {attempts} times ({reason})"
@@ -257,7 +266,7 @@ class Forwarder:
         text = exchange.body()
         answer = answered(text, message.id)
         self._check_done(exchange.answer.status, session, is_answer=answer is not None)
-        return answer or failure(message.id, NO_SERVER, explanation(server, exchange.answer, text))
+        return answer or failure(message.id, NO_SERVER_ERROR, explanation(server, exchange.answer, text))
 
     def _check_done(self, status: int, session: McpSession | None, *, is_answer: bool) -> None:
         match status:
@@ -284,7 +293,7 @@ class Forwarder:
             with Exchange(self._connections, server, self._patience(message)) as exchange:
                 exchange.send("POST", session.headers if session else {}, message.line)
                 exchange.body()
-        except (BROKEN, HandshakeRefused, Unresponsive) as error:
+        except (CONNECTION_ERRORS, HandshakeRefused, Unresponsive) as error:
             say(f"{message.method or 'an answer'} was not delivered: {error}")
 
     def _cancel(self, message: EditorMessage) -> None:
@@ -310,10 +319,10 @@ class Forwarder:
             server = self._servers.present()
             try:
                 offered = server is None or self._pass_events_on(server)
-            except (BROKEN, HandshakeRefused, Unresponsive):
+            except (CONNECTION_ERRORS, HandshakeRefused, Unresponsive):
                 if server is not None:
                     self._servers.lost(server)
-            self._closing.wait(LISTEN_DELAY)
+            self._closing.wait(LISTEN_RETRY_SECONDS)
 
     def _pass_events_on(self, server: DiscoveredServer) -> bool:
         """Pass on the server's stream until it ends; whether there may be another."""
@@ -325,13 +334,13 @@ class Forwarder:
             if exchange.answer.is_stream:
                 for text in exchange.events():
                     self._output.write(text)
-            elif exchange.answer.status == NOT_FOUND:
+            elif exchange.answer.status == HTTP_NOT_FOUND:
                 self._handshake.lost(session)
-            return exchange.answer.status != METHOD_NOT_ALLOWED
+            return exchange.answer.status != HTTP_METHOD_NOT_ALLOWED
 
     def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
         """The server once it is back; None when nobody waits for it any more."""
-        while not self._closing.wait(LISTEN_DELAY) and not request.cancelled:
+        while not self._closing.wait(LISTEN_RETRY_SECONDS) and not request.cancelled:
             if (server := self._servers.present()) is not None:
                 return server
         return None
@@ -339,12 +348,12 @@ class Forwarder:
     def _report(self, request: PendingRequest, reason: str) -> None:
         if not request.cancelled:
             say(reason)
-            self._output.write(failure(request.message.id, NO_SERVER, reason))
+            self._output.write(failure(request.message.id, NO_SERVER_ERROR, reason))
 
 
 def _launching(patience: Patience | None) -> float:
     """Seconds that a server may take to be there for a request."""
-    return PATIENCE if patience is None else min(PATIENCE, patience.left)
+    return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.left)
 
 
 class PendingRequest:
@@ -439,12 +448,12 @@ class ThreadPool:
     def submit(self, task: Callable[[], None]) -> bool:
         """Have ``task`` done; False when too many are waiting."""
         with self._changed:
-            if len(self._tasks) >= MOST_WAITING:
+            if len(self._tasks) >= MAX_QUEUED_REQUESTS:
                 return False
             self._tasks.append(task)
             if self._idle >= len(self._tasks):
                 self._changed.notify()
-            elif self._threads < THREADS:
+            elif self._threads < MAX_BRIDGE_THREADS:
                 self._threads += 1
                 threading.Thread(target=self._work, name="kgserve-bridge", daemon=True).start()
             return True
@@ -457,7 +466,7 @@ class ThreadPool:
         """The task that has waited longest; None when this thread may leave."""
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: bool(self._tasks), _IDLE)
+            self._changed.wait_for(lambda: bool(self._tasks), _IDLE_THREAD_SECONDS)
             self._idle -= 1
             if self._tasks:
                 return self._tasks.popleft()
@@ -491,20 +500,20 @@ def say(sentence: str) -> None:
         sys.stderr.flush()
 
 
-FILE = Path(__file__).with_name("known_answers.jsonl")
+KNOWN_ANSWERS_FILE = Path(__file__).with_name("known_answers.jsonl")
 """What every server of this version answers first, for editors to have while one is started; `make docs` writes it.
 
 First a line that says which of the others holds the result for which version and method.
 """
 
-METHODS = (INITIALIZE, "server/discover", "ping", "tools/list", "prompts/list", "resources/templates/list")
+KNOWN_ANSWER_METHODS = (INITIALIZE, "server/discover", "ping", "tools/list", "prompts/list", "resources/templates/list")
 """What is asked before anything is wanted of a store, and does not depend on one."""
 
-TOOLS = "tools/list"
-TOOLSETS = ("", "memory")
+TOOLS_LIST_METHOD = "tools/list"
+KNOWN_TOOLSETS = ("", "memory")
 """The wishes whose lists of tools are known: none, and what `kgserve mcp config` writes."""
 
-BEGINNINGS = frozenset({INITIALIZE, "server/discover"})
+SESSION_START_METHODS = frozenset({INITIALIZE, "server/discover"})
 
 
 def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
@@ -512,9 +521,13 @@ def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> b
 
     ``tools`` is what it wishes to see listed.
     """
-    if message.method not in METHODS or message.params.get("cursor") is not None or tools not in TOOLSETS:
+    if (
+        message.method not in KNOWN_ANSWER_METHODS
+        or message.params.get("cursor") is not None
+        or tools not in KNOWN_TOOLSETS
+    ):
         return None
-    with FILE.open("rb") as lines:
+    with KNOWN_ANSWERS_FILE.open("rb") as lines:
         contents: dict[str, dict[str, int]] = json.loads(next(lines))
         number = contents.get(version or "", {}).get(named(message.method, tools))
         if number is None:
@@ -526,7 +539,7 @@ def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> b
 
 def named(method: str, tools: str) -> str:
     """What the answer to a method is called: only the list of tools differs by wish."""
-    return f"{method} {tools}" if method == TOOLS and tools else method
+    return f"{method} {tools}" if method == TOOLS_LIST_METHOD and tools else method
 
 
 def version_of(message: EditorMessage) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
-NO_SERVER = -32000
+NO_SERVER_ERROR = -32000
 
 INITIALIZE = "initialize"
 INITIALIZED = "notifications/initialized"
@@ -21,8 +21,8 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 _NAME_KEYS = {CALL: "name", "prompts/get": "name", "resources/read": "uri"}
-_PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
-_ENCODED = re.compile(r"=\?base64\?.*\?=")
+_PLAIN_HEADER_VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
+_ENCODED_HEADER_VALUE = re.compile(r"=\?base64\?.*\?=")
 
 
 class MessageKind(Enum):
@@ -131,7 +131,7 @@ def negotiated_version(answer: bytes) -> str | None:
 
 def header_value(text: str) -> str:
     """``text`` as MCP puts it into a header: as it is, or marked and in base64 where a header could not carry it."""
-    if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
+    if _PLAIN_HEADER_VALUE.fullmatch(text) and not _ENCODED_HEADER_VALUE.fullmatch(text):
         return text
     return f"=?base64?{binascii.b2a_base64(text.encode(), newline=False).decode('ascii')}?="
 

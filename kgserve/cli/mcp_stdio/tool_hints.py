@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-FILE = Path(__file__).with_name("tool_hints.json")
+TOOL_HINTS_FILE = Path(__file__).with_name("tool_hints.json")
 
 
 def is_long(tool: str | None) -> bool:
@@ -27,4 +27,4 @@ class _Hints(TypedDict):
 
 @cache
 def _read() -> _Hints:
-    return json.loads(FILE.read_text(encoding="utf-8"))
+    return json.loads(TOOL_HINTS_FILE.read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_NO_SERVER
 from kgserve.cli.shell.formats import MODES, Mode
 from kgserve.cli.shell.script import ScriptEntry, entries
 from kgserve.cli.shell.session import NoServer, ShellSession
@@ -18,9 +19,7 @@ from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 from kgserve.platform.codecs import decode_json
 
-FAILED = 1
-NO_SERVER = 3
-DEEPEST = 16
+MAX_SOURCE_DEPTH = 16
 """Files that may source one another."""
 
 
@@ -51,7 +50,7 @@ class CommandStopped(Exception):
         self.code = code
 
 
-COMMANDS: dict[str, Command] = {}
+SHELL_COMMANDS: dict[str, Command] = {}
 
 
 def run(session: ShellSession, text: str, source: str | None = None) -> None:
@@ -61,7 +60,7 @@ def run(session: ShellSession, text: str, source: str | None = None) -> None:
             carry_out(session, entry)
         except KgserveError as error:
             session.screen.fail(error, entry, source)
-            raise CommandStopped(NO_SERVER if isinstance(error, NoServer) else FAILED) from error
+            raise CommandStopped(EXIT_NO_SERVER if isinstance(error, NoServer) else EXIT_FAILED) from error
 
 
 def carry_out(session: ShellSession, entry: ScriptEntry) -> None:
@@ -82,7 +81,7 @@ def _command(
     def add(function: Callable[[ShellSession, str], None]) -> Callable[[ShellSession, str], None]:
         name = function.__name__.strip("_")
         summary, _, details = (function.__doc__ or "").partition("\n\n")
-        COMMANDS[name] = Command(name, arguments, summary, re.sub(r"\s+", " ", details).strip(), function)
+        SHELL_COMMANDS[name] = Command(name, arguments, summary, re.sub(r"\s+", " ", details).strip(), function)
         return function
 
     return add
@@ -95,8 +94,8 @@ def _help(session: ShellSession, rest: str) -> None:
         command = _known(rest.lstrip(":"))
         session.screen.tell("\n".join(filter(None, [command.usage, f"  {command.summary}", _indented(command)])))
         return
-    width = max(len(command.usage) for command in COMMANDS.values())
-    lines = [f"{command.usage:<{width}}  {command.summary}" for command in COMMANDS.values()]
+    width = max(len(command.usage) for command in SHELL_COMMANDS.values())
+    lines = [f"{command.usage:<{width}}  {command.summary}" for command in SHELL_COMMANDS.values()]
     session.screen.tell("\n".join([*lines, "", "Everything else is Cypher and ends with a semicolon."]))
 
 
@@ -188,8 +187,8 @@ def _source(session: ShellSession, rest: str) -> None:
     """Run a file of statements and commands, up to the first that fails."""
     if not rest:
         raise InvalidInput("`:source FILE` needs the file")
-    if session.depth >= DEEPEST:
-        raise InvalidInput(f"{rest}: files that source one another are followed {DEEPEST} deep, no further")
+    if session.depth >= MAX_SOURCE_DEPTH:
+        raise InvalidInput(f"{rest}: files that source one another are followed {MAX_SOURCE_DEPTH} deep, no further")
     text = read_file(Path(rest).expanduser())
     session.depth += 1
     try:
@@ -233,7 +232,7 @@ def read_file(path: Path) -> str:
 
 def _known(name: str) -> Command:
     try:
-        return COMMANDS[name]
+        return SHELL_COMMANDS[name]
     except KeyError:
         raise InvalidInput(f"there is no command :{name}; `:help` lists them") from None
 

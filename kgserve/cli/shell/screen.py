@@ -18,12 +18,12 @@ from kgserve.cli.shell.script import ScriptEntry
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 
-NARROWEST = 8
+MIN_COLUMN_CHARS = 8
 """Characters that a column needs to say anything; with less, each row is drawn as a list of its own."""
-LONGEST = 1000
+MAX_CELL_CHARS = 1000
 """Characters of a value that are looked at: a terminal shows fewer."""
-POSITION = re.compile(r"\bline (\d+), column (\d+)")
-REACH = 60
+ERROR_POSITION = re.compile(r"\bline (\d+), column (\d+)")
+ERROR_CONTEXT_CHARS = 60
 """Characters of a long line that are shown on either side of the place."""
 
 
@@ -87,7 +87,7 @@ def draw(answer: CypherAnswer, console: Console) -> None:
     """Print the rows as a table, one line each, long values cut; or row by row when there are too many columns."""
     if not answer.columns:
         return
-    if len(answer.columns) * NARROWEST > _room(len(answer.columns), console.width):
+    if len(answer.columns) * MIN_COLUMN_CHARS > _room(len(answer.columns), console.width):
         for number, row in enumerate(answer.rows, 1):
             console.print(_record(number, answer.columns, row))
     else:
@@ -117,7 +117,7 @@ def sentences(error: KgserveError) -> list[str]:
 
 def position(error: KgserveError) -> tuple[int, int] | None:
     """Line and column of an error in its statement, both from 1, if it names them."""
-    found = next((found for sentence in sentences(error) if (found := POSITION.search(sentence))), None)
+    found = next((found for sentence in sentences(error) if (found := ERROR_POSITION.search(sentence))), None)
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -128,9 +128,9 @@ def pointed(text: str, line: int, column: int) -> list[str]:
         return []
     whole = lines[line - 1].replace("\t", " ").rstrip("\r")
     at = min(column - 1, len(whole))
-    start = max(0, at - REACH)
+    start = max(0, at - ERROR_CONTEXT_CHARS)
     before = ("…" if start else "") + whole[start:at]
-    after = whole[at : at + REACH] + ("…" if len(whole) > at + REACH else "")
+    after = whole[at : at + ERROR_CONTEXT_CHARS] + ("…" if len(whole) > at + ERROR_CONTEXT_CHARS else "")
     return [f"  {before}{after}", f"  {' ' * _columns(before)}^"]
 
 
@@ -169,7 +169,7 @@ def _empty() -> Table:
 
 def _text(value: Any) -> Text:
     """A cell in its colour."""
-    return _plain(cell(value)[:LONGEST], _style(value))
+    return _plain(cell(value)[:MAX_CELL_CHARS], _style(value))
 
 
 def _plain(text: str, style: str = "") -> Text:

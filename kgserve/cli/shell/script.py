@@ -13,10 +13,10 @@ import msgspec
 from kgserve.cypher.lexer import Unterminated, scan
 from kgserve.errors import InvalidInput
 
-GAP = re.compile(r"[\s;\u180e\ufeff]+|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
-EXPORT = re.compile(r':export\b[ \t]*(?:"[^"\n]*"|[^\s;]+)?')
+STATEMENT_GAP = re.compile(r"[\s;\u180e\ufeff]+|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
+EXPORT_COMMAND = re.compile(r':export\b[ \t]*(?:"[^"\n]*"|[^\s;]+)?')
 """The one command that holds a statement, up to its file, which is no Cypher."""
-NEAR = 1 << 16
+STATEMENT_WINDOW_CHARS = 1 << 16
 """Characters in which a statement's end is looked for first: copying the rest of a long script for each adds up."""
 
 
@@ -61,14 +61,14 @@ def _spans(text: str) -> Iterator[tuple[int, int, bool]]:
 def _start_of_entry(text: str, offset: int) -> int:
     """Where the next entry begins, after blanks and comments."""
     position = offset
-    while found := GAP.match(text, position):
+    while found := STATEMENT_GAP.match(text, position):
         position = found.end()
     return position
 
 
 def _end_of_command(text: str, start: int) -> tuple[int, bool, int]:
     """Where a command ends, whether it is whole, and where to go on."""
-    if export := EXPORT.match(text, start):
+    if export := EXPORT_COMMAND.match(text, start):
         end, ended = _end_of_statement(text, export.end())
         return end, ended, end + 1
     line = text.find("\n", start)
@@ -78,8 +78,8 @@ def _end_of_command(text: str, start: int) -> tuple[int, bool, int]:
 
 def _end_of_statement(text: str, start: int) -> tuple[int, bool]:
     """Where its semicolon is, or the end of the text; and whether nothing more is to come."""
-    end, how = _semicolon(text[start : start + NEAR])
-    if how != "found" and start + NEAR < len(text):
+    end, how = _semicolon(text[start : start + STATEMENT_WINDOW_CHARS])
+    if how != "found" and start + STATEMENT_WINDOW_CHARS < len(text):
         end, how = _semicolon(text[start:])
     return start + end, how != "missing"
 

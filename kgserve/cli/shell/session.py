@@ -22,7 +22,7 @@ from kgserve.platform import server_discovery
 
 Answer = TypeVar("Answer")
 
-ROWS_ON_A_TERMINAL = 1000
+MAX_TERMINAL_ROWS = 1000
 """Rows that a person is shown; programs and files get as many as the server gives."""
 
 
@@ -139,7 +139,7 @@ class ShellSession:
 
     def statement(self, text: str) -> None:
         """Send one statement and show its answer."""
-        limit = ROWS_ON_A_TERMINAL if self.screen.terminal else MAX_CYPHER_ROWS
+        limit = MAX_TERMINAL_ROWS if self.screen.terminal else MAX_CYPHER_ROWS
         answer, seconds = self._ask(text, limit)
         self.screen.show(answer, self.mode)
         self.screen.note(summary(answer))

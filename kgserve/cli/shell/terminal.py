@@ -23,17 +23,24 @@ from pygments.lexers.graph import CypherLexer
 
 from kgserve import __version__
 from kgserve.admin.api import StoreStats
-from kgserve.cli.shell.commands import COMMANDS, CommandStopped, Left, run
+from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, Left, run
 from kgserve.cli.shell.formats import MODES
 from kgserve.cli.shell.script import unfinished
 from kgserve.cli.shell.session import ShellSession
-from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, NODE_LABELS, PROCEDURES, RELATION_LABELS
+from kgserve.cypher.offers import (
+    COMPLETION_FUNCTIONS,
+    COMPLETION_KEYWORDS,
+    COMPLETION_PROCEDURES,
+    LABELS,
+    NODE_LABELS,
+    RELATION_LABELS,
+)
 from kgserve.errors import KgserveError
 
-LEAVING = {"exit", "quit"}
+EXIT_WORDS = {"exit", "quit"}
 """Words that people type to leave, though commands begin with a colon."""
 
-FRESH = 10.0
+COMPLETION_CACHE_SECONDS = 10.0
 """Seconds for which the types of a store are not asked for again, unless something was written."""
 
 Expected = Literal[
@@ -52,7 +59,7 @@ COMMAND_CONTEXTS: tuple[tuple[Expected, str], ...] = (
 )
 """What a line that begins with a colon may go on with."""
 
-CONTEXTS: tuple[tuple[Expected, str], ...] = (
+STATEMENT_CONTEXTS: tuple[tuple[Expected, str], ...] = (
     ("parameter", r"\$(\w*)$"),
     ("relation label", r"\[\s*\w*\s*:\s*(?:\w+\s*\|\s*:?)*(\w*)$"),
     ("node label", r"\(\s*\w*\s*:\s*(\w*)$"),
@@ -63,15 +70,15 @@ CONTEXTS: tuple[tuple[Expected, str], ...] = (
 )
 """What the end of a statement's text may go on with; the first that fits counts."""
 
-QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\*.*?\*/", re.DOTALL)
-COMPARED = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
+QUOTED_OR_COMMENT = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\*.*?\*/", re.DOTALL)
+TYPE_COMPARISON = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
 
 
 def converse(session: ShellSession, history: Path) -> None:
     """Read and carry out what is typed until somebody leaves. Ctrl-C ends a statement, or clears the line."""
     session.screen.note(f"kgserve {__version__} at {session.server.url}; `:help` lists the commands")
     prompt = _prompt(session, history)
-    while (text := _typed(prompt, session)) is not None and _word(text) not in LEAVING:
+    while (text := _typed(prompt, session)) is not None and _word(text) not in EXIT_WORDS:
         try:
             run(session, text)
         except KeyboardInterrupt:
@@ -107,7 +114,7 @@ def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
 
 def _more_must_follow() -> bool:
     text = get_app().current_buffer.text
-    return unfinished(text) and _word(text) not in LEAVING
+    return unfinished(text) and _word(text) not in EXIT_WORDS
 
 
 def _word(text: str) -> str:
@@ -148,14 +155,14 @@ def expected(before: str) -> tuple[Expected, str]:
                 return kind, found[1]
         if not line.startswith(":export"):
             return "nothing", ""
-    bare = QUOTED.sub(lambda found: " " * len(found[0]), before)
+    bare = QUOTED_OR_COMMENT.sub(lambda found: " " * len(found[0]), before)
     if opened := re.search(r"['\"`]|//|/\*", bare):
         return _in_quotes(before[: opened.start()], before[opened.start() :])
     return _in_statement(bare)
 
 
 def _in_quotes(before: str, quoted: str) -> tuple[Expected, str]:
-    compared = COMPARED.search(before) if quoted[0] in "'\"" else None
+    compared = TYPE_COMPARISON.search(before) if quoted[0] in "'\"" else None
     if compared is None:
         return "nothing", ""
     return ("relation type" if compared[1].lower() == "relation_type" else "node type"), quoted[1:]
@@ -164,7 +171,7 @@ def _in_quotes(before: str, quoted: str) -> tuple[Expected, str]:
 def _in_statement(bare: str) -> tuple[Expected, str]:
     if found := re.search(r"(\w+)\.(\w*)$", bare):
         return _property_of(found[1], bare), found[2]
-    for kind, pattern in CONTEXTS:
+    for kind, pattern in STATEMENT_CONTEXTS:
         if found := re.search(pattern, bare):
             return kind, found[1]
     return "nothing", ""
@@ -183,8 +190,8 @@ class CypherCompleter(Completer):
         self._vocabulary = vocabulary
         self._files = PathCompleter(expanduser=True)
         self._offers: dict[Expected, Callable[[], Iterable[str]]] = {
-            "command": lambda: COMMANDS,
-            "help": lambda: COMMANDS,
+            "command": lambda: SHELL_COMMANDS,
+            "help": lambda: SHELL_COMMANDS,
             "store": vocabulary.stores,
             "mode": lambda: MODES,
             "switch": lambda: ("on", "off"),
@@ -196,8 +203,8 @@ class CypherCompleter(Completer):
             "node property": lambda: _properties(NODE_LABELS),
             "relation property": lambda: _properties(RELATION_LABELS),
             "property": lambda: _properties(LABELS),
-            "procedure": lambda: [f"{name}(" for name in PROCEDURES],
-            "word": lambda: (*KEYWORDS, *(f"{name}(" for name in FUNCTIONS)),
+            "procedure": lambda: [f"{name}(" for name in COMPLETION_PROCEDURES],
+            "word": lambda: (*COMPLETION_KEYWORDS, *(f"{name}(" for name in COMPLETION_FUNCTIONS)),
         }
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
@@ -235,7 +242,7 @@ class CompletionWords:
     def words(self) -> Words:
         """The types of the store in use."""
         wanted = (self.session.store, self.session.writes)
-        if wanted != self._known or time.monotonic() - self._since > FRESH:
+        if wanted != self._known or time.monotonic() - self._since > COMPLETION_CACHE_SECONDS:
             self._words = self._asked(self.session.store)
             self._known, self._since = wanted, time.monotonic()
         return self._words

@@ -59,7 +59,14 @@ from kgserve.platform.codecs import decode_json, json_decoder, place_of
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import find, holder
 from kgserve.platform.settings import Indexed, Settings, load
-from kgserve.storage.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
+from kgserve.storage.model.events import (
+    EVERY_OTHER_STORE,
+    Position,
+    Selection,
+    parse_kinds,
+    parse_position,
+    parse_positions,
+)
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.syncing import BatchSyncer, VectorSyncer
 
@@ -73,11 +80,11 @@ T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
 
 _RETRIES = Retries()
-_BELOW = {"children": hierarchy.children, "descendants": hierarchy.descendants}
-_CASES = {case.name: case for case in USE_CASES}
+_HIERARCHY_READS = {"children": hierarchy.children, "descendants": hierarchy.descendants}
+_USE_CASES_BY_NAME = {case.name: case for case in USE_CASES}
 
 
-CLOSE_SECONDS = 15.0
+OPEN_CALLS_TIMEOUT_SECONDS = 15.0
 """So long calls of other threads are waited for when a folder closes: no read takes longer."""
 
 
@@ -112,7 +119,7 @@ class _Folder:
     def close(self) -> None:
         with self._changed:
             self.closed = True
-            self._changed.wait_for(lambda: self._calls == 0, CLOSE_SECONDS)
+            self._changed.wait_for(lambda: self._calls == 0, OPEN_CALLS_TIMEOUT_SECONDS)
         self._stack.close()
 
 
@@ -308,11 +315,11 @@ def _done(graphs: Graphs, call: ClientRequest[Any]) -> Any:
         return write_transaction.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
     if name == "entity_history":
         return history.entity_history(graphs.graph(call.store or ""), _read(call.asked, EntityHistoryRequest)).versions
-    if name in _BELOW:
-        return _BELOW[name](graphs.graph(call.store or ""), _read(call.asked, BelowRequest)).memories
+    if name in _HIERARCHY_READS:
+        return _HIERARCHY_READS[name](graphs.graph(call.store or ""), _read(call.asked, BelowRequest)).memories
     if name == "ancestors":
         return hierarchy.ancestors(graphs.graph(call.store or ""), _read(call.asked, AncestorsRequest))
-    case = _CASES[name]
+    case = _USE_CASES_BY_NAME[name]
     target = graphs if call.store is None else graphs.graph(call.store)
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))
 
@@ -359,7 +366,7 @@ def _as_answer(found: Any, kind: type[T]) -> T:
     return cast("T", found)
 
 
-LOOK_UP_SECONDS = 0.5
+LISTENER_POLL_SECONDS = 0.5
 """A listener that waits looks so often whether its library was closed, or it is to end."""
 
 _decode = json_decoder(dict[str, Any]).decode
@@ -406,7 +413,7 @@ def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener
                 yield _event(each, last)
             if page.ended:
                 return
-            while page.idle and not (handle.closed or listener.ended or news.wait(LOOK_UP_SECONDS)):
+            while page.idle and not (handle.closed or listener.ended or news.wait(LISTENER_POLL_SECONDS)):
                 pass
     finally:
         reader.close()
@@ -434,7 +441,7 @@ def _names(given: str | None) -> list[str]:
 
 
 def _after(since: int | None) -> dict[str, Position]:
-    return {} if since is None else {REST: Position.after(since)}
+    return {} if since is None else {EVERY_OTHER_STORE: Position.after(since)}
 
 
 class Library(StoresMethods, Closing):

@@ -22,12 +22,12 @@ from kgserve.platform.codecs import decode_json
 
 log = structlog.get_logger()
 
-OLDEST = (2, 15)
+MIN_NATS_RELEASE = (2, 15)
 """The first release whose `sync_interval: always` syncs the log of the replicas with each append, and replays it."""
-ATTEMPT_SECONDS = 2.0
-_PAUSE_SECONDS = 0.1
-_SERVERS = "$SYS.REQ.SERVER.PING.VARZ"
-SETTLED_SECONDS = 0.3
+NATS_ATTEMPT_TIMEOUT_SECONDS = 2.0
+_NATS_RETRY_SECONDS = 0.1
+_SERVER_INFO_SUBJECT = "$SYS.REQ.SERVER.PING.VARZ"
+REPLY_QUIET_SECONDS = 0.3
 
 _T = TypeVar("_T")
 
@@ -42,14 +42,14 @@ class ApiError(msgspec.Struct, frozen=True):
     @property
     def passes(self) -> bool:
         """Whether the same request may be answered otherwise soon: there is no leader, or none that is ready."""
-        return self.err_code != _NO_CLUSTER and (
-            self.code in {408, 500, 503} or self.err_code in {_IN_PROCESS, _NO_PEERS}
+        return self.err_code != _ERROR_NO_CLUSTER and (
+            self.code in {408, 500, 503} or self.err_code in {_ERROR_PUBLISH_IN_PROCESS, _ERROR_NO_PEERS}
         )
 
 
-_IN_PROCESS = 10158  # what was published under this message id is being stored just now
-_NO_PEERS = 10005  # too few servers are up to make a stream
-_NO_CLUSTER = 10074  # one server alone
+_ERROR_PUBLISH_IN_PROCESS = 10158  # what was published under this message id is being stored just now
+_ERROR_NO_PEERS = 10005  # too few servers are up to make a stream
+_ERROR_NO_CLUSTER = 10074  # one server alone
 
 
 class _JetStream(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ class NatsConnection:
         """One answer; None where none came in time, which says nothing of whether the request did."""
         try:
             given = dict(headers) if headers else None
-            waited = seconds or ATTEMPT_SECONDS
+            waited = seconds or NATS_ATTEMPT_TIMEOUT_SECONDS
             return (await self._client.request(subject, data, timeout=waited, headers=given)).data
         except (nats.errors.MaxPayloadError, nats.errors.BadSubjectError):
             raise
@@ -147,7 +147,11 @@ class NatsConnection:
             try:
                 await self._client.publish(subject, data, reply=inbox)
                 while not found or not is_last(found[-1]):
-                    found.append(await asyncio.wait_for(answers.get(), quiet if found else seconds or ATTEMPT_SECONDS))
+                    found.append(
+                        await asyncio.wait_for(
+                            answers.get(), quiet if found else seconds or NATS_ATTEMPT_TIMEOUT_SECONDS
+                        )
+                    )
             finally:
                 await listening.unsubscribe()
         except (nats.errors.Error, OSError) as error:
@@ -162,7 +166,7 @@ class NatsConnection:
                 return result
             if time.monotonic() > until:
                 raise late(f"the cluster's servers could not do it within {self.patience:g} seconds{self._reason()}")
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_NATS_RETRY_SECONDS)
 
     def note(self, fault: Exception) -> None:
         """Remember why an attempt came to nothing, for whoever is told in the end."""
@@ -203,7 +207,7 @@ class NatsConnection:
             found.append(decode_json(answer.data or b"{}", _Varz).data)
             return 0 < found[-1].jetstream.meta.cluster_size <= len(found)
 
-        await self.ask_all(_SERVERS, b"", is_last, SETTLED_SECONDS)
+        await self.ask_all(_SERVER_INFO_SUBJECT, b"", is_last, REPLY_QUIET_SECONDS)
         return [each for each in found if each.version]
 
     async def _failed(self, error: Exception) -> None:
@@ -224,12 +228,12 @@ def check_servers(servers: list[NatsServer]) -> None:
     """Raise Conflict unless all servers are new enough and sync what they acknowledge."""
     if not servers:
         raise Conflict(
-            f"the cluster's servers do not say how they sync: let kgserve's account import {_SERVERS} "
+            f"the cluster's servers do not say how they sync: let kgserve's account import {_SERVER_INFO_SUBJECT} "
             "(see deploy/nats/kgserve-nats.conf)"
         )
     for server in servers:
-        if _release(server.version) < OLDEST:
-            wanted = ".".join(map(str, OLDEST))
+        if _release(server.version) < MIN_NATS_RELEASE:
+            wanted = ".".join(map(str, MIN_NATS_RELEASE))
             raise Conflict(f"NATS server {server.server_name!r} is {server.version}; {wanted} or newer is needed")
         if not server.jetstream.config.sync_always:
             raise Conflict(

@@ -29,7 +29,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storing
 
 _encode = msgspec.json.Encoder().encode
-SHARDS = 16
+LOG_SHARDS = 16
 """For ever: it says where a store's log is."""
 
 
@@ -38,9 +38,11 @@ class JetStreamLog:
 
     def __init__(self, connection: NatsConnection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
-        with ThreadPoolExecutor(SHARDS) as threads:
+        with ThreadPoolExecutor(LOG_SHARDS) as threads:
             self._shards = [
-                *threads.map(lambda at: JetStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(SHARDS))
+                *threads.map(
+                    lambda at: JetStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(LOG_SHARDS)
+                )
             ]
 
     def end(self, store: str) -> Position:
@@ -74,7 +76,7 @@ class JetStreamLog:
     @property
     def shards(self) -> int:
         """See `Log.shards`."""
-        return SHARDS
+        return LOG_SHARDS
 
     def latest(self, shard: int) -> Position:
         """See `Log.latest`."""
@@ -112,7 +114,7 @@ class JetStreamLog:
         return [_follows(store, after, message)]
 
     def _place(self, store: str) -> tuple[JetStream, str]:
-        shard = xxhash.xxh3_64_intdigest(store.encode()) % SHARDS
+        shard = xxhash.xxh3_64_intdigest(store.encode()) % LOG_SHARDS
         return self._shards[shard], _subject(shard, store)
 
 
@@ -132,10 +134,10 @@ def _follows(store: str, after: Position, message: StreamMessage) -> Logged:
     return check_follows(store, after, found)
 
 
-_OWNERS = "kgserve.owner."
-_BEATS = "kgserve.beat."
-_ENTRIES = "kgserve.entry."
-_BEAT_ATTEMPT_SECONDS = 0.5
+_OWNER_SUBJECT_PREFIX = "kgserve.owner."
+_HEARTBEAT_SUBJECT_PREFIX = "kgserve.beat."
+_ENTRY_SUBJECT_PREFIX = "kgserve.entry."
+_HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS = 0.5
 """So long a beat that an election or a lost server swallowed holds up the next attempt: all are heard soon after it."""
 
 
@@ -144,46 +146,53 @@ class JetStreamRegistry:
 
     def __init__(self, connection: NatsConnection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
-        self._owners = JetStream(connection, "KGSERVE_OWNERS", [f"{_OWNERS}>"], newest=True)
+        self._owners = JetStream(connection, "KGSERVE_OWNERS", [f"{_OWNER_SUBJECT_PREFIX}>"], newest=True)
         self._beats = JetStream(
-            connection, "KGSERVE_BEATS", [f"{_BEATS}>"], newest=True, attempt_seconds=_BEAT_ATTEMPT_SECONDS
+            connection,
+            "KGSERVE_BEATS",
+            [f"{_HEARTBEAT_SUBJECT_PREFIX}>"],
+            newest=True,
+            attempt_seconds=_HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS,
         )
-        self._entries = JetStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRIES}>"], newest=True)
+        self._entries = JetStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRY_SUBJECT_PREFIX}>"], newest=True)
 
     def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
         """See `Registry.entries`."""
-        found = self._entries.walk(f"{_ENTRIES}>", after)
-        return {each.subject.removeprefix(_ENTRIES): RegistryEntry(each.data, each.seq) for each in found}
+        found = self._entries.walk(f"{_ENTRY_SUBJECT_PREFIX}>", after)
+        return {each.subject.removeprefix(_ENTRY_SUBJECT_PREFIX): RegistryEntry(each.data, each.seq) for each in found}
 
     def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
         """See `Registry.put_entry`."""
-        return _replaced(self._entries, _ENTRIES + name, data, revision)
+        return _replaced(self._entries, _ENTRY_SUBJECT_PREFIX + name, data, revision)
 
     def owners(self, after: int = 0) -> dict[str, Claim]:
         """See `Registry.owners`."""
-        found = self._owners.walk(f"{_OWNERS}>", after)
-        return {each.subject.removeprefix(_OWNERS): Claim(decode_json(each.data, Owner), each.seq) for each in found}
+        found = self._owners.walk(f"{_OWNER_SUBJECT_PREFIX}>", after)
+        return {
+            each.subject.removeprefix(_OWNER_SUBJECT_PREFIX): Claim(decode_json(each.data, Owner), each.seq)
+            for each in found
+        }
 
     def owner(self, store: str) -> Claim | None:
         """See `Registry.owner`."""
-        found = self._owners.last(_OWNERS + store)
+        found = self._owners.last(_OWNER_SUBJECT_PREFIX + store)
         return Claim(decode_json(found.data, Owner), found.seq) if found is not None else None
 
     def claim(self, store: str, owner: Owner, revision: int) -> int | None:
         """See `Registry.claim`."""
-        return _replaced(self._owners, _OWNERS + store, _encode(owner), revision)
+        return _replaced(self._owners, _OWNER_SUBJECT_PREFIX + store, _encode(owner), revision)
 
     def beat(self, beat: Beat, revision: int) -> int | None:
         """See `Registry.beat`."""
-        return _replaced(self._beats, _BEATS + beat.node, _encode(beat), revision)
+        return _replaced(self._beats, _HEARTBEAT_SUBJECT_PREFIX + beat.node, _encode(beat), revision)
 
     def beats(self) -> dict[str, Heard]:
         """See `Registry.beats`."""
-        return _heard(self._beats.walk(f"{_BEATS}>"))
+        return _heard(self._beats.walk(f"{_HEARTBEAT_SUBJECT_PREFIX}>"))
 
     def seen_beats(self) -> dict[str, Heard]:
         """See `Registry.seen_beats`: of any replica, for which the stream needs no leader."""
-        return _heard(self._beats.batch(f"{_BEATS}>", 0))
+        return _heard(self._beats.batch(f"{_HEARTBEAT_SUBJECT_PREFIX}>", 0))
 
 
 def _heard(found: Iterable[StreamMessage]) -> dict[str, Heard]:
@@ -199,8 +208,8 @@ def _replaced(stream: JetStream, subject: str, data: bytes, revision: int) -> in
 
 
 _BUCKET = "KGSERVE"
-_CHUNKS = f"$O.{_BUCKET}.C."
-_INFOS = f"$O.{_BUCKET}.M."
+_CHUNK_SUBJECT_PREFIX = f"$O.{_BUCKET}.C."
+_OBJECT_INFO_SUBJECT_PREFIX = f"$O.{_BUCKET}.M."
 CHUNK_BYTES = 1 << 19
 
 
@@ -221,7 +230,9 @@ class JetStreamBlobs:
 
     def __init__(self, connection: NatsConnection) -> None:
         """Make the stream if it is not there. Raises Conflict and Unavailable."""
-        self._stream = JetStream(connection, f"OBJ_{_BUCKET}", [f"{_CHUNKS}>", f"{_INFOS}>"])
+        self._stream = JetStream(
+            connection, f"OBJ_{_BUCKET}", [f"{_CHUNK_SUBJECT_PREFIX}>", f"{_OBJECT_INFO_SUBJECT_PREFIX}>"]
+        )
 
     def put(self, name: str, path: Path) -> bool:
         """See `Blobs.put`. What a broken one leaves behind is chunks that no file names."""
@@ -231,7 +242,7 @@ class JetStreamBlobs:
         with suppress(Fenced):
             self._stream.put(_info_of(name), _encode(info), 0)
             return True
-        self._stream.forget(_CHUNKS + info.nuid)
+        self._stream.forget(_CHUNK_SUBJECT_PREFIX + info.nuid)
         return False
 
     def get(self, name: str, path: Path) -> None:
@@ -240,7 +251,7 @@ class JetStreamBlobs:
             raise NotFound(f"the cluster has no file {name!r}")
         info, digest, size = decode_json(found.data, _Info), hashlib.sha256(), 0
         with storing(f"fetching {name!r} from the cluster"), path.open("wb") as file:
-            for chunk in self._stream.walk(_CHUNKS + info.nuid):
+            for chunk in self._stream.walk(_CHUNK_SUBJECT_PREFIX + info.nuid):
                 digest.update(chunk.data)
                 size += file.write(chunk.data)
         if (size, _digest(digest.digest())) != (info.size, info.digest):
@@ -249,13 +260,13 @@ class JetStreamBlobs:
 
     def names(self, prefix: str) -> list[str]:
         """See `Blobs.names`."""
-        found = (decode_json(each.data, _Info).name for each in self._stream.walk(f"{_INFOS}>"))
+        found = (decode_json(each.data, _Info).name for each in self._stream.walk(f"{_OBJECT_INFO_SUBJECT_PREFIX}>"))
         return sorted(name for name in found if name.startswith(prefix))
 
     def drop(self, name: str, *, erase: bool = False) -> None:
         """See `Blobs.drop`."""
         if (found := self._stream.last(_info_of(name))) is not None:
-            chunks = _CHUNKS + decode_json(found.data, _Info).nuid
+            chunks = _CHUNK_SUBJECT_PREFIX + decode_json(found.data, _Info).nuid
             if erase:  # first what it has: who is broken off in between begins again at the name
                 self._stream.erase(chunks)
             self._stream.forget(_info_of(name))
@@ -266,7 +277,7 @@ class JetStreamBlobs:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 digest.update(chunk)
-                after = self._stream.put(_CHUNKS + nuid, chunk, after)
+                after = self._stream.put(_CHUNK_SUBJECT_PREFIX + nuid, chunk, after)
                 size += len(chunk)
                 chunks += 1
             changed = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC).isoformat()
@@ -274,7 +285,7 @@ class JetStreamBlobs:
 
 
 def _info_of(name: str) -> str:
-    return _INFOS + base64.urlsafe_b64encode(name.encode()).decode()
+    return _OBJECT_INFO_SUBJECT_PREFIX + base64.urlsafe_b64encode(name.encode()).decode()
 
 
 def _digest(digest: bytes) -> str:

@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 from nats.aio.msg import Msg
 
-from kgserve.cluster.jetstream.connection import ATTEMPT_SECONDS, ApiError, NatsConnection
+from kgserve.cluster.jetstream.connection import NATS_ATTEMPT_TIMEOUT_SECONDS, ApiError, NatsConnection
 from kgserve.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
 from kgserve.platform.codecs import json_decoder
 
-REPLICAS = 3
-_WRONG_LAST = {10071, 10164}
+STREAM_REPLICAS = 3
+_ERRORS_WRONG_LAST_SEQUENCE = {10071, 10164}
 """The second while another message is on its way to the same subject."""
-_NO_MESSAGE = {10037, 10043}
+_ERRORS_NO_MESSAGE = {10037, 10043}
 """The second for one that is to be deleted."""
-_NO_STREAM = 10059
-_BATCH = 256
-_BATCH_BYTES = 4 << 20
-_ERASED_AT_ONCE = 64
-_TOLD_APART_SECONDS = 30
+_ERROR_NO_STREAM = 10059
+_FETCH_BATCH_MESSAGES = 256
+_FETCH_BATCH_BYTES = 4 << 20
+_ERASE_BATCH_MESSAGES = 64
+_DEDUPLICATION_WINDOW_SECONDS = 30
 """So long the servers know a message by its id: longer than anybody's patience, and than an election."""
 
 _encode = msgspec.json.Encoder().encode
@@ -79,8 +79,8 @@ class JetStream:
         self._seconds = attempt_seconds
         kept = 1 if newest else -1
         config = self._connection.call(self._made(subjects, kept))
-        if config.num_replicas < REPLICAS or config.storage != "file":
-            raise Conflict(f"stream {name} of the cluster must be kept in files by {REPLICAS} servers")
+        if config.num_replicas < STREAM_REPLICAS or config.storage != "file":
+            raise Conflict(f"stream {name} of the cluster must be kept in files by {STREAM_REPLICAS} servers")
         if config.max_age or config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject != kept:
             raise Conflict(f"stream {name} of the cluster has limits by which it would forget: remove them")
 
@@ -106,9 +106,11 @@ class JetStream:
 
     def batch(self, subject: str, after: int) -> list[StreamMessage]:
         """Some messages of subjects after a sequence, from any server: it may lack the last ones, or all."""
-        asked = _encode({"seq": after + 1, "next_by_subj": subject, "batch": _BATCH, "max_bytes": _BATCH_BYTES})
+        asked = _encode(
+            {"seq": after + 1, "next_by_subj": subject, "batch": _FETCH_BATCH_MESSAGES, "max_bytes": _FETCH_BATCH_BYTES}
+        )
         at = f"$JS.API.DIRECT.GET.{self.name}"
-        asking = self._connection.ask_all(at, asked, _is_last, ATTEMPT_SECONDS, self._seconds)
+        asking = self._connection.ask_all(at, asked, _is_last, NATS_ATTEMPT_TIMEOUT_SECONDS, self._seconds)
         answers = self._connection.call(asking)
         return [_message(each) for each in answers if not _is_last(each)]
 
@@ -140,7 +142,7 @@ class JetStream:
     def erase(self, subject: str, before: int = 0) -> None:
         """As `forget`; the servers also write over what their files have of the messages. Raises Unavailable."""
         there = takewhile(lambda message: not before or message.seq < before, self.walk(subject))
-        while some := [message.seq for message in islice(there, _ERASED_AT_ONCE)]:
+        while some := [message.seq for message in islice(there, _ERASE_BATCH_MESSAGES)]:
             self._connection.call(self._erase(some))
         self.forget(subject, before)
 
@@ -153,7 +155,7 @@ class JetStream:
 
     async def _insisted(self, what: str, request: dict[str, Any]) -> _StreamAnswer:
         found = await self._connection.insist(lambda: self._answer(f"$JS.API.{what}.{self.name}", request), Unavailable)
-        if found.error is not None and found.error.err_code not in _NO_MESSAGE:
+        if found.error is not None and found.error.err_code not in _ERRORS_NO_MESSAGE:
             raise Internal(f"NATS refused {what} of stream {self.name}: {found.error.description}")
         return found
 
@@ -181,7 +183,7 @@ class JetStream:
         error = (found := _decode(answer)).error
         if error is None:
             return found.seq
-        if error.err_code in _WRONG_LAST:
+        if error.err_code in _ERRORS_WRONG_LAST_SEQUENCE:
             return await self._landed(subject, after, identity)
         if error.passes:
             self._connection.note(Unavailable(error.description))
@@ -207,15 +209,15 @@ class JetStream:
     async def _made_once(self, subjects: list[str], kept: int) -> _StreamConfig | None:
         """What the stream is; made if it is not there. Two that make it at once both find it."""
         found = await self._answer(f"$JS.API.STREAM.INFO.{self.name}", {})
-        if found is not None and found.error is not None and found.error.err_code == _NO_STREAM:
+        if found is not None and found.error is not None and found.error.err_code == _ERROR_NO_STREAM:
             wanted = {
                 "name": self.name,
                 "subjects": subjects,
-                "num_replicas": REPLICAS,
+                "num_replicas": STREAM_REPLICAS,
                 "storage": "file",
                 "retention": "limits",
                 "max_msgs_per_subject": kept,
-                "duplicate_window": _TOLD_APART_SECONDS * 1_000_000_000,
+                "duplicate_window": _DEDUPLICATION_WINDOW_SECONDS * 1_000_000_000,
                 "allow_direct": True,
             }
             found = await self._answer(f"$JS.API.STREAM.CREATE.{self.name}", wanted)

@@ -14,9 +14,9 @@ from collections.abc import Container, Iterable, Iterator
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-ENTITY_TYPE = "entity"
+DEFAULT_ENTITY_TYPE = "entity"
 """The type of an entity that has none."""
-PLACEHOLDER = '{"placeholder":true}'
+PLACEHOLDER_ATTRIBUTES = '{"placeholder":true}'
 """The attributes of a node that stands for the missing end of a relation."""
 
 
@@ -91,8 +91,8 @@ class KnowledgeGraph(msgspec.Struct, kw_only=True):
 
 
 # A carriage return may stand before the end of a line: to be empty is to have no character at all.
-_TAKEN_FOR_ANOTHER = re.compile(r"\\*(?:\t|\Z)")
-_ESCAPED = re.compile(r"\\+(?:\t|\Z)")
+_AMBIGUOUS_START = re.compile(r"\\*(?:\t|\Z)")
+_ESCAPED_START = re.compile(r"\\+(?:\t|\Z)")
 
 
 def content_of(observations: Iterable[str]) -> str:
@@ -121,12 +121,12 @@ def without_observations(content: str, removed: Container[str]) -> str:
 
 def is_placeholder(node_type: str, content: str, attributes: str) -> bool:
     """Whether a node only stands for the missing end of a relation: nobody has said anything about it."""
-    return not content and node_type == ENTITY_TYPE and attributes == PLACEHOLDER
+    return not content and node_type == DEFAULT_ENTITY_TYPE and attributes == PLACEHOLDER_ATTRIBUTES
 
 
 def _lines_of(observation: str) -> str:
     first, *others = observation.split("\n")
-    return "\n\t".join([f"\\{first}" if _TAKEN_FOR_ANOTHER.match(first) else first, *others])
+    return "\n\t".join([f"\\{first}" if _AMBIGUOUS_START.match(first) else first, *others])
 
 
 def _blocks(content: str) -> Iterator[tuple[str, str]]:
@@ -145,5 +145,5 @@ def _blocks(content: str) -> Iterator[tuple[str, str]]:
 
 def _read(block: list[str]) -> str:
     first, *others = block
-    first = first[1:] if _ESCAPED.match(first) else first
+    first = first[1:] if _ESCAPED_START.match(first) else first
     return "\n".join([first, *(line[1:] for line in others)])

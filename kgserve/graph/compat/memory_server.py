@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from kgserve.errors import NoStore, NotFound, TooLarge
 from kgserve.graph.compat.entities_api import (
-    ENTITY_TYPE,
-    PLACEHOLDER,
+    DEFAULT_ENTITY_TYPE,
+    PLACEHOLDER_ATTRIBUTES,
     Added,
     AddedObservations,
     Created,
@@ -45,24 +45,24 @@ from kgserve.graph.validate import Faults, check_label
 from kgserve.platform.access.authentication import Hidden
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import survivor
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
-ROOM = 24_000
+MAX_READ_GRAPH_CHARS = 24_000
 """Characters of JSON that an answer may take."""
-_OF_ONE = 18_000
+_MAX_ENTITY_CHARS = 18_000
 """Of it for an entity that is too long to be whole."""
-INDEX_SECONDS = 0.5
+SEARCH_INDEX_TIMEOUT_SECONDS = 0.5
 """How long a search waits for the indexes to have seen what is there."""
-MOST_HITS = 50
-MOST_BY_MEANING = 10
-MOST_NAMED = 10
+MAX_NODES_PER_SEARCH = 50
+MAX_SEMANTIC_HITS = 10
+MAX_MATCHING_NAMES = 10
 """Names that a search looks at: one without observations is in no index. And names that an answer leaves out."""
-MOST_TIDIED = 10_000
+MAX_DELETED_EDGES_CHECKED = 10_000
 
 _encode = msgspec.json.Encoder().encode
 
@@ -75,7 +75,7 @@ def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]
     faults = Faults()
     for index, entity in enumerate(entities):
         check_label(entity.name, f"entities[{index}].name", faults)
-        check_label(entity.entity_type or ENTITY_TYPE, f"entities[{index}].entityType", faults)
+        check_label(entity.entity_type or DEFAULT_ENTITY_TYPE, f"entities[{index}].entityType", faults)
     faults.raise_any()
     made: dict[str, Entity] = {}
 
@@ -179,10 +179,12 @@ def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
     """
     puts = {put.id for put in batch.nodes}
     missing = {end: put.index for put in batch.edges for end in put.key[:2] if end not in puts and not rows.has(end)}
-    placeholders = [NodePut(index, end, ENTITY_TYPE, "", PLACEHOLDER) for end, index in missing.items()]
+    placeholders = [
+        NodePut(index, end, DEFAULT_ENTITY_TYPE, "", PLACEHOLDER_ATTRIBUTES) for end, index in missing.items()
+    ]
     before = {name for name, row in rows.nodes(puts).items() if _is_placeholder(row)}
     nodes = [
-        replace(put, attributes=put.attributes or EMPTY_OBJECT) if put.id in before else put for put in batch.nodes
+        replace(put, attributes=put.attributes or NO_ATTRIBUTES) if put.id in before else put for put in batch.nodes
     ]
     return replace(batch, nodes=nodes + placeholders)
 
@@ -238,7 +240,7 @@ def _joined(earlier: Entity | None, entity: Entity) -> Entity:
 
 def _put(index: int, entity: Entity) -> NodePut:
     content = _fitting(entity.name, content_of(entity.observations))
-    return NodePut(index, entity.name, entity.entity_type or ENTITY_TYPE, content)
+    return NodePut(index, entity.name, entity.entity_type or DEFAULT_ENTITY_TYPE, content)
 
 
 def _rewritten(contents: Mapping[str, str]) -> WriteBatch:
@@ -265,7 +267,7 @@ def _edges(rows: Rows, name: str) -> Iterator[EdgeRow]:
 
 def _left_alone(rows: Rows, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
     """Placeholders that have no relation any more once these are gone."""
-    ends = dict.fromkeys(end for key in islice(cut, MOST_TIDIED) for end in key[:2] if end not in but)
+    ends = dict.fromkeys(end for key in islice(cut, MAX_DELETED_EDGES_CHECKED) for end in key[:2] if end not in but)
     placeholders = (name for name, row in rows.nodes(ends).items() if _is_placeholder(row))
     return [name for name in placeholders if all(edge.key in cut for edge in _edges(rows, name))]
 
@@ -300,12 +302,12 @@ def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
 
 def _searched(graph: Graph, query: str) -> KnowledgeGraph:
     spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
-    typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MOST_HITS)).nodes]
+    typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MAX_NODES_PER_SEARCH)).nodes]
     with_words, near = _hits(graph, query)
 
     def found(rows: Rows) -> KnowledgeGraph:
         named = [*_named(rows, spelled), *typed, *with_words]
-        return _opened(rows, named or near[:MOST_BY_MEANING])
+        return _opened(rows, named or near[:MAX_SEMANTIC_HITS])
 
     return _looked(graph, found)
 
@@ -314,24 +316,26 @@ def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
     """The nodes that hold words of the query, and those that are near in meaning, best first."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
-            graph.graphs.indexer.of(store).reach(store.state.sequence, INDEX_SECONDS, "entities")
-    found = search(graph, SearchRequest(query=query, limit=MOST_HITS, neighbours=False)).hits
+            graph.graphs.indexer.of(store).reach(store.state.sequence, SEARCH_INDEX_TIMEOUT_SECONDS, "entities")
+    found = search(graph, SearchRequest(query=query, limit=MAX_NODES_PER_SEARCH, neighbours=False)).hits
     with_words = [hit.node.id for hit in found if hit.keyword_score is not None]
     return with_words, [hit.node.id for hit in found]
 
 
 def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
     """Names that are the query, or begin with it, as it is written or as names are."""
-    behind = (name for text in spelled for name in islice(rows.ids_behind(text), MOST_NAMED) if name.startswith(text))
-    return chain((text for text in spelled if rows.has(text)), islice(behind, MOST_NAMED))
+    behind = (
+        name for text in spelled for name in islice(rows.ids_behind(text), MAX_MATCHING_NAMES) if name.startswith(text)
+    )
+    return chain((text for text in spelled if rows.has(text)), islice(behind, MAX_MATCHING_NAMES))
 
 
 def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
     gathered = _ServerGraph(rows)
     there = dict.fromkeys(survivor(rows, name) for name in names)
     left = [name for name in there if not gathered.take(name, _edges(rows, name))]
-    more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
-    told = ", ".join(map(_quoted, left[:MOST_NAMED]))
+    more = f" and {len(left) - MAX_MATCHING_NAMES} more" if len(left) > MAX_MATCHING_NAMES else ""
+    told = ", ".join(map(_quoted, left[:MAX_MATCHING_NAMES]))
     return gathered.graph(f"left out for their size: {told}{more}; open_nodes gives fewer at a time" if left else "")
 
 
@@ -361,7 +365,7 @@ class _ServerGraph:
         self._rows = rows
         self._whole = whole
         self._now = time.time_ns() // 1000
-        self._room = ROOM
+        self._room = MAX_READ_GRAPH_CHARS
         self._entities: list[Entity] = []
         self._relations: dict[EdgeKey, ServerRelation] = {}
         self._cut: list[str] = []
@@ -400,14 +404,14 @@ class _ServerGraph:
 
     def _of(self, row: NodeRow, *, shortened: bool) -> Entity:
         entity = Entity(name=row.id, entity_type=row.type, observations=observations_of(row.content))
-        return self._shortened(entity) if shortened and _size(entity) > _OF_ONE else entity
+        return self._shortened(entity) if shortened and _size(entity) > _MAX_ENTITY_CHARS else entity
 
     def _shortened(self, entity: Entity) -> Entity:
         """An entity with as many of its observations as there is room for, and at least a part of one."""
         ends = accumulate(_size(text) for text in entity.observations)
-        count = sum(1 for _ in takewhile(lambda end: end <= _OF_ONE, ends))
-        kept = entity.observations[:count] or [entity.observations[0][: _OF_ONE // 2] + "…"]
-        offset = len(content_of(entity.observations[:count])) if count else _OF_ONE // 2
+        count = sum(1 for _ in takewhile(lambda end: end <= _MAX_ENTITY_CHARS, ends))
+        kept = entity.observations[:count] or [entity.observations[0][: _MAX_ENTITY_CHARS // 2] + "…"]
+        offset = len(content_of(entity.observations[:count])) if count else _MAX_ENTITY_CHARS // 2
         self._cut.append(
             f"of the {len(entity.observations):,} observations of {_quoted(entity.name)} the first {count:,} are here; "
             f"get_entity with content_offset {offset} reads on"

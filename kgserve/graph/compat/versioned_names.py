@@ -20,42 +20,42 @@ from msgspec import Meta
 from kgserve.graph.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory, SchemaDescription
 from kgserve.platform.codecs import decode_json
 
-FIELD_NAMES = "field_names"
+FIELD_NAMES_PARAMETER = "field_names"
 """The parameter that asks for them."""
-VERSIONED = "versioned"
+VERSIONED_FIELD_NAMES = "versioned"
 """Its value."""
 FieldNames = Annotated[
     Literal["versioned"], Meta(description="Fields as versioned writes name them: lineage_id, kind, metadata")
 ]
-VERSIONED_JSON = "application/vnd.kgserve.versioned+json"
+VERSIONED_JSON_MEDIA_TYPE = "application/vnd.kgserve.versioned+json"
 """The media type of an answer that has them."""
 
-_NODE = {"id": "lineage_id", "type": "kind", "attributes": "metadata", "stale": "is_stale"}
-_EDGE = {"from": "from_lineage", "to": "to_lineage", "relation_type": "kind", "attributes": "metadata"}
-_HISTORY = {"id": "lineage_id"}
-_SCHEMA = {"store": "graph_id"}
-_PLACES = {
-    **dict.fromkeys(("node", "nodes", "nodes_created", "nodes_updated"), _NODE),
-    **dict.fromkeys(("edge", "edges", "outgoing", "incoming"), _EDGE),
-    **dict.fromkeys(("edges_created", "edges_updated", "edges_deleted"), _EDGE),
+_NODE_FIELD_RENAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata", "stale": "is_stale"}
+_EDGE_FIELD_RENAMES = {"from": "from_lineage", "to": "to_lineage", "relation_type": "kind", "attributes": "metadata"}
+_HISTORY_FIELD_RENAMES = {"id": "lineage_id"}
+_SCHEMA_FIELD_RENAMES = {"store": "graph_id"}
+_RENAMES_BY_FIELD = {
+    **dict.fromkeys(("node", "nodes", "nodes_created", "nodes_updated"), _NODE_FIELD_RENAMES),
+    **dict.fromkeys(("edge", "edges", "outgoing", "incoming"), _EDGE_FIELD_RENAMES),
+    **dict.fromkeys(("edges_created", "edges_updated", "edges_deleted"), _EDGE_FIELD_RENAMES),
 }
-_OF: dict[type[msgspec.Struct], Mapping[str, str]] = {
-    **dict.fromkeys((Node, ListedNode), _NODE),
-    **dict.fromkeys((Edge, EdgeKeyAnswer), _EDGE),
-    NodeHistory: _HISTORY,
-    SchemaDescription: _SCHEMA,
+_RENAMES_BY_STRUCT: dict[type[msgspec.Struct], Mapping[str, str]] = {
+    **dict.fromkeys((Node, ListedNode), _NODE_FIELD_RENAMES),
+    **dict.fromkeys((Edge, EdgeKeyAnswer), _EDGE_FIELD_RENAMES),
+    NodeHistory: _HISTORY_FIELD_RENAMES,
+    SchemaDescription: _SCHEMA_FIELD_RENAMES,
 }
-_STATES = frozenset({"node", "nodes"})
+_VERSION_FIELDS = frozenset({"node", "nodes"})
 """Places of nodes that name a version which is not the present one as such; rows of a change do not."""
-_HOLDERS = frozenset({"hits", "states", "changes"})
-_DIFF = "diff"
-_NAMING = frozenset({"cleared", "taken_over", "not_taken"})
+_WRAPPER_FIELDS = frozenset({"hits", "states", "changes"})
+_DIFF_FIELD = "diff"
+_FIELD_NAME_LISTS = frozenset({"cleared", "taken_over", "not_taken"})
 """Lists of a node's fields."""
 
 
 def with_versioned_names(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer, or an item of one, as JSON has it, with the fields of its nodes and edges under these names."""
-    own = _HISTORY if "states" in answer else _SCHEMA if "node_count" in answer else {}
+    own = _HISTORY_FIELD_RENAMES if "states" in answer else _SCHEMA_FIELD_RENAMES if "node_count" in answer else {}
     return {own.get(name, name): _renamed(name, value) for name, value in answer.items()}
 
 
@@ -67,33 +67,33 @@ def renamed(answer: bytes) -> bytes:
 def _renamed(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_renamed(name, each) for each in value]
-    if name in _NAMING:
-        return _NODE.get(value, value)
+    if name in _FIELD_NAME_LISTS:
+        return _NODE_FIELD_RENAMES.get(value, value)
     if not isinstance(value, dict):
         return value
-    if name in _HOLDERS:
+    if name in _WRAPPER_FIELDS:
         return with_versioned_names(value)
-    if name == _DIFF:
+    if name == _DIFF_FIELD:
         first, dot, rest = value["path"].partition(".")
-        return value | {"path": _NODE.get(first, first) + dot + rest}
+        return value | {"path": _NODE_FIELD_RENAMES.get(first, first) + dot + rest}
     fields: dict[str, Any] = value
-    names = _PLACES.get(name, {})
+    names = _RENAMES_BY_FIELD.get(name, {})
     found = {names.get(field, field): each for field, each in fields.items()}
     return found if fields.get("missing") else found | _flags(found, name)
 
 
 def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
     """The flags that a node at a place leaves out, being current and not stale; none for what is no node."""
-    if _PLACES.get(name) is not _NODE:
+    if _RENAMES_BY_FIELD.get(name) is not _NODE_FIELD_RENAMES:
         return {}
-    flags = {"is_current": True, "is_stale": False} if name in _STATES else {"is_stale": False}
+    flags = {"is_current": True, "is_stale": False} if name in _VERSION_FIELDS else {"is_stale": False}
     return {flag: usual for flag, usual in flags.items() if flag not in node}
 
 
 @cache
 def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """What describes such an answer: a Struct of another name, or the same where it holds neither nodes nor edges."""
-    names = next((each for kind, each in _OF.items() if issubclass(struct, kind)), {})
+    names = next((each for kind, each in _RENAMES_BY_STRUCT.items() if issubclass(struct, kind)), {})
     fields = msgspec.structs.fields(struct)
     kinds = [_described(each.type) for each in fields]
     if not names and kinds == [each.type for each in fields]:

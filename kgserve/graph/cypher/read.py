@@ -27,12 +27,12 @@ from kgserve.projections.cypher_engine.engine.engine import Cursor, Session
 from kgserve.projections.cypher_engine.engine.process import Lost
 from kgserve.storage.model.fields import EDGE, NODE, Width, names
 
-DEFAULT_ROWS = 1000
-MAX_ANSWER_BYTES = 64 << 20
+DEFAULT_RESULT_ROWS = 1000
+MAX_RESULT_BYTES = 64 << 20
 
 _Answer = TypeVar("_Answer")
-_EXTRAS = frozenset(names(NODE.extras + EDGE.extras))
-_MEMORY = frozenset(names(NODE.memory + EDGE.memory))
+_EXTRA_PROPERTIES = frozenset(names(NODE.extras + EDGE.extras))
+_MEMORY_PROPERTIES = frozenset(names(NODE.memory + EDGE.memory))
 """Properties whose columns a store's engine file may not have yet."""
 
 
@@ -87,9 +87,9 @@ def width_named(statement: Statement) -> Width:
     """The columns that a statement names. What is called as one of a memory must be a property, for many things are."""
     if statement.names_links:
         return Width.LINKS
-    if statement.properties & _MEMORY:
+    if statement.properties & _MEMORY_PROPERTIES:
         return Width.MEMORY
-    return Width.EXTRAS if statement.words & _EXTRAS else Width.PLAIN
+    return Width.EXTRAS if statement.words & _EXTRA_PROPERTIES else Width.PLAIN
 
 
 def once_more(work: Callable[[], _Answer]) -> _Answer:
@@ -114,9 +114,9 @@ def answer_of(cursor: Cursor) -> CypherAnswer:
     total = 0
     for line in cursor.lines():
         total += len(line)
-        if total >= MAX_ANSWER_BYTES and not rows:
+        if total >= MAX_RESULT_BYTES and not rows:
             raise too_large()
-        if total >= MAX_ANSWER_BYTES:
+        if total >= MAX_RESULT_BYTES:
             break
         rows.append(decode_json(line, list[Any]))
     return CypherAnswer(
@@ -131,18 +131,18 @@ def answer_of(cursor: Cursor) -> CypherAnswer:
 
 def too_large() -> TooLarge:
     """What is said of an answer whose very first row is too much."""
-    return TooLarge(f"the first row of the answer takes more than {MAX_ANSWER_BYTES >> 20} MiB; ask for less of it")
+    return TooLarge(f"the first row of the answer takes more than {MAX_RESULT_BYTES >> 20} MiB; ask for less of it")
 
 
-IN_MEMORY_BYTES = 4 << 20
+MAX_IN_MEMORY_BYTES = 4 << 20
 MAX_STREAM_BYTES = 1 << 30
-BLOCK_BYTES = 256 << 10
-_CSV_ROWS = 100
+RESULT_BLOCK_BYTES = 256 << 10
+_CSV_BATCH_ROWS = 100
 
 Format = Literal["json", "ndjson", "csv"]
 
 _encode = msgspec.json.Encoder().encode
-_ROWS = b'"rows":[]'
+_EMPTY_ROWS_JSON = b'"rows":[]'
 
 
 class RowStream:
@@ -154,7 +154,7 @@ class RowStream:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        while block := self._file.read(BLOCK_BYTES):
+        while block := self._file.read(RESULT_BLOCK_BYTES):
             yield block
 
     def close(self) -> None:
@@ -174,12 +174,12 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
     started = time.perf_counter()
     control = control or Interruption()
     statement = examine(blank_fences(request.query), request.params, writable=False)
-    file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
+    file = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
 
     def written() -> None:
         file.seek(0)
         file.truncate()
-        most = DEFAULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
+        most = DEFAULT_RESULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
         seconds = seconds_of(graph, request)
         with reading(graph, statement, seconds, most, control) as cursor:
             # Who wants it all at once wants it within the time limit; a stream may be long.
@@ -200,7 +200,7 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
 def _write(
     file: IO[bytes], cursor: Cursor, form: Format, started: float, until: float | None, control: Interruption
 ) -> None:
-    how = _FORMS[form]
+    how = _RESULT_FORMATS[form]
     file.write(how.head(cursor))
     count, end = 0, file.tell()
     for piece in how.pieces(cursor):
@@ -236,7 +236,7 @@ def _json_pieces(cursor: Cursor) -> Iterator[_Piece]:
 
 
 def _json_head(cursor: Cursor) -> bytes:
-    return _envelope(cursor.columns, cursor.types, 0, 0.0, truncated=False)[0] + _ROWS[:-1]
+    return _envelope(cursor.columns, cursor.types, 0, 0.0, truncated=False)[0] + _EMPTY_ROWS_JSON[:-1]
 
 
 def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
@@ -248,7 +248,7 @@ def _envelope(
 ) -> tuple[bytes, bytes]:
     """What stands before the rows of an answer, and behind them: quotes within a text would have backslashes."""
     answer = CypherAnswer(columns=columns, types=types, rows=[], row_count=count, truncated=truncated, took_ms=took_ms)
-    before, _, behind = _encode(answer).partition(_ROWS)
+    before, _, behind = _encode(answer).partition(_EMPTY_ROWS_JSON)
     return before, behind
 
 
@@ -266,7 +266,7 @@ def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
 
 def _csv_pieces(cursor: Cursor) -> Iterator[_Piece]:
     lines = cursor.lines()
-    while some := [*islice(lines, _CSV_ROWS)]:
+    while some := [*islice(lines, _CSV_BATCH_ROWS)]:
         text = _csv([decode_json(line, list[Any]) for line in some])
         yield _Piece(text, len(some), len(text))
 
@@ -291,8 +291,8 @@ class _Form(NamedTuple):
     """Bytes at the end of the last row that only stand between rows."""
 
 
-_FORMS: dict[Format, _Form] = {
-    "json": _Form(_json_head, _json_pieces, _json_tail, MAX_ANSWER_BYTES, len(",")),
+_RESULT_FORMATS: dict[Format, _Form] = {
+    "json": _Form(_json_head, _json_pieces, _json_tail, MAX_RESULT_BYTES, len(",")),
     "ndjson": _Form(_ndjson_head, _ndjson_pieces, _ndjson_tail),
     "csv": _Form(lambda cursor: _csv([cursor.columns]), _csv_pieces, lambda *_: b""),
 }
@@ -304,8 +304,8 @@ def cypher_words(_graphs: Graphs) -> CypherWords:
     They are the same for every store; its types and relation types are in its `stats`.
     """
     return CypherWords(
-        keywords=[*offers.KEYWORDS],
-        functions=[*offers.FUNCTIONS],
-        procedures=[*offers.PROCEDURES],
+        keywords=[*offers.COMPLETION_KEYWORDS],
+        functions=[*offers.COMPLETION_FUNCTIONS],
+        procedures=[*offers.COMPLETION_PROCEDURES],
         labels=offers.LABELS,
     )

@@ -15,7 +15,7 @@ import msgspec
 from kgserve.cypher.fences import blank_fences
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.writes import (
-    SETTABLE,
+    SETTABLE_PROPERTIES,
     Assignment,
     ChangedElement,
     Ending,
@@ -28,8 +28,8 @@ from kgserve.cypher.writes import (
 from kgserve.errors import Gone, InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer, CypherChanges
 from kgserve.graph.cypher.read import (
-    DEFAULT_ROWS,
-    MAX_ANSWER_BYTES,
+    DEFAULT_RESULT_ROWS,
+    MAX_RESULT_BYTES,
     Interruption,
     answer_of,
     once_more,
@@ -53,9 +53,9 @@ from kgserve.storage.model.fields import (
     MAX_ORDINAL,
     MAX_TAGS,
     NODE,
-    TEXT,
-    TEXTS,
-    TIME,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
     EdgeExtrasPut,
     Fields,
     Moment,
@@ -70,17 +70,17 @@ from kgserve.stores.scratch_database import Trial
 from kgserve.stores.store import OpenStore
 from kgserve.stores.writer import Planned
 
-MAX_CHANGED = 200_000
-_KEPT = tuple(field.name for field in NODE.memory if field.is_kept)
-_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts", *_KEPT)
-_KEPT_OF_EDGES = ("version", "sequence")
+MAX_CHANGED_ROWS = 200_000
+_MANAGED_MEMORY_FIELDS = tuple(field.name for field in NODE.memory if field.is_kept)
+_MANAGED_NODE_FIELDS = ("version", "sequence", "created_at", "updated_at", "conflicts", *_MANAGED_MEMORY_FIELDS)
+_MANAGED_EDGE_FIELDS = ("version", "sequence")
 
 
 def batch_of(difference: Difference) -> WriteBatch:
     """The write that comes to the same. Raises InvalidInput for rows that no store takes, TooLarge for too many."""
     count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
-    if count > MAX_CHANGED:
-        raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED} are the most, so change them in parts")
+    if count > MAX_CHANGED_ROWS:
+        raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED_ROWS} are the most, so change them in parts")
     if difference.doubled:
         source, target, relation_type = difference.doubled[0]
         raise fault(
@@ -100,7 +100,7 @@ def batch_of(difference: Difference) -> WriteBatch:
 
 def _node(index: int, row: Changed) -> NodePut:
     name = f"node {row.now['id']!r}"
-    _check_kept(row, _KEPT_OF_NODES, name)
+    _check_kept(row, _MANAGED_NODE_FIELDS, name)
     node_type = _given(row, "type", "")
     if node_type == "" or (row.before is None and node_type is None):
         raise fault(f"{name} has no type; every node needs one")
@@ -124,7 +124,7 @@ def _edge(index: int, row: Changed) -> EdgePut:
             f"{name} is new and has a version, which is kept by kgserve;"
             " to give an edge another relation_type, delete it and create another"
         )
-    _check_kept(row, _KEPT_OF_EDGES, name)
+    _check_kept(row, _MANAGED_EDGE_FIELDS, name)
     weight = _given(row, "weight", 1.0)
     if weight is not None and not math.isfinite(weight):
         raise fault(f"{name}: its weight is no finite number")
@@ -160,27 +160,27 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
 def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
     """The texts and tags among the extras that the statement gave."""
     sent = [field for field in fields.optional if not field.is_kept]
-    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is TEXT}
-    lists = (field.name for field in sent if field.type is TEXTS)
+    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is STRING_TYPE}
+    lists = (field.name for field in sent if field.type is STRING_LIST_TYPE)
     return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
 
 
 def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
-    times = (field.name for field in fields.optional if field.type is TIME and not field.is_kept)
+    times = (field.name for field in fields.optional if field.type is TIMESTAMP_TYPE and not field.is_kept)
     return {field: _moment(row, field, name) for field in times}
 
 
-_MOST = {"confidence": 1.0, "importance": 1.0, "layer": 3}
+_MAX_MEMORY_VALUES = {"confidence": 1.0, "importance": 1.0, "layer": 3}
 """The numbers of memories, each from 0 to so much."""
 
 
 def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
     found: dict[str, Number] = {}
-    for field in (field.name for field in fields.memory if field.name in _MOST):
+    for field in (field.name for field in fields.memory if field.name in _MAX_MEMORY_VALUES):
         if not _same(row, field):
             value = found[field] = row.now[field]
-            if value is not None and not 0 <= value <= _MOST[field]:
-                raise fault(f"{name}: {field} is outside 0 to {_MOST[field]}")
+            if value is not None and not 0 <= value <= _MAX_MEMORY_VALUES[field]:
+                raise fault(f"{name}: {field} is outside 0 to {_MAX_MEMORY_VALUES[field]}")
     return found
 
 
@@ -249,13 +249,13 @@ def fault(message: str) -> InvalidInput:
     return InvalidInput.at("query", message)
 
 
-MAX_ANSWERS = 1_000_000
-_WHOLE = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
-_TAKEN = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE"} | _WHOLE}
+MAX_MATCHED_ROWS = 1_000_000
+_INTEGER_TYPES = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+_ASSIGNABLE_TYPES = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE"} | _INTEGER_TYPES}
 """Types of values that a column takes as the engine would."""
 
-_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
-_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
+_NODE_CHANGE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
+_EDGE_CHANGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
 _Key = str | EdgeKey
 
 
@@ -289,9 +289,9 @@ def apply_ending(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple
 
 def _check_types(ending: Ending, cursor: Cursor) -> None:
     due = {each.column + at: kind for each in ending.elements for at, kind in enumerate(each.types)}
-    values = {each.column: _TAKEN[SETTABLE[each.property]] for each in ending.assignments}
+    values = {each.column: _ASSIGNABLE_TYPES[SETTABLE_PROPERTIES[each.property]] for each in ending.assignments}
     wrong = any(cursor.types[column] != kind for column, kind in due.items())
-    if wrong or cursor.total > MAX_ANSWERS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
+    if wrong or cursor.total > MAX_MATCHED_ROWS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
         raise UnsupportedEnding
 
 
@@ -302,7 +302,7 @@ def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: in
         answer = decode_json(line, list[Any])
         if len(returned) < most:
             size += len(line)
-            if size >= MAX_ANSWER_BYTES:
+            if size >= MAX_RESULT_BYTES:
                 raise UnsupportedEnding
             returned.append([_as_set(each, ending, answer) for each in ending.returned])
         yield answer
@@ -381,7 +381,7 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
 
 def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
     value = answer[assignment.column]
-    if value is None or SETTABLE[assignment.property] == "STRING":
+    if value is None or SETTABLE_PROPERTIES[assignment.property] == "STRING":
         return value
     if isinstance(value, str):  # not finite
         raise UnsupportedEnding
@@ -393,7 +393,7 @@ def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Cha
     if len(found) < len(given):
         raise StaleRows
     for node_id, properties in given.items():
-        before = dict(zip(_NODE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
+        before = dict(zip(_NODE_CHANGE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
         yield Changed(before | properties, before)
 
 
@@ -402,13 +402,13 @@ def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator
     if len(found) < len(given):
         raise StaleRows
     for key, properties in given.items():
-        before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
+        before = dict(zip(_EDGE_CHANGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
         yield Changed(before | properties, before)
 
 
-MAX_ATTEMPTS = 3
+MAX_CONCURRENT_ATTEMPTS = 3
 """How often a statement runs concurrently with other writes before it runs exclusively."""
-INTERRUPT_SECONDS = 0.05
+WRITE_INTERRUPT_POLL_SECONDS = 0.05
 MAX_RERUN_SECONDS = 0.2
 """A statement that took less is run again in the writer's thread, if others have written what it may have read."""
 MAX_REQUERY_SECONDS = 0.5
@@ -478,7 +478,7 @@ class OptimisticWrite:
             return self._commit()
 
     def _commit(self) -> CypherAnswer:
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(MAX_CONCURRENT_ATTEMPTS):
             with suppress(WriteConflict):
                 return self.try_commit()
         return self.commit_exclusively()
@@ -521,7 +521,7 @@ class OptimisticWrite:
             report = writing.result()
         except KeyboardInterrupt:
             # It would go on in the writer's thread; the engine does not hear of it while it plans.
-            while not wait([writing], INTERRUPT_SECONDS).done:
+            while not wait([writing], WRITE_INTERRUPT_POLL_SECONDS).done:
                 self._control.interrupt()
             raise
         return msgspec.structs.replace(answers[0], changes=_changes(report))
@@ -646,7 +646,7 @@ def run(graph: Graph, request: CypherRequest, control: Interruption | None = Non
     started = time.perf_counter()
     control = control or Interruption()
     statement = examine(blank_fences(request.query), request.params, writable=request.mode == "write")
-    most = DEFAULT_ROWS if request.max_rows is None else request.max_rows
+    most = DEFAULT_RESULT_ROWS if request.max_rows is None else request.max_rows
     seconds = seconds_of(graph, request)
     if statement.updates:
         with graph.lease(create=True) as store:

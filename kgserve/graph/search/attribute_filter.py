@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kgserve.graph.readers import GraphReader
 from kgserve.graph.search.search_index import Hits, IndexDecorator, SearchIndex
-from kgserve.projections.catalog.attributes import MOST_COUNTED
+from kgserve.projections.catalog.attributes import MAX_COUNTED_ATTRIBUTE_NODES
 from kgserve.projections.catalog.catalog import Catalog
 from kgserve.projections.keyword import Reading
 from kgserve.projections.text import Filter
@@ -29,15 +29,15 @@ from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
-MAX_TRIED_HITS = 3_200
+MAX_FILTERED_HITS = 3_200
 """Hits looked at before all nodes that have the attributes are named to the index."""
 # So many names cost as much as one more hit and the look at its row, found by words or by meaning.
 _NAMES_A_WORD_HIT, _NAMES_A_NEAR_HIT = 4, 12
-_SPARE = 1.5
+_FILTER_OVERFETCH_FACTOR = 1.5
 # What occurs too often to be counted is taken for so frequent.
-_MANY_SHARE = 0.5
-_MORE = 4
-_ALL = 1 << 62
+_FREQUENT_VALUE_SHARE = 0.5
+_FILTER_POOL_GROWTH = 4
+_UNLIMITED_NODES = 1 << 62
 
 _Found = TypeVar("_Found")
 
@@ -54,11 +54,13 @@ class AttributeMatcher:
     def share(self) -> float:
         """Which part of all nodes they are likely to be today."""
         nodes = max(self._store.state.nodes, 1)
-        return math.prod(_MANY_SHARE if count == MOST_COUNTED else count / nodes for count in self._counts)
+        return math.prod(
+            _FREQUENT_VALUE_SHARE if count == MAX_COUNTED_ATTRIBUTE_NODES else count / nodes for count in self._counts
+        )
 
     @property
     def count(self) -> int:
-        """How many they are today, at most; or more, when it is `MOST_COUNTED`."""
+        """How many they are today, at most; or more, when it is `MAX_COUNTED_ATTRIBUTE_NODES`."""
         return min(self._counts)
 
     @cached_property
@@ -78,7 +80,7 @@ class AttributeMatcher:
     def _ids(self) -> tuple[frozenset[str], frozenset[str]]:
         """Those that have the attributes today, and those whose state as of the commit is over and had them."""
         ids, seen = self._ask(
-            lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _ALL), rows.at)
+            lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _UNLIMITED_NODES), rows.at)
         )
         return frozenset(ids), self._reader.former_holders(self._wanted, seen)
 
@@ -94,7 +96,7 @@ class AttributeFilteredIndex(IndexDecorator):
         index: SearchIndex,
         matcher: AttributeMatcher,
         passing: Callable[[Collection[str]], Collection[str]],
-        max_tried: int = MAX_TRIED_HITS,
+        max_tried: int = MAX_FILTERED_HITS,
     ) -> None:
         """``passing`` returns which of some nodes have the attributes, by their rows; `max_tried` hits are tried."""
         super().__init__(index)
@@ -120,7 +122,7 @@ class AttributeFilteredIndex(IndexDecorator):
 
     def _pools(self, limit: int, names_a_hit: int) -> Iterator[int]:
         """How many hits to try with, as long as that is likely to cost less than all names."""
-        pool = int(_SPARE * limit / max(self._matcher.share, 1e-9)) + 1
+        pool = int(_FILTER_OVERFETCH_FACTOR * limit / max(self._matcher.share, 1e-9)) + 1
         while pool <= self._max_tried and names_a_hit * pool < self._matcher.count:
             yield pool
-            pool *= _MORE
+            pool *= _FILTER_POOL_GROWTH

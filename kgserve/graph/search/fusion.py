@@ -18,18 +18,20 @@ import msgspec
 
 KEYWORD_WEIGHT = 0.4
 RRF_K = 60.0
-POOL = 100
+POOL_SIZE = 100
 """How deep each of the two lists is read, at least: far below the last hit shown, so that what is good in both is
 found although it is first in neither."""
-SEEDS = 10
+POOL_SIZES = (POOL_SIZE, 10 * POOL_SIZE, 110 * POOL_SIZE)
+"""Depths of the two lists: later pages are answered from deeper lists, and earlier pages keep their order."""
+MAX_SEEDS = 10
 """Matches whose relations are looked up."""
-REACHED = 10
+MAX_REACHED = 10
 """Entities one relation away whose own relations are looked up, at most."""
-HUB = 32
+HUB_DEGREE = 32
 """More relations than this say nothing about any one of them: such an entity is passed over."""
-DECAY = 0.5
+DEFAULT_DECAY = 0.5
 MAX_DECAY = 0.6
-HOPS = 2
+DEFAULT_HOPS = 2
 
 Neighbours = Mapping[str, Collection[tuple[str, float]]]
 """For entities whose relations were looked up: the other ends, in either direction, with weights."""
@@ -125,7 +127,7 @@ def strongest(scores: Mapping[str, float], count: int) -> list[str]:
 
 
 def spread(
-    scores: Mapping[str, float], neighbours: Neighbours, decay: float = DECAY, hops: int = HOPS
+    scores: Mapping[str, float], neighbours: Neighbours, decay: float = DEFAULT_DECAY, hops: int = DEFAULT_HOPS
 ) -> dict[str, tuple[Nearby, ...]]:
     """What each entity gains from the best match exactly one, and exactly two relations away.
 
@@ -155,7 +157,7 @@ _Giver = tuple[str, float]
 
 def both_ways(neighbours: Neighbours) -> dict[str, dict[str, float]]:
     """Relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
-    hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > HUB}
+    hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > HUB_DEGREE}
     links: dict[str, dict[str, float]] = {}
     for key in neighbours.keys() - hubs:
         own = links.setdefault(key, {})
@@ -217,8 +219,8 @@ def _ranked(key: str, match: Match | None, nearby: tuple[Nearby, ...]) -> Ranked
 def look_around(
     scores: Mapping[str, float],
     look_up: Callable[[Sequence[str]], Neighbours],
-    most_seeds: int = SEEDS,
-    most_reached: int = REACHED,
+    most_seeds: int = MAX_SEEDS,
+    most_reached: int = MAX_REACHED,
 ) -> dict[str, list[_Giver]]:
     """The relations that `spread` needs: of the strongest, then of what they reach, at most so many.
 
@@ -237,11 +239,13 @@ def look_around(
 
 def _in_turns(lists: Sequence[Sequence[_Giver]]) -> Iterable[list[_Giver]]:
     """The first two of every list that is not a hub's, the next two of every list, and so on."""
-    usable = [entries for entries in lists if len(entries) <= HUB]
-    return ([*entries[at : at + 2]] for at in range(0, HUB, 2) for entries in usable)
+    usable = [entries for entries in lists if len(entries) <= HUB_DEGREE]
+    return ([*entries[at : at + 2]] for at in range(0, HUB_DEGREE, 2) for entries in usable)
 
 
-def paths(starts: Mapping[str, float], neighbours: Neighbours, decay: float = DECAY) -> dict[str, tuple[float, int]]:
+def paths(
+    starts: Mapping[str, float], neighbours: Neighbours, decay: float = DEFAULT_DECAY
+) -> dict[str, tuple[float, int]]:
     """Strength and length of the ways from the starts to each entity within ``neighbours``, starts included.
 
     The strength is that of the best way: its start's times, per relation, ``decay`` and the weight taken into 0..1. The

@@ -32,7 +32,7 @@ from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
-from kgserve.graph.search.fusion import Match, Neighbours, Ranked
+from kgserve.graph.search.fusion import POOL_SIZES, Match, Neighbours, Ranked
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.validate import Faults, asked_attributes, named_twice
 from kgserve.memory.api import RecallRequest
@@ -96,17 +96,14 @@ def search_store(
         yield StoreSearch(store, reader, reader.search_index(indexes), indexes)
 
 
-MAX_LIMIT = 100
-MAX_PER_QUERY = 50
-DEFAULT_LIMIT = 20
-AT_LEAST_SECONDS = 10.0
-GRAPH_STARTS = 5
-GRAPH_NODES = 1000
+MAX_SEARCH_LIMIT = 100
+MAX_HITS_PER_QUERY = 50
+DEFAULT_SEARCH_LIMIT = 20
+AT_LEAST_TIMEOUT_SECONDS = 10.0
+MAX_GRAPH_STARTS = 5
+MAX_GRAPH_SEARCH_NODES = 1000
 # Hits asked for beyond those wanted: entities may have been deleted since the index saw them.
-_SPARE = 10
-# How deep the two lists are read: a page further down is answered from deeper lists, but what comes before it keeps its
-# place, or else a hit would be on two pages or on none.
-_POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
+_DELETED_HITS_OVERFETCH = 10
 
 Vector = NDArray[np.float32]
 _Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
@@ -138,7 +135,7 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
         graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
-        hits = NodeSearch(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
+        hits = NodeSearch(searched, request).page(max(1, min(request.limit, MAX_SEARCH_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
     return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=since(started))
 
@@ -154,13 +151,13 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     with searching(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
-            hits = NodeSearch(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
+            hits = NodeSearch(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_HITS_PER_QUERY), 0)
             # Of a node in conflict the version counts that was found first.
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
             rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
         degraded, sequence = searched.degraded, searched.sequence
     scores = fusion.reciprocal(rankings)
-    best = list(scores)[: _clamped(request.limit, MAX_LIMIT)]
+    best = list(scores)[: _clamped(request.limit, MAX_SEARCH_LIMIT)]
     return BatchSearchAnswer(
         hits=[BatchHit(node=nodes[key], score=scores[key], queries_matched=_matched(key, rankings)) for key in best],
         query_count=len(rankings),
@@ -181,7 +178,7 @@ def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> Heads |
     history, heads = historian.found(store), searched.indexes.heads
     if history is None or history.turned_off:
         return None
-    history.wait(at_least or 0, AT_LEAST_SECONDS)
+    history.wait(at_least or 0, AT_LEAST_TIMEOUT_SECONDS)
     # One that is being opened has not been looked at by anybody yet.
     with suppress(Unavailable):
         return heads if heads.follow(history) else None
@@ -196,7 +193,7 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
 
     Raises what a search raises.
     """
-    limit = max(1, min(request.limit, MAX_LIMIT))
+    limit = max(1, min(request.limit, MAX_SEARCH_LIMIT))
     if not request.also:
         parts = [_gathered(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
     else:
@@ -352,7 +349,7 @@ def _by_types(asked: _Asked) -> _Asked:
 
 
 def _clamped(limit: int, most: int) -> int:
-    return DEFAULT_LIMIT if limit <= 0 else min(limit, most)
+    return DEFAULT_SEARCH_LIMIT if limit <= 0 else min(limit, most)
 
 
 def _matched(key: str, rankings: list[list[str]]) -> list[int]:
@@ -372,7 +369,7 @@ def await_sequence(
     if sequence is not None and sequence > present:
         raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {present}")
     # The first search of a store that was just opened waits for its indexes to be there at all.
-    if indexes.reach(sequence or 0, AT_LEAST_SECONDS, why, words_alone=words_alone):
+    if indexes.reach(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
         return
     if not words_alone and indexes.has_meaning:
         indexes.vector.require()
@@ -422,20 +419,24 @@ class NodeSearch:
     def page(self, limit: int, offset: int) -> list[SearchHit]:
         """Some hits, as callers see them."""
         ranked = self._rank(limit + offset)
-        rows = [*islice(self._passing(ranked, limit + min(offset, MAX_LIMIT)), offset, offset + limit)]
+        rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
         nodes = self._reader.to_nodes([row for _, row in rows], render.node)
         return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
 
     def _rank(self, wanted: int) -> list[RankedEntity]:
         match self._request.mode:
             case "keyword":
-                return [_single(Match(s, keyword=s), key, s, None) for key, s in self._words(wanted + _SPARE).items()]
+                return [
+                    _single(Match(s, keyword=s), key, s, None)
+                    for key, s in self._words(wanted + _DELETED_HITS_OVERFETCH).items()
+                ]
             case "semantic":
                 return [
-                    _single(Match(s, semantic=s), key, None, s) for key, s in self._meaning(wanted + _SPARE).items()
+                    _single(Match(s, semantic=s), key, None, s)
+                    for key, s in self._meaning(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "hybrid":
-                return self._deep_enough(wanted + _SPARE)
+                return self._deep_enough(wanted + _DELETED_HITS_OVERFETCH)
             case "graph":
                 return self._graph()
 
@@ -466,7 +467,7 @@ class NodeSearch:
 
     def _deep_enough(self, wanted: int) -> list[RankedEntity]:
         found: dict[str, RankedEntity] = {}
-        for pool in _POOLS:
+        for pool in POOL_SIZES:
             hits = self._hybrid(pool)
             for hit in hits:
                 found.setdefault(hit.ranked.id, hit)
@@ -516,13 +517,13 @@ class NodeSearch:
             if not self._reader.valid_nodes([start]):
                 raise InvalidInput.at("start_id", f"there is no node {self._request.start_id!r}")
             return {start: 1.0}
-        ranked = self._hybrid(fusion.POOL)
-        best = islice(self._passing(ranked, 2 * GRAPH_STARTS), GRAPH_STARTS)
+        ranked = self._hybrid(fusion.POOL_SIZE)
+        best = islice(self._passing(ranked, 2 * MAX_GRAPH_STARTS), MAX_GRAPH_STARTS)
         return {row.id: found.ranked.score for found, row in reversed([*best])}
 
     def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
         depth = max(1, clamp(self._request.depth))
-        edges = self._reader.walk(start, depth, GRAPH_NODES)
+        edges = self._reader.walk(start, depth, MAX_GRAPH_SEARCH_NODES)
         return [(edge.source, edge.target, edge.weight) for edge in edges]
 
     def _passing(self, ranked: Sequence[RankedEntity], at_once: int) -> Iterable[tuple[RankedEntity, NodeRow]]:

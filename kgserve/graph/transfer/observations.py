@@ -12,7 +12,9 @@ from kgserve.storage.model.batch import NodePut
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
 from kgserve.storage.rows.snapshot import Rows
 
-TOO_LONG = f"its observations and those known already exceed {MAX_CONTENT_BYTES:,} bytes; the line was left out"
+OBSERVATIONS_TOO_LONG = (
+    f"its observations and those known already exceed {MAX_CONTENT_BYTES:,} bytes; the line was left out"
+)
 
 
 class Additions(NamedTuple):

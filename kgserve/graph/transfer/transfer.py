@@ -31,9 +31,16 @@ from kgserve.graph.compat.memory_server import completed
 from kgserve.graph.handle import Graph
 from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
-from kgserve.graph.temporal import ANY, whole_history
-from kgserve.graph.transfer.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
-from kgserve.graph.transfer.formats.lines import Conversion, InputPart
+from kgserve.graph.temporal import VALID_AT_ANY, whole_history
+from kgserve.graph.transfer.formats.files import (
+    PAIR_FORMATS,
+    extract,
+    open_parts,
+    stream_part,
+    write_archive,
+    write_stream,
+)
+from kgserve.graph.transfer.formats.lines import MAX_LINE_BYTES, Conversion, InputPart
 from kgserve.graph.transfer.formats.memory_server import (
     entity_line,
     is_memory_file,
@@ -42,7 +49,7 @@ from kgserve.graph.transfer.formats.memory_server import (
     relation_line,
 )
 from kgserve.graph.transfer.import_keys import ImportedKeys, RowKey, key_of, merge_message
-from kgserve.graph.transfer.observations import TOO_LONG, with_known_observations
+from kgserve.graph.transfer.observations import OBSERVATIONS_TOO_LONG, with_known_observations
 from kgserve.graph.validate import Faults, edge_put, node_access, node_put
 from kgserve.platform.closing import Closing
 from kgserve.platform.codecs import json_decoder, lone_surrogate
@@ -52,28 +59,27 @@ from kgserve.platform.permissions import private_folder
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.events import BULK_ROWS
-from kgserve.storage.model.fields import STORE
+from kgserve.storage.model.fields import LINK_STORE_FIELD
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.plan import MAX_NOTED, MAX_REDIRECTED, LeftOut, Report
+from kgserve.storage.plan import MAX_REDIRECTED, MAX_REPORTED_ROWS, LeftOut, Report
 from kgserve.storage.rows.encoding import (
     ExportedHead,
     ExportedNode,
     node_line,
 )
-from kgserve.stores.pool import CreateIfMissing
+from kgserve.stores.access import CreateIfMissing
 from kgserve.stores.store import OpenStore
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
-BLOCK_BYTES = 8 << 20
+IMPORT_BLOCK_BYTES = 8 << 20
 # What one takes in while others ask, each done with before the next begins; and rows enough to be told of by counts.
-SMALL_BLOCK_BYTES = 1 << 20
-SMALL_BLOCK_LINES = BULK_ROWS + 1
-MAX_LINE_BYTES = 8 << 20
-BATCHES_IN_FLIGHT = 2
+SMALL_IMPORT_BLOCK_BYTES = 1 << 20
+SMALL_IMPORT_BLOCK_LINES = BULK_ROWS + 1
+MAX_BATCHES_IN_FLIGHT = 2
 # An import gives way to other writers for as long as this before it gives up.
-QUEUE_SECONDS = 60.0
+IMPORT_QUEUE_TIMEOUT_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
 _Imported = _Line | Entity | ServerRelation
@@ -159,9 +165,9 @@ class Importer:
         self._parts.append(data)
         self._size += len(data)
         self._ends += data.count(b"\n")
-        if self._size >= BLOCK_BYTES:
+        if self._size >= IMPORT_BLOCK_BYTES:
             return True
-        is_small_block = self._size - self._kept >= SMALL_BLOCK_BYTES and self._ends >= SMALL_BLOCK_LINES
+        is_small_block = self._size - self._kept >= SMALL_IMPORT_BLOCK_BYTES and self._ends >= SMALL_IMPORT_BLOCK_LINES
         return is_small_block and self._others() > 0
 
     def flush(self) -> None:
@@ -240,12 +246,12 @@ class Importer:
 
     def _fly(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
         """Queue a batch; blocks while two are under way."""
-        while len(self._flying) >= BATCHES_IN_FLIGHT:
+        while len(self._flying) >= MAX_BATCHES_IN_FLIGHT:
             self._land()
         if self._names_entities:
             report = self._of_entities(batch, numbers, entities)
         else:
-            report = self._store.submit(batch, wait=QUEUE_SECONDS)
+            report = self._store.submit(batch, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
         self._answer.nodes_sent += len(batch.nodes)
         self._answer.edges_sent += len(batch.edges) + len(batch.links)
         self._flying.append((report, numbers))
@@ -269,7 +275,7 @@ class Importer:
                 self._too_long.extend(numbers[index] for index in too_long)
                 return completed(rows, msgspec.structs.replace(batch, nodes=nodes))
 
-        return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
+        return self._store.submit_prepared(prepared, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
 
     def _decode(self, block: bytes) -> _RowBlock:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
@@ -319,7 +325,7 @@ class Importer:
         if not earlier:
             return
         self._answer.merged_count += 1
-        if len(self._answer.merged) < MAX_NOTED:
+        if len(self._answer.merged) < MAX_REPORTED_ROWS:
             self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
 
     def _choose(self, number: int, line: StoreLine) -> None:
@@ -341,7 +347,7 @@ class Importer:
             if not self._as_they_are:
                 self._graph.graphs.caller.require_store(to_graph)
         except KgserveError as error:
-            faults(STORE, str(error))
+            faults(LINK_STORE_FIELD, str(error))
         return LinkPut(to_graph, put)
 
     def _numbered(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
@@ -373,7 +379,7 @@ class Importer:
         future, numbers = self._flying.popleft()
         report = future.result()
         while self._too_long:
-            self._note(self._too_long.popleft(), TOO_LONG)
+            self._note(self._too_long.popleft(), OBSERVATIONS_TOO_LONG)
         answer = self._answer
         answer.nodes_created += report.nodes_created
         answer.nodes_updated += report.nodes_updated
@@ -382,16 +388,16 @@ class Importer:
         answer.edges_updated += report.edges_updated
         answer.edges_unchanged += report.edges_unchanged
         answer.edges_skipped_count += report.skipped_count
-        answer.edges_skipped += _line_errors(report.skipped, numbers, MAX_NOTED - len(answer.edges_skipped))
+        answer.edges_skipped += _line_errors(report.skipped, numbers, MAX_REPORTED_ROWS - len(answer.edges_skipped))
         answer.error_count += report.rejected_count
-        answer.errors += _line_errors(report.rejected, numbers, MAX_NOTED - len(answer.errors))
+        answer.errors += _line_errors(report.rejected, numbers, MAX_REPORTED_ROWS - len(answer.errors))
         answer.sequence = report.sequence
         if report.redirected and len(answer.redirected or ()) < MAX_REDIRECTED:
             answer.redirected = (answer.redirected or {}) | report.redirected
 
     def _note(self, number: int, message: str) -> None:
         self._answer.error_count += 1
-        if len(self._answer.errors) < MAX_NOTED:
+        if len(self._answer.errors) < MAX_REPORTED_ROWS:
             self._answer.errors.append(LineError(line=number, message=message))
 
 
@@ -416,10 +422,14 @@ def _in_words(error: Exception, text: bytes) -> str:
             "makes lines of it"
         )
     words = str(error).replace("`$.", "`")
-    return "is not whole JSON: it is cut short; an object has to stand in one line" if words == _CUT else words
+    return (
+        "is not whole JSON: it is cut short; an object has to stand in one line"
+        if words == _TRUNCATED_JSON_MESSAGE
+        else words
+    )
 
 
-_CUT = "Input data was truncated"
+_TRUNCATED_JSON_MESSAGE = "Input data was truncated"
 
 
 def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[LineError]:
@@ -504,7 +514,7 @@ def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = 
         leased = stack.enter_context(graph.lease())
         if past is None:
             leased.accesses.settle()
-        moment = ANY if valid_at is None else valid_at
+        moment = VALID_AT_ANY if valid_at is None else valid_at
         reader = stack.enter_context(read_graph(leased, past, moment, links=True))
         return ExportStream(ExtraLines(graph, leased), reader, stack.pop_all().close)
 
@@ -540,9 +550,9 @@ def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
 
 MAX_UPLOAD_BYTES = 4 << 30
 """Most bytes of a body that has to be on the disk before it can be read."""
-ARCHIVE = "archive"
+ARCHIVE_FORMAT = "archive"
 """The format of a body that holds CSV or Parquet."""
-_PIECE = 256 << 10
+_UPLOAD_READ_BYTES = 256 << 10
 
 
 class ConvertedExport(Closing):
@@ -556,7 +566,7 @@ class ConvertedExport(Closing):
             with stream:
                 scratch = _scratch(graph)
                 self._file = self._stack.enter_context(_nameless(scratch))
-                if kind in PAIRS:
+                if kind in PAIR_FORMATS:
                     write_archive(kind, stream, self._file)
                 else:
                     write_stream(kind, stream, self._file, scratch)
@@ -570,7 +580,7 @@ class ConvertedExport(Closing):
             raise
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(partial(self._file.read, _PIECE), b"")
+        return iter(partial(self._file.read, _UPLOAD_READ_BYTES), b"")
 
     def close(self) -> None:
         """Let the file go."""
@@ -636,7 +646,7 @@ class ConvertedImport:
     def _parts(self, stack: ExitStack) -> list[InputPart]:
         self._file.flush()
         self._file.seek(0)
-        if self._kind == ARCHIVE:
+        if self._kind == ARCHIVE_FORMAT:
             kind, paths = extract(self._file, self._folder)
             return open_parts(kind, paths, stack)
         return [stream_part(self._kind, self._file, "")]

@@ -19,7 +19,7 @@ import msgspec
 
 from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import Cluster
-from kgserve.memory.consolidation.candidates import WAIT_SECONDS, Pause
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause
 from kgserve.memory.consolidation.plan import (
     AbsorbedRecord,
     ClusterPlan,
@@ -35,13 +35,13 @@ from kgserve.memory.consolidation.plan import (
     taken_of,
 )
 from kgserve.platform.times import format_time
-from kgserve.projections.memory_index.relation_types import CONSOLIDATED
-from kgserve.storage.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
+from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
+from kgserve.storage.model.batch import KIND_CONSOLIDATION, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.model.parents import CHILD_OF, MAX_DEPTH
+from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH
 from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow, edge_stamps
 from kgserve.storage.model.soft_delete import MERGED, brought_back, withdrawal, withdrawn
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.edge_page import incoming_of
@@ -49,14 +49,14 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
 from kgserve.stores.store import OpenStore
 
-_ROWS_AT_ONCE = 200
-_MAX_EDGES = 50_000
-_UNNOTABLE = "their relations are too many to be noted, so that it could not be undone"
-_NESTED = "one of them stands below another by way of a memory that would then be above and below the same"
+_MERGE_BATCH_ROWS = 200
+_MAX_RECORDED_EDGES = 50_000
+_TOO_MANY_RELATIONS_REASON = "their relations are too many to be noted, so that it could not be undone"
+_NESTED_REASON = "one of them stands below another by way of a memory that would then be above and below the same"
 _Item = TypeVar("_Item")
-_MAX_RUNS = 10_000
-_MAX_APART = 2_000
-_NAMED = 20
+_MAX_LISTED_RUNS = 10_000
+_MAX_RECORDED_RESTORED = 2_000
+_MAX_QUOTED_IDS = 20
 
 
 class RunInProgress(NamedTuple):
@@ -71,7 +71,7 @@ class PlanOutdated(Conflict):
     """Memories are no longer as they were when a plan was made."""
 
     def __init__(self, ids: Sequence[str]) -> None:
-        named = ", ".join(map(repr, ids[:_NAMED])) + (" and more" if len(ids) > _NAMED else "")
+        named = ", ".join(map(repr, ids[:_MAX_QUOTED_IDS])) + (" and more" if len(ids) > _MAX_QUOTED_IDS else "")
         super().__init__(f"changed since the plan was made: {named}; make a new plan")
         self.ids = [*ids]
 
@@ -103,9 +103,9 @@ def carry_out(
             except PlanOutdated:
                 left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
             except Nested:
-                left.append(left_out(cluster.ids, cluster.similarity, _NESTED))
+                left.append(left_out(cluster.ids, cluster.similarity, _NESTED_REASON))
             except TooManyEdges:
-                left.append(left_out(cluster.ids, cluster.similarity, _UNNOTABLE))
+                left.append(left_out(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
             return WriteBatch()
 
         _written(store, clusters, write, pause)
@@ -130,7 +130,7 @@ def changed_since(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str
 
 def _write_run(store: OpenStore, run: RunInProgress) -> Report:
     extras = NodeExtrasPut(created_by=run.author)
-    put = NodePut(0, run.id, RUN, "", run.record.text, extras=extras)
+    put = NodePut(0, run.id, KIND_CONSOLIDATION, "", run.record.text, extras=extras)
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
@@ -144,7 +144,7 @@ def _written(
     waiting = deque(items)
     while waiting:
         started = time.perf_counter()
-        store.submit_prepared(partial(_next_commit, store, waiting, write), WAIT_SECONDS).result()
+        store.submit_prepared(partial(_next_commit, store, waiting, write), MEMORY_JOB_TIMEOUT_SECONDS).result()
         pause(time.perf_counter() - started)
 
 
@@ -152,7 +152,7 @@ def _next_commit(store: OpenStore, waiting: deque[_Item], write: Callable[[Rows,
     """What the next few come to together; they wait no more."""
     together, changed, touched = WriteBatch(), set[str](), set[str]()
     with store.reading() as rows:
-        while waiting and together.size < _ROWS_AT_ONCE:
+        while waiting and together.size < _MERGE_BATCH_ROWS:
             batch = write(rows, waiting[0])
             nodes = {*(put.id for put in batch.nodes), *batch.delete_nodes}
             ends = {end for put in batch.edges for end in put.key[:2]} | {
@@ -192,7 +192,7 @@ def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch
     found = rows.nodes(cluster.ids)
     cluster = _with_possible_layer(rows, cluster, found[cluster.primary])
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
-    if sum(map(len, edges.values())) > _MAX_EDGES:
+    if sum(map(len, edges.values())) > _MAX_RECORDED_EDGES:
         raise TooManyEdges
     primary, says_more = found[cluster.primary], cluster.says_more(found[cluster.primary])
     had, parented = _had(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
@@ -203,7 +203,7 @@ def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch
     if says_more:
         nodes += [_grown(cluster, run.author), _former(primary, former, run.author)]
         marks.append(EdgePut(0, (former, cluster.primary, MERGED_INTO), extras=EdgeExtrasPut(created_by=run.author)))
-    marks.append(_edge((run.id, cluster.primary, CONSOLIDATED), record(grown), run.author))
+    marks.append(_edge((run.id, cluster.primary, RELATION_CONSOLIDATED), record(grown), run.author))
     puts = [*moved(cluster.primary, edges, had, parented=parented).values()]
     gone = [*{row.key for rows_ in edges.values() for row in rows_}]
     cost = sum(len(put.own or "") + 300 for put in [*marks, *puts]) + len(cluster.content) + 1000
@@ -267,7 +267,7 @@ def _is_nested(rows: Rows, ids: Collection[str]) -> bool:
 
 def _meets(rows: Rows, start: str, ids: Collection[str]) -> bool:
     at = start
-    for level in range(MAX_DEPTH):
+    for level in range(MAX_HIERARCHY_DEPTH):
         above = parents(rows, (at,)).get(at)
         if above is None or above in ids:
             return above is not None and level > 0
@@ -288,7 +288,7 @@ class Undone(NamedTuple):
 
 def runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
     """All runs of a store, the newest first."""
-    return runs_of(store, RUN, run_of)
+    return runs_of(store, KIND_CONSOLIDATION, run_of)
 
 
 def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
@@ -301,7 +301,7 @@ def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> l
                 yield row, read(row.attributes)
 
     wanted = NodeFilter(types=(node_type,))
-    found = store.listing(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_RUNS))])
+    found = store.listing(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_LISTED_RUNS))])
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
@@ -315,7 +315,7 @@ def note_interrupted(store: OpenStore) -> None:
     for row, said in runs(store):
         if broken_off(store, row, said):
             with store.reading() as rows:
-                done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == CONSOLIDATED]
+                done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
             found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
             _write_run(store, RunInProgress(row.id, msgspec.structs.replace(said, **found), _author(row)))
@@ -325,12 +325,12 @@ def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: boo
     """Bring back what a run has absorbed. Raises NotFound, Unavailable, Conflict that names what was changed since."""
     with store.reading() as rows:
         row = rows.node(run_id)
-        if row is None or row.type != RUN:
+        if row is None or row.type != KIND_CONSOLIDATION:
             raise NotFound(f"there is no consolidation {run_id!r}")
         record_ = _read(row)
         if record_.status == "running" and run_id in store.runs:
             raise Unavailable("this consolidation is still going on; try again when it is done")
-        notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == CONSOLIDATED]
+        notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == RELATION_CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]
         told = _told_of_changed(rows, changed)
     if changed:
@@ -355,7 +355,7 @@ def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, AbsorbedRecord
     """What a run has noted of the memories that a primary has absorbed."""
     found: dict[str, AbsorbedRecord] = {}
     for edge in rows.incoming(primary):
-        if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != EMPTY_OBJECT:
+        if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != NO_ATTRIBUTES:
             taken = taken_of(own)
             if taken.run == run_id:
                 found[edge.source] = taken
@@ -375,10 +375,10 @@ def _told_of_changed(rows: Rows, changed: Sequence[str]) -> str:
     for memory in changed:
         for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO):
             own = edge_stamps(into.attributes).own
-            by = f"the consolidation {taken_of(own).run!r}" if own != EMPTY_OBJECT else "a merge by hand"
-            first = "undo that first, and then this one" if own != EMPTY_OBJECT else "undo it with force"
+            by = f"the consolidation {taken_of(own).run!r}" if own != NO_ATTRIBUTES else "a merge by hand"
+            first = "undo that first, and then this one" if own != NO_ATTRIBUTES else "undo it with force"
             return f"{memory!r} was absorbed by {into.target!r} since, in {by}: {first}"
-    named = ", ".join(map(repr, changed[:_NAMED])) + (" and more" if len(changed) > _NAMED else "")
+    named = ", ".join(map(repr, changed[:_MAX_QUOTED_IDS])) + (" and more" if len(changed) > _MAX_QUOTED_IDS else "")
     return f"changed since the consolidation: {named}; undo it with force to keep what they say now"
 
 
@@ -411,7 +411,7 @@ def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
 
 def _earlier_notes(rows: Rows, memory: str, left: int) -> Iterator[EdgePut]:
     """What earlier runs note of a memory from now on: as they left it, before a later run, now undone, ``left`` it."""
-    for edge in incoming_of(rows, memory, CONSOLIDATED):
+    for edge in incoming_of(rows, memory, RELATION_CONSOLIDATED):
         grown = grown_of(edge_stamps(edge.attributes).own)
         if grown.left == left - 1:
             yield EdgePut(0, edge.key, own=record(msgspec.structs.replace(grown, left=left + 1)))
@@ -455,6 +455,6 @@ def _close_run(store: OpenStore, row: NodeRow, run: RunRecord, restored: Iterabl
         store.submit(WriteBatch(delete_nodes=[row.id])).result()
         return
     undone = msgspec.structs.replace(
-        run, status="undone", apart=[*restored][:_MAX_APART], clusters=0, merged=0, deleted=0
+        run, status="undone", apart=[*restored][:_MAX_RECORDED_RESTORED], clusters=0, merged=0, deleted=0
     )
     _write_run(store, RunInProgress(row.id, undone, author))

@@ -10,11 +10,10 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
-from kgserve.memory.api import Cluster, KeptApart
+from kgserve.memory.api import MAX_REPORTED_ITEMS, Cluster, KeptApart
 from kgserve.memory.consolidation.plan import (
-    MAX_MEMBERS,
-    MAX_SUGGESTED,
-    MAX_TOLD,
+    MAX_CLUSTER_MEMORIES,
+    MAX_SUGGESTIONS,
     ClusterPlan,
     Member,
     MemoryKind,
@@ -37,12 +36,12 @@ from kgserve.stores.store import OpenStore
 
 Pause = Callable[[float], None]
 """Called after so many seconds of work, to give way to others; it may raise to break off."""
-NEIGHBOURS = 20
+MAX_CANDIDATE_NEIGHBOURS = 20
 """So many of the nearest of a memory are looked at: more wordings would not fit into one."""
-WAIT_SECONDS = 10.0
-_ROWS_AT_ONCE = 200
-_IDS_AT_ONCE = 64
-_MAX_PAIRS = 500_000
+MEMORY_JOB_TIMEOUT_SECONDS = 10.0
+_CANDIDATE_BATCH_ROWS = 200
+_NEIGHBOUR_QUERY_BATCH_SIZE = 64
+_MAX_CANDIDATE_PAIRS = 500_000
 
 
 class CandidateQuery(NamedTuple):
@@ -96,7 +95,9 @@ class _Survey:
         fresh = self._wanted.fresh
         with self._store.reading() as rows:
             self.at = rows.at
-            for some in slices(rows.all_nodes() if fresh is None else rows.nodes(fresh).values(), _ROWS_AT_ONCE):
+            for some in slices(
+                rows.all_nodes() if fresh is None else rows.nodes(fresh).values(), _CANDIDATE_BATCH_ROWS
+            ):
                 started = time.perf_counter()
                 for row in some:
                     self.add(row)
@@ -134,9 +135,9 @@ class _Survey:
                     self.add(row)
 
     def _add_alike(self, ids: Sequence[str], pause: Pause) -> None:
-        for first in range(0, len(ids), _IDS_AT_ONCE):
+        for first in range(0, len(ids), _NEIGHBOUR_QUERY_BATCH_SIZE):
             started = time.perf_counter()
-            self._store.memories.ask(partial(self._ask, ids[first : first + _IDS_AT_ONCE]))
+            self._store.memories.ask(partial(self._ask, ids[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE]))
             pause(time.perf_counter() - started)
 
     def _ask(self, ids: Sequence[str], memories: Memories, rows: Rows) -> None:
@@ -158,14 +159,14 @@ def plan_of(store: OpenStore, indexes: Indexes | None, wanted: CandidateQuery, n
     alone = {*fresh} - {*chain.from_iterable(merging)}
     groups = [*merging, *([each] for each in sorted(alone) if len(survey.groups[each]) > 1)]
     clusters = list(_decided(store, survey, groups, pairs, now, left, pause))
-    suggestions = list(_decided(store, survey, suggested[:MAX_SUGGESTED], pairs, now, left, pause))
+    suggestions = list(_decided(store, survey, suggested[:MAX_SUGGESTIONS], pairs, now, left, pause))
     return Plan(
         sequence=survey.at,
         clusters=clusters,
         suggestions=suggestions,
         kept_apart=near.kept_apart() if near else [],
         kept_apart_count=near.apart_count if near else 0,
-        left=left[:MAX_TOLD],
+        left=left[:MAX_REPORTED_ITEMS],
         near_checked=near is not None and near.complete,
     )
 
@@ -189,7 +190,7 @@ class _Pairs:
     @property
     def full(self) -> bool:
         """Whether there are so many that the rest is left to the next run."""
-        return len(self.passing) >= _MAX_PAIRS
+        return len(self.passing) >= _MAX_CANDIDATE_PAIRS
 
     def add(self, found: Mapping[tuple[str, str], float]) -> None:
         """Take in some pairs, each in order; those that were met before are as they were."""
@@ -211,7 +212,7 @@ class _Pairs:
             return
         self.apart_count += 1
         told = (similarity, pair, differs)
-        (heapq.heappush if len(self._apart) < MAX_TOLD else heapq.heappushpop)(self._apart, told)
+        (heapq.heappush if len(self._apart) < MAX_REPORTED_ITEMS else heapq.heappushpop)(self._apart, told)
 
     def kept_apart(self) -> list[KeptApart]:
         """The nearest of those that the guard keeps apart."""
@@ -230,13 +231,15 @@ def _near(indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], pairs:
     if indexes is None or not indexes.understands:
         return None
     try:
-        indexes.vector.wait(survey.at, WAIT_SECONDS)
+        indexes.vector.wait(survey.at, MEMORY_JOB_TIMEOUT_SECONDS)
         reached = indexes.vector.reached
         asking = [each for each in fresh if survey.candidates[each].sequence <= reached]
         pairs.complete = len(asking) == len(fresh)
-        for first in range(0, len(asking), _IDS_AT_ONCE):
+        for first in range(0, len(asking), _NEIGHBOUR_QUERY_BATCH_SIZE):
             started = time.perf_counter()
-            some = indexes.vector.near(asking[first : first + _IDS_AT_ONCE], pairs.threshold, NEIGHBOURS)
+            some = indexes.vector.near(
+                asking[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE], pairs.threshold, MAX_CANDIDATE_NEIGHBOURS
+            )
             survey.look_up(hit.id for hits in some.values() for hit in hits)
             pairs.add(dict(_met(survey, some, reached)))
             if pairs.full:
@@ -279,7 +282,7 @@ def _decided(
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
             parts = parted(rows, worths(store, same, now).values())
         for members in parts:
-            cluster = planned(members[:MAX_MEMBERS], _least(group, pairs)) if len(members) > 1 else None
+            cluster = planned(members[:MAX_CLUSTER_MEMORIES], _least(group, pairs)) if len(members) > 1 else None
             if isinstance(cluster, ClusterPlan):
                 yield cluster
             elif cluster is not None:

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kgserve.memory.api import PINNED, Cluster, KeptApart, Suggestion
-from kgserve.memory.hierarchy_api import EPISODE, can_share_layer, can_share_type
+from kgserve.memory.api import EPISODE_LAYER, PINNED_IMPORTANCE, Cluster, KeptApart, Suggestion
+from kgserve.memory.hierarchy_api import can_share_layer, can_share_type
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.text.similarity import fingerprint
-from kgserve.projections.memory_index.relation_types import CONSOLIDATED
+from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
 from kgserve.storage.model.batch import EdgePut, edge_again
 from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
 from kgserve.storage.model.parents import CHILD_OF
@@ -24,13 +24,12 @@ from kgserve.storage.model.redirects import MERGED_INTO, moved_key
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import VERSION_OF
 
-MAX_TEXT = 2_000
-MAX_LINES = 20
-MAX_MEMBERS = 1_000
+MAX_MERGED_CHARS = 2_000
+MAX_MERGED_LINES = 20
+MAX_CLUSTER_MEMORIES = 1_000
 """Memories of one cluster at most: it is one commit."""
-MAX_TOLD = 100
-_MAX_RECORD = MAX_ATTRIBUTES_BYTES - (16 << 10)
-_STEPS = 1_000
+_MAX_RECORD_BYTES = MAX_ATTRIBUTES_BYTES - (16 << 10)
+_CONFIDENCE_STEPS = 1_000
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _metadata = json_decoder(dict[str, Any]).decode
@@ -109,7 +108,7 @@ def can_be_one(one: MemoryKind, other: MemoryKind) -> bool:
 def kind_of(row: NodeRow) -> MemoryKind | None:
     """What a memory must have in common with others to become one with them; None where it must not at all."""
     extras = row.extras or NO_EXTRAS
-    if extras.layer == EPISODE or extras.conflicts or extras.belongs_to:
+    if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
         return None
     return MemoryKind(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
 
@@ -117,7 +116,7 @@ def kind_of(row: NodeRow) -> MemoryKind | None:
 def is_pinned(row: NodeRow) -> bool:
     """Whether a memory is never absorbed, and never fades away."""
     importance = (row.extras or NO_EXTRAS).importance
-    return importance is not None and importance >= PINNED
+    return importance is not None and importance >= PINNED_IMPORTANCE
 
 
 def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Cluster | None:
@@ -145,7 +144,7 @@ def left_out(ids: Sequence[str], similarity: float, reason: str) -> Cluster:
 def _rank(member: Member) -> tuple[bool, int, int, str]:
     """The least is to be the primary: pinned, then worth more, then older. Seconds of fading make no difference."""
     row = member.row
-    return not is_pinned(row), -round(member.effective * _STEPS), row.created_at, row.id
+    return not is_pinned(row), -round(member.effective * _CONFIDENCE_STEPS), row.created_at, row.id
 
 
 def _text(contents: Iterable[str]) -> str:
@@ -182,10 +181,10 @@ def _layer(rows: Iterable[NodeRow]) -> int | None:
 
 def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> str:
     """Why memories cannot be one, if they cannot."""
-    if content != before and len(content) > MAX_TEXT:
-        return f"together they would be longer than {MAX_TEXT:,} characters"
-    if content != before and content.count("\n") >= MAX_LINES:
-        return f"together they would have more than {MAX_LINES} lines"
+    if content != before and len(content) > MAX_MERGED_CHARS:
+        return f"together they would be longer than {MAX_MERGED_CHARS:,} characters"
+    if content != before and content.count("\n") >= MAX_MERGED_LINES:
+        return f"together they would have more than {MAX_MERGED_LINES} lines"
     if len(tags) > MAX_TAGS:
         return f"together they would have more than {MAX_TAGS} tags"
     if len(attributes.encode()) > MAX_ATTRIBUTES_BYTES:
@@ -222,7 +221,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 run_of = json_decoder(RunRecord).decode
-MAX_SUGGESTED = 100
+MAX_SUGGESTIONS = 100
 
 
 # Edges
@@ -291,7 +290,7 @@ def _greater(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | Non
 def record(note: AbsorbedRecord | Grown) -> str:
     """A note as the attributes of an edge. Raises TooManyEdges."""
     text = _encode(note).decode()
-    if len(text) > _MAX_RECORD:
+    if len(text) > _MAX_RECORD_BYTES:
         raise TooManyEdges
     return text
 
@@ -302,7 +301,7 @@ grown_of = json_decoder(Grown).decode
 
 def stays(relation_type: str) -> bool:
     """Whether an edge stays with an absorbed memory."""
-    return relation_type in {MERGED_INTO, CONSOLIDATED, VERSION_OF}
+    return relation_type in {MERGED_INTO, RELATION_CONSOLIDATED, VERSION_OF}
 
 
 def told(found: ClusterPlan) -> Cluster:

@@ -15,6 +15,7 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.validate import checked_label
 from kgserve.memory import pruning
 from kgserve.memory.api import (
+    MAX_REPORTED_ITEMS,
     Cluster,
     ConsolidateRequest,
     ConsolidationReport,
@@ -29,7 +30,7 @@ from kgserve.memory.api import (
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.apply import PlanOutdated, RunInProgress, changed_since
 from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
-from kgserve.memory.consolidation.plan import MAX_TOLD, ClusterPlan, Plan, RunRecord, told
+from kgserve.memory.consolidation.plan import ClusterPlan, Plan, RunRecord, told
 from kgserve.platform.times import format_time
 from kgserve.projections.indexes import Indexes
 from kgserve.storage.commit_clock import RETENTION_CLOCK
@@ -37,8 +38,8 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
 LONGEST_REST, MOMENT_SECONDS = 0.5, 1.0
-RETRY_SECONDS = 5
-KEPT_PLANS = 4
+CONSOLIDATION_RETRY_AFTER_SECONDS = 5
+MAX_CACHED_PLANS = 4
 """Plans of dry runs that are known for each open store; a plan beyond that has to be made again."""
 
 
@@ -74,10 +75,10 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
         clusters_found=len(clusters),
         memories_merged=merged,
         memories_deleted=merged,
-        clusters=[*map(told, clusters[:MAX_TOLD])],
+        clusters=[*map(told, clusters[:MAX_REPORTED_ITEMS])],
         kept_apart=plan.kept_apart,
         kept_apart_count=plan.kept_apart_count,
-        left=[*plan.left, *left][:MAX_TOLD],
+        left=[*plan.left, *left][:MAX_REPORTED_ITEMS],
         near_checked=plan.near_checked,
         sequence=sequence,
         took_ms=round((time.perf_counter() - started) * 1000, 3),
@@ -106,9 +107,9 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
         sequence = store.state.sequence
     return ConsolidationUndone(
         run=request.run_id,
-        restored=[*undone.restored][:MAX_TOLD],
+        restored=[*undone.restored][:MAX_REPORTED_ITEMS],
         restored_count=len(undone.restored),
-        skipped=[*undone.skipped][:MAX_TOLD],
+        skipped=[*undone.skipped][:MAX_REPORTED_ITEMS],
         sequence=sequence,
     )
 
@@ -131,7 +132,7 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
         mode=mode,
         threshold=settings.prune_threshold,
         count=len(ids),
-        ids=ids[:MAX_TOLD],
+        ids=ids[:MAX_REPORTED_ITEMS],
         kept=dict(found.kept),
         sequence=sequence,
     )
@@ -167,7 +168,7 @@ class _Plans:
         """Know a plan from now on, and forget the oldest for it."""
         with self._lock:
             self._plans[asked] = plan
-            while len(self._plans) > KEPT_PLANS:
+            while len(self._plans) > MAX_CACHED_PLANS:
                 self._plans.popitem(last=False)
 
     def find(self, asked: _Asked) -> Plan | None:
@@ -212,8 +213,8 @@ def _plan(graph: Graph, store: OpenStore, request: ConsolidateRequest, now: int)
         if indexes is not None and not found.near_checked and _is_still_embedding(indexes):
             raise Unavailable(
                 "the memories were not compared and nothing was merged, because the server is still embedding new "
-                f"memories; try again in {RETRY_SECONDS} seconds",
-                retry_after=RETRY_SECONDS,
+                f"memories; try again in {CONSOLIDATION_RETRY_AFTER_SECONDS} seconds",
+                retry_after=CONSOLIDATION_RETRY_AFTER_SECONDS,
             )
         return found
     plan = _plans_of(store).find(_asked(store, request, request.apply.plan))

@@ -16,33 +16,36 @@ import msgspec
 from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.validate import Faults, check_label
 from kgserve.memory import supersede
-from kgserve.memory.api import AssociatedEntity, StoreMemoryRequest
+from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, AssociatedEntity, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.memory.deduplication import MemoryPut, Storing
 from kgserve.memory.entities import put_relation, related_put
 from kgserve.memory.entities_api import RelationInput
 from kgserve.memory.extraction.llm.chat import Unanswered
 from kgserve.memory.extraction.llm.questions import (
-    LONGEST_KNOWN,
-    LONGEST_TEXT,
+    MAX_KNOWN_MEMORY_CHARS,
+    MAX_SOURCE_CHARS,
     Material,
     Proposed,
     ProposedFact,
     proposed,
     question,
 )
-from kgserve.memory.extraction.marks import AUTHOR, ExtractionMark, is_text, mark_of
+from kgserve.memory.extraction.marks import EXTRACTION_AUTHOR, ExtractionMark, is_text, mark_of
 from kgserve.memory.extraction.worker import Ask, Extracted
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.memory.reflect_api import CONCEPT
 from kgserve.memory.retain import entities_named_in
-from kgserve.memory.retain_api import FACT
 from kgserve.memory.store_memory import Checked, ComparedMemories, checked_memory, compared
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.memory_index.decay import stated_at
-from kgserve.projections.memory_index.relation_types import CONSOLIDATED, EXTRACTED_FROM, NEXT, REFLECTED
+from kgserve.projections.memory_index.relation_types import (
+    RELATION_CONSOLIDATED,
+    RELATION_EXTRACTED_FROM,
+    RELATION_NEXT,
+    RELATION_REFLECTED,
+)
 from kgserve.projections.memory_index.selecting import MemoryPlace
 from kgserve.projections.recent_vectors import Recent
 from kgserve.storage.model.batch import EdgePut, NodePut, Rules, WriteBatch, node_fault
@@ -57,18 +60,20 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.pending_state import Ahead
 from kgserve.stores.store import OpenStore
 
-MOST_SHOWN = 8
+MAX_NEAR_MEMORIES = 8
 """So many memories that are near are shown beside a text, and may be superseded."""
-MOST_CONCEPTS = 20
-MOST_ENTITIES = 20
-MOST_BEFORE = 4
+MAX_SHOWN_CONCEPTS = 20
+MAX_SHOWN_ENTITIES = 20
+MAX_EARLIER_TURNS = 4
 """So many earlier turns of a conversation are shown."""
-WAIT_SECONDS = 0.5
+EXTRACTION_INDEX_TIMEOUT_SECONDS = 0.5
 """So long the index is waited for: it may be about to take the text in."""
-WRITE_SECONDS = 30.0
-_NEIGHBOURS = 32
+EXTRACTION_WRITE_TIMEOUT_SECONDS = 30.0
+_MAX_NEIGHBOURS = 32
 _MAX_ROUNDS = 4
-_OWN_RELATIONS = frozenset({CHILD_OF, VERSION_OF, EXTRACTED_FROM, CONSOLIDATED, REFLECTED})
+_RESERVED_RELATIONS = frozenset(
+    {CHILD_OF, VERSION_OF, RELATION_EXTRACTED_FROM, RELATION_CONSOLIDATED, RELATION_REFLECTED}
+)
 """What the store itself writes, besides what nobody may."""
 
 
@@ -99,10 +104,10 @@ def extract(indexer: Indexer | None, store: OpenStore, memory: str, ask: Ask) ->
 def _is_done(rows: Rows, source: NodeRow) -> bool:
     """Whether a text was taken apart already, or was itself taken out of another one."""
     said = text_hash(source.content).hex()
-    marks = map(mark_of, incoming_of(rows, source.id, EXTRACTED_FROM))
+    marks = map(mark_of, incoming_of(rows, source.id, RELATION_EXTRACTED_FROM))
     if any(mark is not None and mark.text == said for mark in marks):
         return True
-    own = (mark_of(edge) for edge in rows.outgoing(source.id) if edge.relation_type == EXTRACTED_FROM)
+    own = (mark_of(edge) for edge in rows.outgoing(source.id) if edge.relation_type == RELATION_EXTRACTED_FROM)
     return any(mark is not None and mark.fact == said for mark in own)
 
 
@@ -113,26 +118,26 @@ def _said_before(rows: Rows, source: NodeRow) -> list[str]:
     """The turns of a conversation before one, in their order."""
     found: list[str] = []
     at = source.id
-    while len(found) < MOST_BEFORE:
-        edges = incoming_of(rows, at, NEXT)
+    while len(found) < MAX_EARLIER_TURNS:
+        edges = incoming_of(rows, at, RELATION_NEXT)
         row = rows.node(edges[0].source) if edges else None
         if row is None or not row.is_memory or row.id == source.id:
             break
-        found.append(row.content[:LONGEST_KNOWN])
+        found.append(row.content[:MAX_KNOWN_MEMORY_CHARS])
         at = row.id
     return found[::-1]
 
 
 def _shown(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> _Shown:
     near = _near(indexer, store, source)
-    wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT)
-    concepts = store.memories.ask(lambda view, _: view.listed(wanted, "created", MemoryPlace(), MOST_CONCEPTS).ids)
+    wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT_LAYER)
+    concepts = store.memories.ask(lambda view, _: view.listed(wanted, "created", MemoryPlace(), MAX_SHOWN_CONCEPTS).ids)
     with store.reading() as rows:
         there = rows.nodes([*near, *concepts])
     memories = [row for each in near if (row := there.get(each)) is not None and _may_end(row, source)]
     return _Shown(
         source,
-        {f"m{at}": row for at, row in enumerate(memories[:MOST_SHOWN], 1)},
+        {f"m{at}": row for at, row in enumerate(memories[:MAX_NEAR_MEMORIES], 1)},
         {f"c{at}": there[each] for at, each in enumerate(concepts, 1) if each in there},
     )
 
@@ -145,9 +150,9 @@ def _near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[st
         indexes = indexer.of(store)
         if not indexes.understands:
             return []
-        indexes.vector.wait(source.sequence, WAIT_SECONDS)
-        vector = indexes.vectors([source.content[:LONGEST_TEXT]])[0]
-        return [*indexes.memories_near(vector, _NEIGHBOURS)]
+        indexes.vector.wait(source.sequence, EXTRACTION_INDEX_TIMEOUT_SECONDS)
+        vector = indexes.vectors([source.content[:MAX_SOURCE_CHARS]])[0]
+        return [*indexes.memories_near(vector, _MAX_NEIGHBOURS)]
     except KgserveError:
         return []
 
@@ -155,23 +160,23 @@ def _near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[st
 def _may_end(row: NodeRow, source: NodeRow) -> bool:
     """Whether a text may say that a memory is no longer true: it is an earlier fact in force, and not pinned."""
     layer = (row.extras or NO_EXTRAS).layer
-    if row.id == source.id or layer not in {None, FACT} or is_pinned(row):
+    if row.id == source.id or layer not in {None, FACT_LAYER} or is_pinned(row):
         return False
     return is_active(row, now_in_microseconds()) and row.created_at <= source.created_at
 
 
 def _entities(store: OpenStore, text: str) -> Sequence[NodeRow]:
-    [ids] = entities_named_in(store, [text[:LONGEST_TEXT]])
+    [ids] = entities_named_in(store, [text[:MAX_SOURCE_CHARS]])
     with store.reading() as rows:
-        return [*rows.nodes(ids[:MOST_ENTITIES]).values()]
+        return [*rows.nodes(ids[:MAX_SHOWN_ENTITIES]).values()]
 
 
 def _material(shown: _Shown, before: list[str], entities: Sequence[NodeRow]) -> Material:
     def cut(some: Mapping[str, NodeRow]) -> dict[str, str]:
-        return {mark: row.content[:LONGEST_KNOWN] for mark, row in some.items()}
+        return {mark: row.content[:MAX_KNOWN_MEMORY_CHARS] for mark, row in some.items()}
 
     return Material(
-        text=shown.source.content[:LONGEST_TEXT],
+        text=shown.source.content[:MAX_SOURCE_CHARS],
         written_at=format_time(shown.source.created_at),
         said_before=before,
         known_memories=cut(shown.memories),
@@ -208,7 +213,7 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Prop
 
     cost = sum(len(put.content) + 1_000 for put in beside.puts) + 1_000 * len(items)
     try:
-        store.submit_decided(decide, cost, WRITE_SECONDS).result()
+        store.submit_decided(decide, cost, EXTRACTION_WRITE_TIMEOUT_SECONDS).result()
     except (Conflict, InvalidInput, TooLarge) as error:
         told = "what it proposes cannot be written"
         raise Unanswered(f"{told}: {error.message}", of_service=False, reason=told) from None
@@ -221,7 +226,7 @@ def _was_written(ahead: Ahead, source: NodeRow) -> bool:
     said = text_hash(source.content).hex()
     if now is None or text_hash(now.content).hex() != said:
         return True
-    marks = map(mark_of, ahead.edges_to(source.id, EXTRACTED_FROM))
+    marks = map(mark_of, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
     return any(mark is not None and mark.text == said for mark in marks)
 
 
@@ -261,7 +266,7 @@ def _checked(shown: _Shown, facts: Sequence[ProposedFact]) -> tuple[list[tuple[P
         checked = checked_memory(_request(shown, fact), faults, place)
         if not faults.errors:
             own, since = checked.put.node.extras or NodeExtrasPut(), stated_at(shown.source)
-            extras = msgspec.structs.replace(own, created_by=AUTHOR, confidence_at=since)
+            extras = msgspec.structs.replace(own, created_by=EXTRACTION_AUTHOR, confidence_at=since)
             node = msgspec.structs.replace(checked.put.node, extras=extras)
             put = msgspec.structs.replace(checked.put, node=node)
             found.append((fact, msgspec.structs.replace(checked, put=put)))
@@ -275,7 +280,7 @@ def _request(shown: _Shown, fact: ProposedFact) -> StoreMemoryRequest:
     return StoreMemoryRequest(
         content=fact.content,
         memory_type=fact.memory_type or None,
-        layer=FACT if fact.layer is None else fact.layer,
+        layer=FACT_LAYER if fact.layer is None else fact.layer,
         parent_id=shown.concepts[fact.parent].id if fact.parent else None,
         tags=list(own.tags),
         entities=[AssociatedEntity(name=name) for name in fact.entities or ()],
@@ -293,7 +298,7 @@ def _relations(found: Proposed) -> list[EdgePut]:
         faults = Faults()
         relation = RelationInput(source=each.source, target=each.target, relation_type=each.relation_type)
         put = related_put(relation, "", faults)
-        if not faults.errors and each.relation_type not in _OWN_RELATIONS:
+        if not faults.errors and each.relation_type not in _RESERVED_RELATIONS:
             puts.append(put)
     return puts
 
@@ -320,8 +325,8 @@ class _Extracting(Storing):
         if memory == self._shown.source.id:
             return
         mark = ExtractionMark.of(self._shown.source, put.content)
-        key = (memory, self._shown.source.id, EXTRACTED_FROM)
-        self.put_edge(EdgePut(0, key, own=mark.attributes, extras=EdgeExtrasPut(created_by=AUTHOR)))
+        key = (memory, self._shown.source.id, RELATION_EXTRACTED_FROM)
+        self.put_edge(EdgePut(0, key, own=mark.attributes, extras=EdgeExtrasPut(created_by=EXTRACTION_AUTHOR)))
 
     def name(self, name: str, entity_type: str) -> None:
         """Name an entity, or give one a type. Raises Conflict and InvalidInput."""
@@ -336,7 +341,7 @@ class _Extracting(Storing):
         source, target, kind = relation.key
         put = msgspec.structs.replace(relation, key=(self.entity(source), self.entity(target), kind))
         if self.edge(put.key) is None:
-            put_relation(self, msgspec.structs.replace(put, extras=EdgeExtrasPut(created_by=AUTHOR)))
+            put_relation(self, msgspec.structs.replace(put, extras=EdgeExtrasPut(created_by=EXTRACTION_AUTHOR)))
 
     def _superseded(self, fact: ProposedFact) -> NodeRow | None:
         """The memory that a fact takes the place of, if it is still as it was shown; one fact alone can."""
@@ -357,7 +362,9 @@ class _Extracting(Storing):
         start = source.created_at if start is None else start
         if extras.valid_to is not None and extras.valid_to <= start:
             raise Conflict("it is over before it begins")
-        stated = NodeExtrasPut(created_by=AUTHOR, confidence=extras.confidence, confidence_at=stated_at(source))
+        stated = NodeExtrasPut(
+            created_by=EXTRACTION_AUTHOR, confidence=extras.confidence, confidence_at=stated_at(source)
+        )
         change = NodePut(0, head.id, content=put.content, extras=stated)
         placed = supersede.place(self, head, supersede.Fact(change, start, extras.valid_to))
         self.associate(placed.id, self._about(put))

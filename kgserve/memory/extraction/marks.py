@@ -7,25 +7,23 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kgserve.memory.api import MAX_BATCH, Id
+from kgserve.memory.api import CONCEPT_LAYER, MAX_BATCH_ITEMS, Id
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.text.similarity import text_hash
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_stamps
 from kgserve.storage.model.soft_delete import stands
 
-EXTRACT = "extract"
+EXTRACT_KEY = "extract"
 """Of a memory's metadata: whether a language model is to be given it, whatever the store's settings say."""
-AUTHOR = "extract"
+EXTRACTION_AUTHOR = "extract"
 """Who has written what was extracted."""
-_GENERAL = 1
-"""Layers up to this one are no texts."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ExtractionMark(msgspec.Struct, frozen=True):
-    """What is noted at an `EXTRACTED_FROM` relation: the version of the text, and hashes of text and fact."""
+    """What is noted at an `RELATION_EXTRACTED_FROM` relation: the version of the text, and hashes of text and fact."""
 
     version: int
     text: str
@@ -46,7 +44,7 @@ def mark_of(edge: EdgeRow) -> ExtractionMark | None:
     """The mark of a relation; None of one that somebody else has written."""
     own = edge_stamps(edge.attributes).own
     try:
-        return None if own == EMPTY_OBJECT else decode_json(own, ExtractionMark)
+        return None if own == NO_ATTRIBUTES else decode_json(own, ExtractionMark)
     except msgspec.MsgspecError:
         return None
 
@@ -54,7 +52,7 @@ def mark_of(edge: EdgeRow) -> ExtractionMark | None:
 def is_text(row: NodeRow) -> bool:
     """Whether a node is a memory of which something can be taken out: a fact or an episode in force."""
     layer = (row.extras or NO_EXTRAS).layer
-    return stands(row) and bool(row.content.strip()) and (layer is None or layer > _GENERAL)
+    return stands(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
 
 
 class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -63,7 +61,7 @@ class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ids: (
         Annotated[
             list[Id],
-            Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000; left out: what was set aside"),
+            Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000; left out: what was set aside"),
         ]
         | None
     ) = None

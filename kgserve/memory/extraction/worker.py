@@ -21,34 +21,41 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.memory.extraction.llm.chat import MAX_ANSWER_TOKENS, Chat, ChatInterrupted, ChatReply, Question, Unanswered
-from kgserve.memory.extraction.marks import EXTRACT, is_text
+from kgserve.memory.extraction.llm.chat import (
+    MAX_LLM_ANSWER_TOKENS,
+    Chat,
+    ChatInterrupted,
+    ChatReply,
+    Question,
+    Unanswered,
+)
+from kgserve.memory.extraction.marks import EXTRACT_KEY, is_text
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.metrics.observation import Tally
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.background import SingleThreadWorker
 from kgserve.projections.base import Erasure
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.memory_index.relation_types import EXTRACTED_FROM
+from kgserve.projections.memory_index.relation_types import RELATION_EXTRACTED_FROM
 from kgserve.projections.schedule import FollowerStopped, FollowerThread
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.statuses import ExtractionStatus, SetAside
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
-FIRST_RETRY_SECONDS = 1.0
-LAST_RETRY_SECONDS = 60.0
-MAX_FAULTS = 5
+MIN_EXTRACTION_RETRY_SECONDS = 1.0
+MAX_EXTRACTION_RETRY_SECONDS = 60.0
+MAX_EXTRACTION_FAULTS = 5
 """A memory of which the model has made nothing that can be used so often is set aside."""
-MAX_TRIES = 100
+MAX_EXTRACTION_TRIES = 100
 """The same where the service has failed: an outage of an hour sets nothing aside."""
-MAX_WAITERS = 4
+MAX_WAITING_CALLERS = 4
 """So many callers may wait for the model at once: each takes a thread."""
-_TOLD = 20
-_BUDGET_LOOK = 60.0
+_MAX_REPORTED_FAILURES = 20
+_BUDGET_POLL_SECONDS = 60.0
 
 Ask = Callable[[Question], ChatReply]
 
@@ -110,7 +117,7 @@ class _Shared(NamedTuple):
 
 def retry_seconds(failures: int) -> float:
     """After so many failures in a row: a second, doubled each time, up to a minute, and a quarter more or less."""
-    seconds = min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 16), LAST_RETRY_SECONDS)
+    seconds = min(MIN_EXTRACTION_RETRY_SECONDS * 2 ** min(failures - 1, 16), MAX_EXTRACTION_RETRY_SECONDS)
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - so that those who failed together do not return together
 
 
@@ -145,7 +152,10 @@ class Extraction(BackgroundProjection):
             model=self._shared.chat.model,
             sequence=self._noted,
             waiting=waiting,
-            set_aside=[SetAside(id=key, tries=tries, error=error) for key, tries, error in self._ledger.aside(_TOLD)],
+            set_aside=[
+                SetAside(id=key, tries=tries, error=error)
+                for key, tries, error in self._ledger.aside(_MAX_REPORTED_FAILURES)
+            ],
             set_aside_count=aside,
             tokens_today=self._ledger.spent(_today()),
             daily_tokens=self._shared.daily_tokens,
@@ -219,14 +229,16 @@ class Extraction(BackgroundProjection):
     def _wanted(self, change: ChangeSet) -> Iterator[tuple[str, int]]:
         """The memories of a commit that the model is to be given, but for those that it has written itself."""
         edges = (*change.edges_created, *change.edges_updated)
-        own = {edge.source for edge in edges if edge.relation_type == EXTRACTED_FROM}
+        own = {edge.source for edge in edges if edge.relation_type == RELATION_EXTRACTED_FROM}
         for row in (*change.nodes_created, *change.nodes_updated):
             if row.id not in own and is_text(row) and self._is_wanted(row):
                 yield row.id, change.sequence
 
     def _is_wanted(self, row: NodeRow) -> bool:
         said = (
-            None if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, msgspec.Raw]).get(EXTRACT)
+            None
+            if row.attributes == NO_ATTRIBUTES
+            else decode_json(row.attributes, dict[str, msgspec.Raw]).get(EXTRACT_KEY)
         )
         asked = {b"true": True, b"false": False}.get(b"" if said is None else bytes(said))
         return self.store.description.memory.extract if asked is None else asked
@@ -248,7 +260,7 @@ class Extraction(BackgroundProjection):
             raise FollowerStopped from None
         except OverBudget:
             self._trouble = "the tokens of this day are spent; it goes on tomorrow (UTC)"
-            self._wake_at = self._resume_at = now + _BUDGET_LOOK
+            self._wake_at = self._resume_at = now + _BUDGET_POLL_SECONDS
         except Unanswered as trouble:
             self._failed(waiting, trouble)
         except KgserveError as error:
@@ -276,7 +288,7 @@ class Extraction(BackgroundProjection):
         self._counts["failures"] += 1
         self._shared.counted.texts.add("failed")
         tries, faults = waiting.tries + 1, waiting.faults + (not trouble.of_service)
-        aside = faults >= MAX_FAULTS or tries >= MAX_TRIES
+        aside = faults >= MAX_EXTRACTION_FAULTS or tries >= MAX_EXTRACTION_TRIES
         if aside:
             self._shared.counted.texts.add("set_aside")
         if trouble.of_service and pausing:
@@ -291,7 +303,7 @@ class Extraction(BackgroundProjection):
         """Ask within the budget: what a question may cost is spent before it is asked, whatever becomes of it."""
         day, estimate = _today(), question.tokens
         most = self._shared.daily_tokens
-        if most and self._ledger.spent(day) + estimate + MAX_ANSWER_TOKENS > most:
+        if most and self._ledger.spent(day) + estimate + MAX_LLM_ANSWER_TOKENS > most:
             raise OverBudget
         self._spend(day, estimate)
         reply = self._shared.chat.ask(question, self._stopping.is_set)
@@ -313,7 +325,9 @@ class Extractor(SingleThreadWorker[OpenStore, Extraction]):
     def __init__(self, chat: Chat, extract: Extract, daily_tokens: int) -> None:
         super().__init__(FollowerThread("extractor"))
         self.counted = ExtractionCounts()
-        self._shared = _Shared(chat, extract, daily_tokens, _Pause(), self.counted, threading.Semaphore(MAX_WAITERS))
+        self._shared = _Shared(
+            chat, extract, daily_tokens, _Pause(), self.counted, threading.Semaphore(MAX_WAITING_CALLERS)
+        )
 
     @property
     def chat(self) -> Chat:
@@ -345,7 +359,7 @@ class Extractor(SingleThreadWorker[OpenStore, Extraction]):
             return None
 
 
-_SCHEMA = """
+_LEDGER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS cursor (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS waiting (
     id TEXT PRIMARY KEY, place INTEGER NOT NULL, due REAL NOT NULL, tries INTEGER NOT NULL, faults INTEGER NOT NULL,
@@ -354,15 +368,15 @@ CREATE TABLE IF NOT EXISTS waiting (
 CREATE INDEX IF NOT EXISTS waiting_due ON waiting (aside, due);
 CREATE TABLE IF NOT EXISTS spent (day TEXT PRIMARY KEY, tokens INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
-_NOTE = """
+_INSERT_WAITING = """
 INSERT INTO waiting VALUES (?, ?, 0, 0, 0, 0, '')
 ON CONFLICT (id) DO UPDATE SET place = excluded.place, due = 0, tries = 0, faults = 0, aside = 0, error = ''
 """
-_DUE = "SELECT id, place, tries, faults FROM waiting WHERE aside = 0 AND due <= ? ORDER BY due, place LIMIT 1"
-_FAIL = "UPDATE waiting SET tries = ?, faults = ?, due = ?, aside = ?, error = ? WHERE id = ? AND place = ?"
-_AGAIN = "UPDATE waiting SET due = 0, tries = 0, faults = 0, aside = 0 WHERE aside = 1"
-_SPEND = "INSERT INTO spent VALUES (?, ?) ON CONFLICT (day) DO UPDATE SET tokens = tokens + excluded.tokens"
-_ASIDE = "SELECT id, tries, error FROM waiting WHERE aside = 1 ORDER BY place LIMIT ?"
+_SELECT_DUE = "SELECT id, place, tries, faults FROM waiting WHERE aside = 0 AND due <= ? ORDER BY due, place LIMIT 1"
+_UPDATE_FAILED = "UPDATE waiting SET tries = ?, faults = ?, due = ?, aside = ?, error = ? WHERE id = ? AND place = ?"
+_UPDATE_SET_ASIDE_DUE = "UPDATE waiting SET due = 0, tries = 0, faults = 0, aside = 0 WHERE aside = 1"
+_INSERT_SPENT = "INSERT INTO spent VALUES (?, ?) ON CONFLICT (day) DO UPDATE SET tokens = tokens + excluded.tokens"
+_SELECT_SET_ASIDE = "SELECT id, tries, error FROM waiting WHERE aside = 1 ORDER BY place LIMIT ?"
 
 
 class Waiting(NamedTuple):
@@ -420,13 +434,13 @@ class Ledger:
         """Have memories wait, each since a commit; and others no more. What came up to ``sequence`` is noted then."""
         with self._changing() as transaction:
             transaction.executemany("DELETE FROM waiting WHERE id = ?", ((each,) for each in gone))
-            transaction.executemany(_NOTE, new)
+            transaction.executemany(_INSERT_WAITING, new)
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
     def next(self, now: float) -> Waiting | None:
         """The memory whose turn it is, if there is one; ``now`` in seconds of the clock."""
         with self._asking() as connection:
-            found = connection.execute(_DUE, (now,)).fetchone()
+            found = connection.execute(_SELECT_DUE, (now,)).fetchone()
         return None if found is None else Waiting(*found)
 
     @property
@@ -444,14 +458,14 @@ class Ledger:
         """It is to be tried again when ``due``, or is set aside."""
         values = (waiting.tries, waiting.faults, due, aside, error, waiting.id, waiting.place)
         with self._changing() as transaction:
-            transaction.execute(_FAIL, values)
+            transaction.execute(_UPDATE_FAILED, values)
 
     def again(self, ids: Collection[str] | None, sequence: int) -> int:
         """Have some memories wait, or all that were set aside: how many."""
         with self._changing() as transaction:
             if ids is None:
-                return transaction.execute(_AGAIN).rowcount
-            transaction.executemany(_NOTE, ((each, sequence) for each in ids))
+                return transaction.execute(_UPDATE_SET_ASIDE_DUE).rowcount
+            transaction.executemany(_INSERT_WAITING, ((each, sequence) for each in ids))
             return len(ids)
 
     def counts(self) -> tuple[int, int]:
@@ -463,7 +477,7 @@ class Ledger:
     def aside(self, most: int) -> list[tuple[str, int, str]]:
         """The first that were set aside: id, tries, and why."""
         with self._asking() as connection:
-            return connection.execute(_ASIDE, (most,)).fetchall()
+            return connection.execute(_SELECT_SET_ASIDE, (most,)).fetchall()
 
     def spent(self, day: str) -> int:
         """The tokens of a day."""
@@ -475,7 +489,7 @@ class Ledger:
         """Lay tokens to the account of a day; those before are forgotten."""
         with self._changing() as transaction:
             transaction.execute("DELETE FROM spent WHERE day <> ?", (day,))
-            transaction.execute(_SPEND, (day, tokens))
+            transaction.execute(_INSERT_SPENT, (day, tokens))
 
     def _one(self, query: str) -> int:
         with self._asking() as connection:
@@ -490,7 +504,7 @@ def _opened(path: Path, sequence: int) -> sqlite3.Connection:
         # what was extracted.
         connection.execute("PRAGMA synchronous = NORMAL")
         with connection:
-            connection.executescript(_SCHEMA)
+            connection.executescript(_LEDGER_SCHEMA)
             connection.execute("INSERT OR IGNORE INTO cursor VALUES (1, ?)", (sequence,))
         connection.execute("SELECT count(*) FROM waiting").fetchone()
     except BaseException:

@@ -30,20 +30,20 @@ from kgserve.platform.times import format_time
 log = structlog.get_logger()
 
 AUDIT_FILE = "audit.log"
-MAX_BYTES = 10 << 20
-KEPT = 5
+MAX_AUDIT_FILE_BYTES = 10 << 20
+MAX_ROTATED_AUDIT_FILES = 5
 """Older files, audit.log.1 to audit.log.5."""
 
-WINDOW = 60.0
-EACH = 10
-EVERYBODY = 600
+REFUSAL_WINDOW_SECONDS = 60.0
+MAX_REFUSALS_PER_SOURCE = 10
+MAX_REFUSALS_PER_WINDOW = 600
 """Refusals written within a window: of one address and key, and of all of them together."""
-_SOURCES = 1_024
-_LONGEST_TEXT = 200
+_MAX_REFUSAL_SOURCES = 1_024
+_MAX_AUDITED_TEXT_CHARS = 200
 
 _decode = json_decoder(AuditRecord).decode
-_BLOCK = 256 << 10
-_LONGEST_FIRST = 8192
+_AUDIT_READ_BLOCK_BYTES = 256 << 10
+_MAX_FIRST_LINE_BYTES = 8192
 
 
 class _Source:
@@ -87,7 +87,7 @@ class Audit:
             lines = self._summaries() if time.monotonic() >= self._window_ends else []
             source = self._source(record, lines)
             source.seen, source.last = source.seen + 1, record
-            if source.seen <= EACH and self._written < EVERYBODY:
+            if source.seen <= MAX_REFUSALS_PER_SOURCE and self._written < MAX_REFUSALS_PER_WINDOW:
                 self._written += 1
                 lines.append(record)
             else:
@@ -104,9 +104,9 @@ class Audit:
         source = self._sources.get(name)
         if source is None:
             source = self._sources[name] = _Source(record)
-            if len(self._sources) > _SOURCES:
+            if len(self._sources) > _MAX_REFUSAL_SOURCES:
                 _, oldest = self._sources.popitem(last=False)
-                if self._written < EVERYBODY:
+                if self._written < MAX_REFUSALS_PER_WINDOW:
                     self._written += 1
                     lines += _summary(oldest)
         return source
@@ -114,7 +114,7 @@ class Audit:
     def _summaries(self) -> list[AuditRecord]:
         lines = [line for source in self._sources.values() for line in _summary(source)]
         self._sources.clear()
-        self._written, self._window_ends = 0, time.monotonic() + WINDOW
+        self._written, self._window_ends = 0, time.monotonic() + REFUSAL_WINDOW_SECONDS
         return lines
 
     def _write(self, records: list[AuditRecord]) -> None:
@@ -136,11 +136,11 @@ class Audit:
 
     def _turn_over(self, coming: int) -> None:
         try:
-            if self._path.stat().st_size + coming <= MAX_BYTES:
+            if self._path.stat().st_size + coming <= MAX_AUDIT_FILE_BYTES:
                 return
         except FileNotFoundError:
             return
-        for number in range(KEPT, 0, -1):
+        for number in range(MAX_ROTATED_AUDIT_FILES, 0, -1):
             older = self._path.with_name(f"{AUDIT_FILE}.{number - 1}") if number > 1 else self._path
             if older.exists():
                 older.replace(self._path.with_name(f"{AUDIT_FILE}.{number}"))
@@ -148,7 +148,7 @@ class Audit:
 
 def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
     given = {"act": act, "outcome": outcome, **details}
-    clean = {name: masked(text)[:_LONGEST_TEXT] for name, text in given.items() if text is not None}
+    clean = {name: masked(text)[:_MAX_AUDITED_TEXT_CHARS] for name, text in given.items() if text is not None}
     return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
 
 
@@ -196,7 +196,7 @@ def lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosit
             left = left[[*files].index(place.file) :]
             left[0][1].seek(place.to)
         for name, file in left:
-            at, block = file.tell(), file.read(_BLOCK)
+            at, block = file.tell(), file.read(_AUDIT_READ_BLOCK_BYTES)
             if lines := block[: block.rfind(b"\n") + 1]:
                 return AuditPosition(name, at + len(lines)), lines
     return None
@@ -210,11 +210,14 @@ def _opened(data_dir: Path, stack: ExitStack) -> Iterator[tuple[int, BinaryIO]]:
     for path in _paths(data_dir):
         with suppress(FileNotFoundError, IsADirectoryError):
             file = stack.enter_context(path.open("rb"))
-            if first := file.readline(_LONGEST_FIRST):
+            if first := file.readline(_MAX_FIRST_LINE_BYTES):
                 file.seek(0)
                 yield xxhash.xxh3_64_intdigest(first), file
 
 
 def _paths(data_dir: Path) -> list[Path]:
     """Newest first."""
-    return [data_dir / AUDIT_FILE, *(data_dir / f"{AUDIT_FILE}.{number}" for number in range(1, KEPT + 1))]
+    return [
+        data_dir / AUDIT_FILE,
+        *(data_dir / f"{AUDIT_FILE}.{number}" for number in range(1, MAX_ROTATED_AUDIT_FILES + 1)),
+    ]

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-MAX_RECORDS = 1000
+MAX_AUDIT_RECORDS = 1000
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +34,7 @@ class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of what is on record."""
 
     node: Annotated[str, Meta(min_length=1, max_length=64, description="Only what this node wrote")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_RECORDS, description="Most records, the newest")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_AUDIT_RECORDS, description="Most records, the newest")] = 100
 
 
 class AuditAnswer(msgspec.Struct, kw_only=True):

@@ -34,7 +34,7 @@ from kgserve.platform.settings import Settings
 
 Role = Literal["read", "write", "admin"]
 
-_RANKS: dict[Role, int] = {"read": 0, "write": 1, "admin": 2}
+_SCOPE_RANKS: dict[Role, int] = {"read": 0, "write": 1, "admin": 2}
 EVERY_STORE = "*"
 CALLER_HEADER = "kgserve-caller"
 """Where one node of a cluster tells another for whom it asks, which is believed with the token of that other one."""
@@ -61,7 +61,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes another; admin includes write, write includes read."""
-        return _RANKS[self.role] >= _RANKS[role]
+        return _SCOPE_RANKS[self.role] >= _SCOPE_RANKS[role]
 
     def sees(self, store: str) -> bool:
         """Whether a store of this name is, or would be, one of the caller's."""
@@ -89,31 +89,31 @@ class Hidden(NoStore):
     """A store that is none of the caller's: to the caller as if there were none, and on record as a denial."""
 
 
-LOCAL = Caller("local", "admin")
+LOCAL_CALLER = Caller("local", "admin")
 """Whoever reaches a server that asks for no keys."""
 
-NOBODY = Caller("nobody", "read", ())
+ANONYMOUS_CALLER = Caller("nobody", "read", ())
 """Who asks for what needs no key, where others do."""
 
 
 KEY_FILE = "keys.json"
-LOCK_FILE = "keys.lock"
-FORMAT = 1
-MAX_KEYS = 10_000
+KEYS_LOCK_FILE = "keys.lock"
+KEYS_FORMAT = 1
+MAX_API_KEYS = 10_000
 
-MARK = "kgs_"
-ID_LENGTH = 8
+API_KEY_PREFIX = "kgs_"
+KEY_ID_CHARS = 8
 SECRET_BYTES = 32
-MAX_NAME = 64
-MAX_PATTERNS = 64
-SECOND = 1_000_000
+MAX_KEY_NAME_CHARS = 64
+MAX_STORE_PATTERNS = 64
+SECOND_MICROSECONDS = 1_000_000
 
-_ID_SIGNS = string.ascii_lowercase + string.digits
-_TEXT = re.compile(r"kgs_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
-_PATTERN = re.compile(r"(?=.{1,64}\*?$)[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?:\.?\*)?|\*")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._@-]{0,62}[A-Za-z0-9])?")
-_SPAN = re.compile(r"([1-9][0-9]{0,4})([hdwy])")
-_SPANS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+_KEY_ID_ALPHABET = string.ascii_lowercase + string.digits
+_API_KEY_PATTERN = re.compile(r"kgs_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
+_STORE_PATTERN_PATTERN = re.compile(r"(?=.{1,64}\*?$)[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?:\.?\*)?|\*")
+_KEY_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._@-]{0,62}[A-Za-z0-9])?")
+_VALIDITY_PATTERN = re.compile(r"([1-9][0-9]{0,4})([hdwy])")
+_VALIDITY_UNIT_SECONDS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,8 +155,8 @@ class Secret(NamedTuple):
 
 def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int | None = None) -> tuple[Key, str]:
     """A new key, and its text, which is nowhere else. Raises InvalidInput for what cannot be a name or a pattern."""
-    identity = "".join(secrets.choice(_ID_SIGNS) for _ in range(ID_LENGTH))
-    secret, salt, prefix = secrets.token_urlsafe(SECRET_BYTES), secrets.token_hex(16), f"{MARK}{identity}"
+    identity = "".join(secrets.choice(_KEY_ID_ALPHABET) for _ in range(KEY_ID_CHARS))
+    secret, salt, prefix = secrets.token_urlsafe(SECRET_BYTES), secrets.token_hex(16), f"{API_KEY_PREFIX}{identity}"
     patterns = checked_patterns(stores)
     key = Key(
         id=identity,
@@ -174,15 +174,15 @@ def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int
 
 def parse(text: str) -> Secret | None:
     """The parts of what was sent as a key; None for what cannot be one."""
-    found = _TEXT.fullmatch(text)
+    found = _API_KEY_PATTERN.fullmatch(text)
     return Secret(found[1], found[2]) if found else None
 
 
 def checked_name(name: str) -> str:
     """Raises InvalidInput for what is no name of a key."""
-    if not _NAME.fullmatch(name):
+    if not _KEY_NAME_PATTERN.fullmatch(name):
         raise InvalidInput(
-            f"{name[:80]!r} is no name for a key: up to {MAX_NAME} letters, digits, blanks and . _ @ -, "
+            f"{name[:80]!r} is no name for a key: up to {MAX_KEY_NAME_CHARS} letters, digits, blanks and . _ @ -, "
             "with a letter or digit at both ends"
         )
     return name
@@ -192,22 +192,22 @@ def checked_patterns(stores: Iterable[str]) -> tuple[str, ...]:
     """The patterns without repetitions. Raises InvalidInput naming one that can match no store."""
     patterns = tuple(dict.fromkeys(stores))
     for pattern in patterns:
-        if not _PATTERN.fullmatch(pattern):
+        if not _STORE_PATTERN_PATTERN.fullmatch(pattern):
             raise InvalidInput(
                 f"{pattern[:80]!r} names no stores: write names, beginnings such as team-*, or * for all of them"
             )
-    if not 1 <= len(patterns) <= MAX_PATTERNS:
-        raise InvalidInput(f"a key is for 1 to {MAX_PATTERNS} names or beginnings of stores, not {len(patterns)}")
+    if not 1 <= len(patterns) <= MAX_STORE_PATTERNS:
+        raise InvalidInput(f"a key is for 1 to {MAX_STORE_PATTERNS} names or beginnings of stores, not {len(patterns)}")
     return (EVERY_STORE,) if EVERY_STORE in patterns else patterns
 
 
 def parse_span(text: str) -> int:
     """Microseconds of a text such as 12h, 30d, 6w or 1y. Raises InvalidInput."""
-    found = _SPAN.fullmatch(text.strip().lower())
-    seconds = int(found[1]) * _SPANS[found[2]] if found else 0
-    if not 0 < seconds <= 100 * _SPANS["y"]:
+    found = _VALIDITY_PATTERN.fullmatch(text.strip().lower())
+    seconds = int(found[1]) * _VALIDITY_UNIT_SECONDS[found[2]] if found else 0
+    if not 0 < seconds <= 100 * _VALIDITY_UNIT_SECONDS["y"]:
         raise InvalidInput(f"{text[:80]!r} is no length of time up to 100 years: write 12h, 30d, 6w or 1y")
-    return seconds * SECOND
+    return seconds * SECOND_MICROSECONDS
 
 
 def _hash(salt: str, secret: str) -> str:
@@ -254,8 +254,8 @@ def add_key(data_dir: Path, key: Key) -> None:
         for other in keys:
             if other.name == key.name and other.state(key.created_at) == "active":
                 raise Conflict(f"there is an active key named {key.name!r}: revoke it first, or choose another name")
-        if len(keys) >= MAX_KEYS:
-            raise Conflict(f"there are {MAX_KEYS:,} keys already, revoked ones included")
+        if len(keys) >= MAX_API_KEYS:
+            raise Conflict(f"there are {MAX_API_KEYS:,} keys already, revoked ones included")
         keys.append(key)
 
 
@@ -304,7 +304,7 @@ def _changing(data_dir: Path) -> Generator[list[Key]]:
     """The keys, to be changed in place and written when the block ends well; one process at a time."""
     if not data_dir.is_dir():
         raise InvalidInput(f"{data_dir} is no data folder; `kgserve serve --data {data_dir}` makes one")
-    descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(data_dir / KEYS_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         keys = read_keys(data_dir)
@@ -320,7 +320,7 @@ def _write(data_dir: Path, keys: list[Key]) -> None:
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_Content(FORMAT, keys))) + b"\n")
+            file.write(msgspec.json.format(msgspec.json.encode(_Content(KEYS_FORMAT, keys))) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(data_dir / KEY_FILE)
@@ -335,44 +335,46 @@ def _write(data_dir: Path, keys: list[Key]) -> None:
 
 def _decoded(text: bytes) -> list[Key]:
     content = decode_json(text, _Content)
-    if content.format != FORMAT:
-        raise ValueError(f"its format is {content.format}, and this kgserve knows {FORMAT}")
+    if content.format != KEYS_FORMAT:
+        raise ValueError(f"its format is {content.format}, and this kgserve knows {KEYS_FORMAT}")
     return content.keys
 
 
 log = structlog.get_logger()
 
-PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/docs/docs.css", "/docs/docs.js"})
+PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/docs/docs.css", "/docs/docs.js"})
 """Paths that need no key: whoever watches over the process has none, and a browser sends none for a page.
 
 A page is the same for everybody; what it shows comes from the API, for which it asks for a key.
 """
-PAGE_FILES = "/explorer/"
+PAGE_FILES_PATH = "/explorer/"
 """Below it are the files of the page at ``/``, which need none either."""
 
-REFUSAL = (
+KEY_NEEDED_MESSAGE = (
     "a valid key is needed, sent as `Authorization: Bearer kgs_…`; kgserve's commands and clients take it as --key, "
     "key=… or KGSERVE_KEY, and `kgserve keys create` makes one on the server's machine"
 )
-IN_QUERY = "a key does not belong in the query, where logs and histories keep it: send `Authorization: Bearer kgs_…`"
+KEY_IN_QUERY_MESSAGE = (
+    "a key does not belong in the query, where logs and histories keep it: send `Authorization: Bearer kgs_…`"
+)
 
-ASKED_EVERY_SECONDS = 2.0
+KEY_RECHECK_SECONDS = 2.0
 """What lasts, and says nothing meanwhile, asks so often whether its key is still valid."""
 
-_NAMES = rb"(?:api[_-]?)?key|(?:access[_-]?)?token|authorization"
-_IN_QUERY = re.compile(rb"(?i)(?:^|[&;])(?:" + _NAMES + rb")(?:=|%3d)|kgs_[a-z0-9]{8}_")
+_KEY_PARAMETERS_PATTERN = rb"(?:api[_-]?)?key|(?:access[_-]?)?token|authorization"
+_KEY_IN_QUERY_PATTERN = re.compile(rb"(?i)(?:^|[&;])(?:" + _KEY_PARAMETERS_PATTERN + rb")(?:=|%3d)|kgs_[a-z0-9]{8}_")
 
-BROWSER = "browser"
+BROWSER_KEY_NAME = "browser"
 """The name of keys that are made for pages."""
-BROWSER_HOURS = 12
+BROWSER_KEY_HOURS = 12
 MAX_BROWSER_KEYS = 100
 
 _FileState = tuple[int, int, int] | None
-_UNREAD: _FileState = (-1, -1, -1)
+_UNREAD_FILE_STATE: _FileState = (-1, -1, -1)
 _network = lru_cache(maxsize=1024)(network_of)
-_DENIALS = frozenset({401, 403, 421})
-_FAILED = 400
-_SENT_ON = 307
+_DENIAL_STATUSES = frozenset({401, 403, 421})
+_MIN_FAILURE_STATUS = 400
+_NODE_REDIRECT_STATUS = 307
 """Another node of the cluster is asked to do it, and puts it on record."""
 
 
@@ -398,18 +400,18 @@ class Authenticator:
         """Who comes. Raises Unauthenticated, in the same words for every key that opens nothing."""
         given = [value for name, value in headers if name == b"authorization"]
         if not self.required:
-            return LOCAL
-        if path in PUBLIC or path.startswith(PAGE_FILES):
-            return NOBODY
-        if query and _IN_QUERY.search(query):
-            raise Unauthenticated(IN_QUERY)
+            return LOCAL_CALLER
+        if path in PUBLIC_PATHS or path.startswith(PAGE_FILES_PATH):
+            return ANONYMOUS_CALLER
+        if query and _KEY_IN_QUERY_PATTERN.search(query):
+            raise Unauthenticated(KEY_IN_QUERY_MESSAGE)
         if not given:
-            raise Unauthenticated(REFUSAL)
+            raise Unauthenticated(KEY_NEEDED_MESSAGE)
         found = self._known(given[0]) if len(given) == 1 else None
         if found is None:
-            raise WrongKey(REFUSAL)
+            raise WrongKey(KEY_NEEDED_MESSAGE)
         asked_for = next((value for name, value in headers if name == CALLER_HEADER.encode()), None)
-        return found if asked_for is None or found is not OWNER else _in_the_name_of(asked_for)
+        return found if asked_for is None or found is not OWNER_CALLER else _in_the_name_of(asked_for)
 
     def still_valid(self, caller: Caller) -> bool:
         """Whether somebody who was let in would be let in still; streams ask, because they last."""
@@ -428,7 +430,7 @@ class Authenticator:
         if scheme.lower() != b"bearer":
             return None
         if self._token is not None and hmac.compare_digest(given, self._token):
-            return OWNER
+            return OWNER_CALLER
         text = given.decode("latin-1")
         return self._keyring.caller(text) or self._browsers.caller(text)
 
@@ -438,10 +440,10 @@ def _in_the_name_of(told: bytes) -> Caller:
     try:
         return msgspec.structs.replace(decode_json(told, Caller), key_id=None, trusted=True)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise WrongKey(REFUSAL) from error
+        raise WrongKey(KEY_NEEDED_MESSAGE) from error
 
 
-OWNER = Caller("local", "admin", trusted=True)
+OWNER_CALLER = Caller("local", "admin", trusted=True)
 """A client that could read server.json, as only the server's own user can."""
 
 
@@ -478,7 +480,7 @@ class Keyring:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._path = str(data_dir / KEY_FILE)
-        self._read_state = _UNREAD
+        self._read_state = _UNREAD_FILE_STATE
         self._keys: dict[str, Key] = {}
         self._callers: dict[str, Caller] = {}
         self.damaged = False
@@ -558,7 +560,7 @@ class BrowserKeys:
     def make(self, maker: Caller, role: Role) -> tuple[Caller, str]:
         """A key for the maker's stores; its text is nowhere else."""
         now = time.time_ns() // 1000
-        key, text = mint(BROWSER, role, maker.stores, now, now + BROWSER_HOURS * 3_600_000_000)
+        key, text = mint(BROWSER_KEY_NAME, role, maker.stores, now, now + BROWSER_KEY_HOURS * 3_600_000_000)
         self._keys[key.id] = key, maker
         if len(self._keys) > MAX_BROWSER_KEYS:
             self._keys.popitem(last=False)
@@ -590,7 +592,7 @@ class RequestContext:
         self._audit = audit
         self.request_id = request_id
         self.address = address
-        self.caller: Caller = NOBODY
+        self.caller: Caller = ANONYMOUS_CALLER
         self.act = act
         self.store: str | None = None
         self.hidden: str | None = None
@@ -636,10 +638,10 @@ class RequestContext:
 
     def ended(self, status: int | None) -> None:
         """It was answered so, or not at all: put on record what belongs there."""
-        if status in _DENIALS or self.hidden is not None:
+        if status in _DENIAL_STATUSES or self.hidden is not None:
             self.denied(str(status), store=self.hidden)
-        elif self.administers and status != _SENT_ON:
-            if status is not None and status >= _FAILED:
+        elif self.administers and status != _NODE_REDIRECT_STATUS:
+            if status is not None and status >= _MIN_FAILURE_STATUS:
                 self._audit.failed(self.act, f"failed: {status}", **self._details(None))
             else:
                 self.administered("cut off" if status is None else "done")

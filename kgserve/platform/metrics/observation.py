@@ -34,9 +34,9 @@ log = structlog.get_logger("kgserve.platform.metrics.slow")
 
 Labels = tuple[str, ...]
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+DURATION_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of durations: from a read out of memory to a large import."""
-SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+GROUP_SIZE_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """Upper bounds of group sizes, which the write queue bounds."""
 
 
@@ -73,7 +73,7 @@ class Measured(msgspec.Struct, frozen=True):
 class Histogram:
     """How often values fell between bounds."""
 
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+    def __init__(self, bounds: Sequence[float] = DURATION_BUCKETS_SECONDS) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -95,7 +95,7 @@ class Histogram:
 class Histograms:
     """Histograms by labels."""
 
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+    def __init__(self, bounds: Sequence[float] = DURATION_BUCKETS_SECONDS) -> None:
         self._bounds = bounds
         self._histograms: dict[Labels, Histogram] = {}
 
@@ -209,8 +209,8 @@ class Laps:
         return {name: until - since for name, since, until in self.laps}
 
 
-_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
-UNMATCHED = "unmatched"
+_KNOWN_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+UNMATCHED_ROUTE = "unmatched"
 """The route of all paths that are none, so that their number is bounded."""
 
 
@@ -236,7 +236,7 @@ class Requests:
 
         No ``seconds`` for a stream that ends when its listener leaves: that would be no latency.
         """
-        place = (route, method if method in _METHODS else "other")
+        place = (route, method if method in _KNOWN_METHODS else "other")
         found = self.routes.get(place)
         if found is None:
             found = self.routes[place] = RouteCount()
@@ -251,7 +251,7 @@ class Commits:
     """Commits of all stores."""
 
     def __init__(self) -> None:
-        self.groups = Histogram(SIZES)
+        self.groups = Histogram(GROUP_SIZE_BUCKETS)
         self.seconds = Histogram()
         self.waits = Histogram()
         self.phases = Tally()
@@ -364,9 +364,9 @@ class Observation:
             origin.add("queue", seconds)
 
 
-_PATH = "/v1/traces"
+_TRACES_PATH = "/v1/traces"
 _SERVER_ERROR = 500
-_LAST_SECONDS = 2.0
+_TRACE_FLUSH_TIMEOUT_SECONDS = 2.0
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 Phase = tuple[str, float, float]
@@ -401,10 +401,10 @@ class Tracing:
         """Send what is left. Blocks for some seconds at most: a receiver that is not there holds up no stop."""
         sending = threading.Thread(target=self._provider.shutdown, name="last-traces", daemon=True)
         sending.start()
-        sending.join(_LAST_SECONDS)
+        sending.join(_TRACE_FLUSH_TIMEOUT_SECONDS)
         if sending.is_alive():
             self._give_up()
-            sending.join(_LAST_SECONDS)
+            sending.join(_TRACE_FLUSH_TIMEOUT_SECONDS)
 
     @contextmanager
     def request(self, request_id: str, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Generator[Any]:
@@ -480,7 +480,7 @@ def tracing_to(endpoint: str) -> Tracing | None:
             "traces are to be sent to the setting otel_endpoint, but the OpenTelemetry libraries are not installed: "
             "run pip install 'kgserve[otel]', or leave the setting empty"
         ) from None
-    url = endpoint if endpoint.rstrip("/").endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    url = endpoint if endpoint.rstrip("/").endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH
     sender = exporter.OTLPSpanExporter(endpoint=url)
     return Tracing(export.BatchSpanProcessor(sender), sender.shutdown)
 

@@ -19,15 +19,17 @@ from typing import Literal
 from kgserve.platform.text.wordlists import lines, listed, opposites, pairs, synonyms
 from kgserve.platform.text.words import FUNCTION_WORDS
 
-LONGEST = 10_000
+MAX_COMPARED_CHARS = 10_000
 """Characters of the longest text that is taken apart; of a longer one the letters have to be the same."""
-NUMBERS = {
+NUMBER_WORDS = {
     **{word: number for number, word in enumerate(listed("ones"))},
     **{word: 10 * number for number, word in enumerate(listed("tens"), 2)},
 }
 _POWERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-_ENDS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore
-_ORDINALS = {word: f"{number}{_ENDS.get(number, 'th')}" for number, word in enumerate(listed("ordinals"), 1)}
+_ORDINAL_SUFFIXES = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore
+_ORDINALS = {
+    word: f"{number}{_ORDINAL_SUFFIXES.get(number, 'th')}" for number, word in enumerate(listed("ordinals"), 1)
+}
 _BREAK = ""
 """Where punctuation ends a part of a text: a number does not go on behind it."""
 _DASH = "\u2013"
@@ -81,9 +83,9 @@ def normalised(text: str) -> str:
     return found.rstrip(_FINAL) or found
 
 
-_TOKEN = re.compile(r"\w+")
+_WORD_TOKEN_PATTERN = re.compile(r"\w+")
 _CAPITALISED = re.compile(r"\b[^A-Z\W]*+[A-Z]\w*+")
-_CLOCK = frozenset({"AM", "PM", "OK"})
+_MEANINGLESS_CAPITALS = frozenset({"AM", "PM", "OK"})
 """Capitals that say nothing: 3 PM is 3 pm."""
 _MEASURED = re.compile(r"\d+([^\W\d_]+)")
 _PLURAL = re.compile(r"([A-Z]{2,})s")
@@ -106,7 +108,7 @@ def _cased(token: str) -> str:
     if found := _MEASURED.fullmatch(token) or _PLURAL.fullmatch(token):
         token = found[1]
     if token.isalpha() and token.isupper():
-        return "" if len(token) == 1 or token in _CLOCK or _is_english(token.lower()) else token
+        return "" if len(token) == 1 or token in _MEANINGLESS_CAPITALS or _is_english(token.lower()) else token
     named = not token.isalpha() or any(letter.isupper() for letter in token[1:])
     return token if named else ""
 
@@ -118,7 +120,13 @@ def _is_english(word: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _english() -> tuple[frozenset[str], ...]:
-    return FUNCTION_WORDS, frozenset(listed("stressed")), frozenset(_OF_VERBS), frozenset(_PAST), frozenset(NUMBERS)
+    return (
+        FUNCTION_WORDS,
+        frozenset(listed("stressed")),
+        frozenset(_OF_VERBS),
+        frozenset(_PAST),
+        frozenset(NUMBER_WORDS),
+    )
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -143,7 +151,7 @@ def words(text: str) -> tuple[str, ...]:
 
 # One piece of a text between two blanks
 
-_PIECE = re.compile(
+_TEXT_PIECE_PATTERN = re.compile(
     r"(?P<code>[^\W\d_]+\d\w*)|(?P<number>\d++(?:[.,:]\d++)*+(?:st|[nr]d|th)?)(?![^\W\d_])"
     r"|(?P<figures>\d++(?:[.,:]\d++)*+)|(?P<word>[^\W\d_]+(?:'[^\W\d_]+)?)|(?P<sign>.)"
 )
@@ -159,7 +167,7 @@ _CONTRACTIONS = {
     "ain't": ("be", "not"),
     "let's": ("let", "us"),
 }
-_ENDINGS = {"'ll": "will", "'re": "be", "'ve": "have", "'m": "be", "'d": "'d"}
+_CONTRACTED_ENDINGS = {"'ll": "will", "'re": "be", "'ve": "have", "'m": "be", "'d": "'d"}
 _BEFORE_IS = frozenset(listed("before is"))
 
 
@@ -187,7 +195,7 @@ def _mark_of(chunk: str, bare: str) -> Iterator[str]:
 
 
 def _pieces(bare: str) -> Iterator[str]:
-    matches = list(_PIECE.finditer(bare))
+    matches = list(_TEXT_PIECE_PATTERN.finditer(bare))
     for at, match in enumerate(matches):
         piece = match[0]
         if match["word"] or match["code"]:
@@ -220,15 +228,15 @@ def _number(piece: str) -> str:
 
 def _of_word(word: str) -> tuple[str, ...]:
     """One word: nothing for an article, two for a contraction."""
-    if word in _FIXED:
-        return _FIXED[word]
+    if word in _NORMALIZED_WORDS:
+        return _NORMALIZED_WORDS[word]
     if "'" not in word:
         return (_singular(word),)
     stem, mark, ending = word.partition("'")
     if word.endswith("n't"):
         return (*_of_word(word.removesuffix("n't")), "not")
-    if mark + ending in _ENDINGS:
-        return (*_of_word(stem), _ENDINGS[mark + ending])
+    if mark + ending in _CONTRACTED_ENDINGS:
+        return (*_of_word(stem), _CONTRACTED_ENDINGS[mark + ending])
     if ending == "s":
         return (*_of_word(stem), "be") if stem in _BEFORE_IS else (_singular(stem),)
     return (word,)
@@ -239,20 +247,20 @@ def _of_word(word: str) -> tuple[str, ...]:
 _WITH_E = frozenset(listed("with e"))
 _SOFT = frozenset(listed("soft"))
 _OPEN = frozenset(listed("open"))
-_KEPT = _SOFT | frozenset(listed("kept"))
+_UNINFLECTED_WORDS = _SOFT | frozenset(listed("kept"))
 _IRREGULAR = dict(pairs("irregular"))
 _VOWEL = re.compile("[aeiouy]")
-_SHORTEST_PLURAL = 4
+_MIN_PLURAL_CHARS = 4
 
 
 def _singular(word: str) -> str:
     """A word without the -s of the plural and of verbs; what could be another word then stays as it is."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
-    if not word.endswith("s") or word.endswith(("ss", "us", "is")) or word in _KEPT:
+    if not word.endswith("s") or word.endswith(("ss", "us", "is")) or word in _UNINFLECTED_WORDS:
         return _ordinal(word)
     stem = word[:-1]
-    if len(word) < _SHORTEST_PLURAL or not word.isascii() or not _VOWEL.search(stem):
+    if len(word) < _MIN_PLURAL_CHARS or not word.isascii() or not _VOWEL.search(stem):
         return word
     if stem.endswith(("a", "o", "ic")) and stem not in _OPEN:
         return word
@@ -274,7 +282,7 @@ def _ordinal(word: str) -> str:
     return _ORDINALS.get(word, word)
 
 
-_FIXED: dict[str, tuple[str, ...]] = {
+_NORMALIZED_WORDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("the", "an", "please", "kindly"), ()),
     "is": ("be",),
     "are": ("be",),
@@ -289,7 +297,7 @@ _FIXED: dict[str, tuple[str, ...]] = {
 
 _LABELS = frozenset(listed("labels"))
 _NO_NOUN = frozenset(listed("no noun"))
-_COUNTING = NUMBERS | _POWERS
+_COUNTING = NUMBER_WORDS | _POWERS
 _DEPENDING = frozenset({"a", "am", "-", "'", '"', "no", "minus", *_COUNTING})
 
 
@@ -348,7 +356,7 @@ def _goes_on(word: str, last: int | None) -> bool:
     """Whether a word belongs to the number that the last one ended: one after twenty, and not after five."""
     if last is None or word in _POWERS:
         return True
-    value = NUMBERS[word]
+    value = NUMBER_WORDS[word]
     return last >= 100 or (last >= 20 and 0 < value < 10)  # noqa: PLR2004
 
 
@@ -357,15 +365,15 @@ Difference = Literal["", "not", "numbers", "names", "words"]
 _NEGATIONS = frozenset(listed("negations"))
 _EXCLUSIVE = tuple(map(frozenset, lines("exclusive")))
 _SMALL = frozenset(listed("small"))
-_TIMES = frozenset(listed("times"))
+_TIME_WORDS = frozenset(listed("times"))
 _PREFIXES, _SUFFIXES = pairs("prefixes"), pairs("suffixes")
-_FAMILY = frozenset(("", *listed("endings")))
+_FAMILY_ENDINGS = frozenset(("", *listed("endings")))
 _OF_VERBS = {form: verb for verb, *forms in lines("past") for form in forms}
 _PAST = {past: verb for verb, past, *_ in lines("past")}
-_LEAST_STEM = 3
-_LEAST_COMMON = 4
-_LEAST_ROOT = 2
-_NAME = re.compile(r"[^\W\d_]+")
+_MIN_STEM_CHARS = 3
+_MIN_COMMON_CHARS = 4
+_MIN_ROOT_CHARS = 2
+_PROPER_NAME_PATTERN = re.compile(r"[^\W\d_]+")
 
 
 def contrast(first: str, second: str) -> Difference:
@@ -402,7 +410,11 @@ def values(found: Sequence[str]) -> list[str]:
 
 def names(text: str) -> list[str]:
     """The words of a text that are written as names are, in one case: with a capital, and not at its beginning."""
-    return [found[0].casefold() for found in _NAME.finditer(text) if found[0][0].isupper() and _inside(text, found)]
+    return [
+        found[0].casefold()
+        for found in _PROPER_NAME_PATTERN.finditer(text)
+        if found[0][0].isupper() and _inside(text, found)
+    ]
 
 
 def _inside(text: str, found: re.Match[str]) -> bool:
@@ -419,7 +431,9 @@ def _other_case(first: str, second: str) -> bool:
 
 
 def _recased(cased: set[str], text: str) -> bool:
-    return bool(cased) and not {each.casefold() for each in cased}.isdisjoint(_TOKEN.findall(text.casefold()))
+    return bool(cased) and not {each.casefold() for each in cased}.isdisjoint(
+        _WORD_TOKEN_PATTERN.findall(text.casefold())
+    )
 
 
 def _counts(found: Sequence[str], among: frozenset[str]) -> Counter[str]:
@@ -428,7 +442,7 @@ def _counts(found: Sequence[str], among: frozenset[str]) -> Counter[str]:
 
 def _times(found: Sequence[str]) -> Counter[str]:
     """The marks of past and future; what somebody used to do is past."""
-    return _counts(found, _TIMES) + Counter("used to" for pair in pairwise(found) if pair == ("used", "to"))
+    return _counts(found, _TIME_WORDS) + Counter("used to" for pair in pairwise(found) if pair == ("used", "to"))
 
 
 def _between(one: Sequence[str], other: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -498,7 +512,9 @@ def _derived(word: str, other: str) -> bool:
     """Whether two words have a beginning in common, and behind it nothing but endings of one family."""
     shorter = min(len(word), len(other))
     common = next((at for at in range(shorter) if word[at] != other[at]), shorter)
-    return any(word[at:] in _FAMILY and other[at:] in _FAMILY for at in range(_LEAST_COMMON, common + 1))
+    return any(
+        word[at:] in _FAMILY_ENDINGS and other[at:] in _FAMILY_ENDINGS for at in range(_MIN_COMMON_CHARS, common + 1)
+    )
 
 
 def _is_past(word: str) -> bool:
@@ -536,10 +552,12 @@ def _turned(word: str, other: str) -> bool:
     """Whether two words differ in a prefix or an ending that turns what they say."""
     for begin, turned in _PREFIXES:
         stem = word[len(begin) :]
-        if len(stem) >= _LEAST_STEM and word.startswith(begin) and other == turned + stem:
+        if len(stem) >= _MIN_STEM_CHARS and word.startswith(begin) and other == turned + stem:
             return True
     return any(
-        word.endswith(end) and len(word) - len(end) >= _LEAST_STEM and other == word[: len(word) - len(end)] + turned
+        word.endswith(end)
+        and len(word) - len(end) >= _MIN_STEM_CHARS
+        and other == word[: len(word) - len(end)] + turned
         for end, turned in _SUFFIXES
     )
 
@@ -555,7 +573,7 @@ def _roots(word: str) -> Iterator[str]:
         yield _OF_VERBS[word]
     for ending in ("ing", "ed", "er", "est", "ly", "n"):
         stem = word.removesuffix(ending)
-        if stem != word and len(stem) >= _LEAST_ROOT:
+        if stem != word and len(stem) >= _MIN_ROOT_CHARS:
             yield stem
             yield stem + "e"
             if stem[-1] == stem[-2]:
@@ -570,20 +588,20 @@ def _reordered(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 HASH_BYTES = 16
-SHORT = 1_000
+MAX_CACHED_TEXT_CHARS = 1_000
 """Characters of a text of which many are remembered."""
 
 
 def text_hash(text: str) -> bytes:
     """16 bytes, equal for texts that differ in case but for that of `identifiers`, blanks and final punctuation."""
-    return _short_hash(text) if len(text) <= SHORT else _hash(text)
+    return _short_hash(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _hash(text)
 
 
 def fingerprint(text: str) -> bytes:
     """16 bytes, equal for texts of the same wording; of a long text, and of one without words, its hash."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_COMPARED_CHARS:
         return text_hash(text)
-    return _short_print(text) if len(text) <= SHORT else _long_print(text)
+    return _short_print(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _long_print(text)
 
 
 def _hash(text: str) -> bytes:
@@ -610,7 +628,7 @@ def differs(first: str, second: str) -> Difference:
     """What keeps two texts from being one: the first that there is of negation, numbers, names, and other words."""
     if same(first, second):
         return ""
-    one, other = words(first[:LONGEST]), words(second[:LONGEST])
+    one, other = words(first[:MAX_COMPARED_CHARS]), words(second[:MAX_COMPARED_CHARS])
     if negations(one) != negations(other):
         return "not"
     if numbers(one) != numbers(other):
@@ -620,7 +638,7 @@ def differs(first: str, second: str) -> Difference:
 
 def conflicts(first: str, second: str) -> Difference:
     """What keeps two near texts from being consolidated; less than ``differs``: other words may say the same."""
-    return "" if same(first, second) else contrast(first[:LONGEST], second[:LONGEST])
+    return "" if same(first, second) else contrast(first[:MAX_COMPARED_CHARS], second[:MAX_COMPARED_CHARS])
 
 
 def _named_otherwise(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ FUNCTION_WORD_WEIGHT = 0.1
 FORM_WEIGHT = 0.5
 MAX_WORDS = 256
 # As the analyzer of the keyword index cuts: at everything that is neither letter nor digit.
-_WORD = re.compile(r"[^\W_]+")
+_ALPHANUMERIC_WORD_PATTERN = re.compile(r"[^\W_]+")
 _CONTRACTION = re.compile(r"([^\W_]+)n['\u2019]t\b|(?<=[^\W_])['\u2019](?:s|d|m|ll|re|ve)\b", re.IGNORECASE)
 _ENGLISH = """
 what when where which who whom whose why how and or but nor if then than because as while although though whether so
@@ -67,7 +67,7 @@ def with_forms(weights: Mapping[str, float]) -> dict[str, float]:
 def _weighed(query: str) -> Iterator[tuple[str, float]]:
     """Every word, lower case, with its weight."""
     contractions = [match.span() for match in _CONTRACTION.finditer(query)]
-    for number, match in enumerate(_WORD.finditer(query)):
+    for number, match in enumerate(_ALPHANUMERIC_WORD_PATTERN.finditer(query)):
         while contractions and contractions[0][1] <= match.start():
             del contractions[0]
         contracted = bool(contractions) and contractions[0][0] <= match.start()

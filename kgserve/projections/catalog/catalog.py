@@ -27,35 +27,43 @@ from kgserve.projections.catalog import statements as sql
 from kgserve.projections.catalog.attributes import EndedState, PastPlace
 from kgserve.storage.model.attributes import Condition
 from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.filters import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, PagePosition, page_of
+from kgserve.storage.model.filters import (
+    MAX_COUNTED_NODES,
+    MAX_SCANNED_NODES,
+    Counted,
+    Listed,
+    NodeFilter,
+    PagePosition,
+    page_of,
+)
 from kgserve.storage.model.kinds import (
-    MAX_EXAMPLES,
-    MAX_KINDS,
-    MAX_PREFIXES,
-    MAX_TAGS_LISTED,
-    MAX_VALUES,
+    MAX_LISTED_EXAMPLES,
+    MAX_LISTED_KINDS,
+    MAX_LISTED_PREFIXES,
+    MAX_LISTED_TAG_VALUES,
+    MAX_LISTED_TAGS,
     KindFreq,
     TagFreq,
     TagPrefixFreq,
 )
 from kgserve.storage.model.rows import NodeRow
 
-TYPES = "type"
-RELATION_TYPES = "relation_type"
-TAGS = "tag"
-PREFIXES = "prefix"
-_VALUES = "value:"
+TALLY_NODE_TYPE = "type"
+TALLY_RELATION_TYPE = "relation_type"
+TALLY_TAG = "tag"
+TALLY_TAG_PREFIX = "prefix"
+_TALLY_TAG_VALUE_PREFIX = "value:"
 # Sorting fewer than these is faster than to pass over the rest, the most frequent first.
-_FEW = 5_000
-_LAST = chr(0x10FFFF)
-_HALVES, _BEHIND_HALVES = 0xD800, 0xE000
+_MAX_SORTED_TALLIES = 5_000
+_LAST_CHARACTER = chr(0x10FFFF)
+_FIRST_SURROGATE, _END_OF_SURROGATES = 0xD800, 0xE000
 
 Count = tuple[str, str, int]
 
 
 def _values_of(prefix: str) -> str:
     """The kind of tally that holds the values of a prefix."""
-    return _VALUES + prefix
+    return _TALLY_TAG_VALUE_PREFIX + prefix
 
 
 def split_tag(tag: str) -> tuple[str, str] | None:
@@ -77,56 +85,60 @@ def _counts_of_tags(tags: Counter[str]) -> list[Count]:
         if count and (parts := split_tag(tag)):
             prefixes[parts[0]] += count
             values.append((_values_of(parts[0]), parts[1], count))
-    return [*_counts(TAGS, tags), *_counts(PREFIXES, prefixes), *values]
+    return [*_counts(TALLY_TAG, tags), *_counts(TALLY_TAG_PREFIX, prefixes), *values]
 
 
 def _add(connection: sqlite3.Connection, counts: Iterable[Count]) -> None:
     """Change counts; what comes to nothing is no longer there."""
     changes = list(counts)
-    connection.executemany(sql.TALLY, changes)
+    connection.executemany(sql.UPSERT_CATALOG_TALLY, changes)
     if less := [(kind, name) for kind, name, count in changes if count < 0]:
-        connection.executemany(sql.TALLY_END, less)
+        connection.executemany(sql.DELETE_EMPTY_CATALOG_TALLY, less)
 
 
 def _count_of(connection: sqlite3.Connection, kind: str, name: str) -> int:
     """One count; 0 when it is not there."""
-    found = connection.execute(sql.COUNT, (kind, name)).fetchone()
+    found = connection.execute(sql.SELECT_CATALOG_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
 
 
 def _most(connection: sqlite3.Connection, kind: str, limit: int) -> list[tuple[str, int]]:
     """The most frequent of a kind, by count and then by name."""
-    return connection.execute(sql.MOST, {"kind": kind, "limit": limit}).fetchall()
+    return connection.execute(sql.SELECT_MOST_FREQUENT, {"kind": kind, "limit": limit}).fetchall()
 
 
 def _most_tags(connection: sqlite3.Connection, start: str, limit: int) -> Iterator[tuple[str, int]]:
     """The most frequent tags that start so."""
     parts = split_tag(start)
-    kind, first = (_values_of(parts[0]), parts[1]) if parts else (TAGS, start)
+    kind, first = (_values_of(parts[0]), parts[1]) if parts else (TALLY_TAG, start)
     before = start.removesuffix(first)
     found = _most_between(connection, kind, first, limit) if first else _most(connection, kind, limit)
     return ((before + name, count) for name, count in found)
 
 
 def _most_between(connection: sqlite3.Connection, kind: str, first: str, limit: int) -> list[tuple[str, int]]:
-    values = {"kind": kind, "first": first, "behind": behind(first), "limit": _FEW}
-    (number,) = connection.execute(sql.HOW_MANY, values).fetchone()
-    query = sql.FEW_BETWEEN if number < _FEW else sql.MOST_BETWEEN
+    values = {"kind": kind, "first": first, "behind": behind(first), "limit": _MAX_SORTED_TALLIES}
+    (number,) = connection.execute(sql.COUNT_TALLIES_BETWEEN, values).fetchone()
+    query = (
+        sql.SELECT_MOST_FREQUENT_BETWEEN_BY_NAME
+        if number < _MAX_SORTED_TALLIES
+        else sql.SELECT_MOST_FREQUENT_BETWEEN_BY_COUNT
+    )
     return connection.execute(query, {**values, "limit": limit}).fetchall()
 
 
 def behind(start: str) -> str | bytes:
     """What SQLite puts behind all texts that start so, and before what follows them. Halves of pairs are no text."""
-    kept = start.rstrip(_LAST)
+    kept = start.rstrip(_LAST_CHARACTER)
     if not kept:
         return b""  # behind all texts
     following = ord(kept[-1]) + 1
-    return kept[:-1] + chr(_BEHIND_HALVES if following == _HALVES else following)
+    return kept[:-1] + chr(_END_OF_SURROGATES if following == _FIRST_SURROGATE else following)
 
 
 def _any_extras(connection: sqlite3.Connection) -> bool:
     """Whether any node has tags or bounds."""
-    return bool(connection.execute(sql.ANY_EXTRAS).fetchone()[0])
+    return bool(connection.execute(sql.SELECT_HAS_TAGS_OR_VALIDITY).fetchone()[0])
 
 
 def _extended(rows: Iterable[NodeRow]) -> list[NodeRow]:
@@ -140,9 +152,11 @@ def _follow_extras(transaction: sqlite3.Connection, net: NetChange, rows: list[N
     ``rows`` are its `extended` rows.
     """
     replaced = (*net.nodes_deleted, *net.nodes_updated)
-    transaction.executemany(sql.UNBOUND, [(node_id,) for node_id in replaced])
+    transaction.executemany(sql.DELETE_VALIDITY, [(node_id,) for node_id in replaced])
     _bound(transaction, rows)
-    before = {node_id: {tag for (tag,) in transaction.execute(sql.TAGS_OF, (node_id,))} for node_id in replaced}
+    before = {
+        node_id: {tag for (tag,) in transaction.execute(sql.SELECT_NODE_TAGS, (node_id,))} for node_id in replaced
+    }
     return _retag(transaction, before, _tags(rows))
 
 
@@ -160,7 +174,7 @@ def _clear_extras(transaction: sqlite3.Connection) -> None:
 
 def _bound(transaction: sqlite3.Connection, rows: list[NodeRow]) -> None:
     bounds = [(row.id, row.extras.valid_from, row.extras.valid_to) for row in rows if row.extras is not None]
-    transaction.executemany(sql.BOUND, [each for each in bounds if each[1:] != (None, None)])
+    transaction.executemany(sql.INSERT_VALIDITY, [each for each in bounds if each[1:] != (None, None)])
 
 
 def _tags(rows: list[NodeRow]) -> dict[str, set[str]]:
@@ -170,16 +184,16 @@ def _tags(rows: list[NodeRow]) -> dict[str, set[str]]:
 def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: dict[str, set[str]]) -> Counter[str]:
     lost = [(tag, node_id) for node_id, tags in before.items() for tag in tags - after.get(node_id, set())]
     won = [(tag, node_id) for node_id, tags in after.items() for tag in tags - before.get(node_id, set())]
-    transaction.executemany(sql.UNTAG, lost)
-    transaction.executemany(sql.TAG, won)
+    transaction.executemany(sql.DELETE_NODE_TAG, lost)
+    transaction.executemany(sql.INSERT_NODE_TAG, won)
     changes = Counter(tag for tag, _ in won)
     changes.subtract(tag for tag, _ in lost)
     return changes
 
 
 def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
-    """The next ids that fit, in order; it looks at `MAX_PASSED` at most."""
-    values = {"after": place.after, "limit": MAX_PASSED + 1}
+    """The next ids that fit, in order; it looks at `MAX_SCANNED_NODES` at most."""
+    values = {"after": place.after, "limit": MAX_SCANNED_NODES + 1}
     return page_of(heapq.merge(*_along(reader, wanted, sql.passing, values)), place, limit)
 
 
@@ -204,12 +218,12 @@ _Way = tuple[str, Iterable[str | bytes], int]
 def _fewest(reader: sqlite3.Connection, wanted: NodeFilter) -> _Way:
     """The index to go along: by types, or by the rarest tag or attribute."""
     types = set(wanted.types)
-    ways: list[_Way] = [("tag", (tag,), _count_of(reader, TAGS, tag)) for tag in wanted.tags]
+    ways: list[_Way] = [("tag", (tag,), _count_of(reader, TALLY_TAG, tag)) for tag in wanted.tags]
     ways += [("attribute", (each.digest,), attributes.how_many(reader, each.digest)) for each in wanted.attributes]
     if types:
-        ways.append(("type", types, sum(_count_of(reader, TYPES, type_) for type_ in types)))
+        ways.append(("type", types, sum(_count_of(reader, TALLY_NODE_TYPE, type_) for type_ in types)))
     if not ways:
-        return "all", ("",), reader.execute(sql.NODES).fetchone()[0]
+        return "all", ("",), reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0]
     return min(ways, key=lambda way: way[2])
 
 
@@ -217,15 +231,15 @@ def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:
     if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
         return Counted(_fewest(reader, wanted)[2], exact=True)
     fitting, looked_at = 0, 0
-    for each in _along(reader, wanted, sql.counting, {"limit": MAX_COUNTED + 1}):
+    for each in _along(reader, wanted, sql.counting, {"limit": MAX_COUNTED_NODES + 1}):
         fit, looked = each.fetchone()
         fitting, looked_at = fitting + fit, looked_at + looked
-        if looked_at > MAX_COUNTED:
+        if looked_at > MAX_COUNTED_NODES:
             return Counted(fitting, exact=False)
     return Counted(fitting, exact=True)
 
 
-_ROWS_AT_ONCE = 5_000
+_CATALOG_REBUILD_BATCH_ROWS = 5_000
 
 TextOf = Callable[[str], str]
 """A short text of a node."""
@@ -246,7 +260,7 @@ class Catalog(WrittenBesideReading):
     def __init__(self, path: Path) -> None:
         """Open or make the file. One that SQLite will not have, or of another format, is replaced by an empty one."""
         self.path = path
-        super().__init__(opened(path, sql.SETUP + sql.SCHEMA, sql.FORMAT), path)
+        super().__init__(opened(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
         self._any_extras = True
         self.has_attributes = attributes.kept(self._writer)
 
@@ -260,7 +274,7 @@ class Catalog(WrittenBesideReading):
         """The last commit that it has seen; -1 when it has seen nothing or failed."""
         try:
             with self._reading:
-                return self._reader.execute(sql.SEQUENCE).fetchone()[0]
+                return self._reader.execute(sql.SELECT_CATALOG_SEQUENCE).fetchone()[0]
         except sqlite3.DatabaseError:
             return -1
 
@@ -268,15 +282,17 @@ class Catalog(WrittenBesideReading):
         """Take in what a group of writes changed."""
         with self._writing, self._writer as transaction:
             types = _type_changes(transaction, net)
-            transaction.executemany(sql.DROP, ((node_id,) for node_id in net.nodes_deleted))
-            transaction.executemany(sql.PUT, map(_stored, (*net.nodes_created.values(), *net.nodes_updated.values())))
+            transaction.executemany(sql.DELETE_CATALOG_NODE, ((node_id,) for node_id in net.nodes_deleted))
+            transaction.executemany(
+                sql.UPSERT_CATALOG_NODE, map(_stored, (*net.nodes_created.values(), *net.nodes_updated.values()))
+            )
             relations = Counter(key[2] for key in net.edges_created)
             relations.subtract(key[2] for key in net.edges_deleted)
-            counts = _counts(TYPES, types) + _counts(RELATION_TYPES, relations)
+            counts = _counts(TALLY_NODE_TYPE, types) + _counts(TALLY_RELATION_TYPE, relations)
             _add(transaction, counts + self._tags(transaction, net))
             if self.has_attributes:
                 attributes.follow(transaction, net, sequence)
-            transaction.execute(sql.MOVE, (sequence, types.total()))
+            transaction.execute(sql.UPDATE_CATALOG_CURSOR, (sequence, types.total()))
 
     def rebuild(self, nodes: Iterable[NodeRow], relations: Iterable[tuple[str, int]], sequence: int) -> None:
         """Forget everything; take rows, and relation types with their counts."""
@@ -288,14 +304,14 @@ class Catalog(WrittenBesideReading):
             self._any_extras, self.has_attributes = True, False
             tags: Counter[str] = Counter()
             source = iter(nodes)
-            while rows := list(islice(source, _ROWS_AT_ONCE)):
-                transaction.executemany(sql.ADD, map(_stored, rows))
+            while rows := list(islice(source, _CATALOG_REBUILD_BATCH_ROWS)):
+                transaction.executemany(sql.INSERT_CATALOG_NODE, map(_stored, rows))
                 if some := _extended(rows):
                     tags.update(_fill_extras(transaction, some))
-            transaction.execute(sql.TALLY_TYPES, (TYPES,))
-            counted = [(RELATION_TYPES, name, count) for name, count in relations]
-            transaction.executemany(sql.TALLY_ADD, counted + _counts_of_tags(tags))
-            transaction.execute(sql.RESET, (sequence,))
+            transaction.execute(sql.INSERT_NODE_TYPE_TALLIES, (TALLY_NODE_TYPE,))
+            counted = [(TALLY_RELATION_TYPE, name, count) for name, count in relations]
+            transaction.executemany(sql.INSERT_CATALOG_TALLY, counted + _counts_of_tags(tags))
+            transaction.execute(sql.RESET_CATALOG_CURSOR, (sequence,))
 
     def write_anew(self) -> None:
         """Leave nothing in the file of what it holds no more, and begin anew with what was."""
@@ -348,11 +364,11 @@ class Catalog(WrittenBesideReading):
 
     def types(self, limit: int) -> dict[str, int]:
         """The most frequent node types with their counts."""
-        return self._most(TYPES, limit)
+        return self._most(TALLY_NODE_TYPE, limit)
 
     def relation_types(self, limit: int) -> dict[str, int]:
         """The most frequent relation types with their counts."""
-        return self._most(RELATION_TYPES, limit)
+        return self._most(TALLY_RELATION_TYPE, limit)
 
     def tags(self, start: str, limit: int) -> list[TagFreq]:
         """The most frequent tags that start so, by count and then by name."""
@@ -362,17 +378,19 @@ class Catalog(WrittenBesideReading):
     def types_like(self, start: str, limit: int) -> list[str]:
         """The most frequent node types that start so."""
         with self._at_once() as reader:
-            found = _most_between(reader, TYPES, start, limit) if start else _most(reader, TYPES, limit)
+            found = (
+                _most_between(reader, TALLY_NODE_TYPE, start, limit) if start else _most(reader, TALLY_NODE_TYPE, limit)
+            )
             return [name for name, _ in found]
 
     def vocabulary(self, text_of: TextOf) -> Vocabulary:
         """What types and tags there are; ``text_of`` a node is its example. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
-            kinds = _most(reader, TYPES, MAX_KINDS)
-            prefixes = _most(reader, PREFIXES, MAX_PREFIXES)
-            tags = _most(reader, TAGS, MAX_TAGS_LISTED)
+            kinds = _most(reader, TALLY_NODE_TYPE, MAX_LISTED_KINDS)
+            prefixes = _most(reader, TALLY_TAG_PREFIX, MAX_LISTED_PREFIXES)
+            tags = _most(reader, TALLY_TAG, MAX_LISTED_TAGS)
             return Vocabulary(
-                nodes=reader.execute(sql.NODES).fetchone()[0],
+                nodes=reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0],
                 kinds=[
                     KindFreq(kind=kind, count=count, examples=_examples(reader, kind, text_of)) for kind, count in kinds
                 ],
@@ -415,16 +433,16 @@ def _type_changes(connection: sqlite3.Connection, net: NetChange) -> Counter[str
     types = Counter(row.type for row in net.nodes_created.values())
     types.update(row.type for row in net.nodes_updated.values())
     for node_id in (*net.nodes_deleted, *net.nodes_updated):
-        for (old,) in connection.execute(sql.TYPE_OF, (node_id,)):
+        for (old,) in connection.execute(sql.SELECT_NODE_TYPE, (node_id,)):
             types[old] -= 1
     return types
 
 
 def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
-    return [value for value, _ in _most(reader, _values_of(prefix), MAX_VALUES)]
+    return [value for value, _ in _most(reader, _values_of(prefix), MAX_LISTED_TAG_VALUES)]
 
 
 def _examples(reader: sqlite3.Connection, type_: str, text_of: TextOf) -> list[str]:
     """Short texts of the first nodes of a type."""
-    found = reader.execute(sql.EXAMPLES, {"type": type_, "limit": MAX_EXAMPLES}).fetchall()
+    found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "limit": MAX_LISTED_EXAMPLES}).fetchall()
     return [text for (node_id,) in found if (text := text_of(node_id))]

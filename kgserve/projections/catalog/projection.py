@@ -23,7 +23,7 @@ from kgserve.storage.rows.view import RowsView
 
 _Found = TypeVar("_Found")
 
-STATES_AT_ONCE = 2_000
+PAST_ATTRIBUTES_BATCH_STATES = 2_000
 MAX_ROWS_BEHIND = 5_000
 """With more, it is brought up to date though nobody reads it."""
 
@@ -94,7 +94,9 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         with self._lock:
             place = self.ask(lambda catalog, _: catalog.past_place())
             # Not within a question: damage of the history's file is none of the catalog's.
-            found = read_ended(self._layout.history, HistoryPosition(place.last, place.id), STATES_AT_ONCE)
+            found = read_ended(
+                self._layout.history, HistoryPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
+            )
             if found is None:
                 return False
             reached = PastPlace(found.place.last, found.place.id, found.oldest)

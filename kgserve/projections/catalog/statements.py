@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from kgserve.storage.model.filters import NodeFilter
 
-FORMAT = 4
+CATALOG_FORMAT = 4
 # Readers go on while a large write is taken in. A power loss may take its end, but nothing out of the middle.
-SETUP = """
+CATALOG_PRAGMAS = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 """
 # "tagged" and "valid" have rows for those nodes alone that have tags, or a bound in the world's time.
-SCHEMA = f"""
+CATALOG_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS node (id TEXT PRIMARY KEY, type TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_type ON node (type, id);
 CREATE TABLE IF NOT EXISTS tagged (tag TEXT, id TEXT, PRIMARY KEY (tag, id)) WITHOUT ROWID;
@@ -24,81 +24,81 @@ CREATE TABLE IF NOT EXISTS cursor (
     one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, nodes INTEGER NOT NULL
 );
 INSERT OR IGNORE INTO cursor VALUES (1, -1, 0);
-PRAGMA user_version = {FORMAT};
+PRAGMA user_version = {CATALOG_FORMAT};
 """
-SEQUENCE = "SELECT sequence FROM cursor"
-NODES = "SELECT nodes FROM cursor"
-MOVE = "UPDATE cursor SET sequence = ?, nodes = nodes + ?"
-RESET = "UPDATE cursor SET sequence = ?, nodes = (SELECT count(*) FROM node)"
+SELECT_CATALOG_SEQUENCE = "SELECT sequence FROM cursor"
+SELECT_NODE_COUNT = "SELECT nodes FROM cursor"
+UPDATE_CATALOG_CURSOR = "UPDATE cursor SET sequence = ?, nodes = nodes + ?"
+RESET_CATALOG_CURSOR = "UPDATE cursor SET sequence = ?, nodes = (SELECT count(*) FROM node)"
 
-EXAMPLES = "SELECT id FROM node WHERE type = :type ORDER BY id LIMIT :limit"
-TYPE_OF = "SELECT type FROM node WHERE id = ?"
-ADD = "INSERT INTO node VALUES (?, ?)"
-PUT = f"{ADD} ON CONFLICT (id) DO UPDATE SET type = excluded.type"
-DROP = "DELETE FROM node WHERE id = ?"
+SELECT_EXAMPLES_OF_TYPE = "SELECT id FROM node WHERE type = :type ORDER BY id LIMIT :limit"
+SELECT_NODE_TYPE = "SELECT type FROM node WHERE id = ?"
+INSERT_CATALOG_NODE = "INSERT INTO node VALUES (?, ?)"
+UPSERT_CATALOG_NODE = f"{INSERT_CATALOG_NODE} ON CONFLICT (id) DO UPDATE SET type = excluded.type"
+DELETE_CATALOG_NODE = "DELETE FROM node WHERE id = ?"
 
-TAGS_OF = "SELECT tag FROM tagged WHERE id = ?"
-TAG = "INSERT INTO tagged VALUES (?, ?)"
-UNTAG = "DELETE FROM tagged WHERE tag = ? AND id = ?"
-ANY_EXTRAS = "SELECT EXISTS (SELECT 1 FROM tagged) OR EXISTS (SELECT 1 FROM valid)"
-BOUND = "INSERT INTO valid VALUES (?, ?, ?)"
-UNBOUND = "DELETE FROM valid WHERE id = ?"
+SELECT_NODE_TAGS = "SELECT tag FROM tagged WHERE id = ?"
+INSERT_NODE_TAG = "INSERT INTO tagged VALUES (?, ?)"
+DELETE_NODE_TAG = "DELETE FROM tagged WHERE tag = ? AND id = ?"
+SELECT_HAS_TAGS_OR_VALIDITY = "SELECT EXISTS (SELECT 1 FROM tagged) OR EXISTS (SELECT 1 FROM valid)"
+INSERT_VALIDITY = "INSERT INTO valid VALUES (?, ?, ?)"
+DELETE_VALIDITY = "DELETE FROM valid WHERE id = ?"
 
-TALLY_ADD = "INSERT INTO tally VALUES (?, ?, ?)"
-TALLY = f"{TALLY_ADD} ON CONFLICT (kind, name) DO UPDATE SET count = count + excluded.count"
-TALLY_END = "DELETE FROM tally WHERE kind = ? AND name = ? AND count <= 0"
-TALLY_TYPES = "INSERT INTO tally SELECT ?, type, count(*) FROM node GROUP BY type"
-COUNT = "SELECT count FROM tally WHERE kind = ? AND name = ?"
-MOST = "SELECT name, count FROM tally WHERE kind = :kind ORDER BY count DESC, name LIMIT :limit"
+INSERT_CATALOG_TALLY = "INSERT INTO tally VALUES (?, ?, ?)"
+UPSERT_CATALOG_TALLY = f"{INSERT_CATALOG_TALLY} ON CONFLICT (kind, name) DO UPDATE SET count = count + excluded.count"
+DELETE_EMPTY_CATALOG_TALLY = "DELETE FROM tally WHERE kind = ? AND name = ? AND count <= 0"
+INSERT_NODE_TYPE_TALLIES = "INSERT INTO tally SELECT ?, type, count(*) FROM node GROUP BY type"
+SELECT_CATALOG_TALLY = "SELECT count FROM tally WHERE kind = ? AND name = ?"
+SELECT_MOST_FREQUENT = "SELECT name, count FROM tally WHERE kind = :kind ORDER BY count DESC, name LIMIT :limit"
 # A plus keeps SQLite off an index: off that by name in the first, off that by count in the second.
-MOST_BETWEEN = """
+SELECT_MOST_FREQUENT_BETWEEN_BY_COUNT = """
 SELECT name, count FROM tally WHERE kind = :kind AND +name >= :first AND +name < :behind
 ORDER BY count DESC, name LIMIT :limit
 """
-FEW_BETWEEN = """
+SELECT_MOST_FREQUENT_BETWEEN_BY_NAME = """
 SELECT name, count FROM tally WHERE kind = :kind AND name >= :first AND name < :behind
 ORDER BY +count DESC, name LIMIT :limit
 """
-HOW_MANY = """
+COUNT_TALLIES_BETWEEN = """
 SELECT count(*) FROM (SELECT 1 FROM tally WHERE kind = :kind AND name >= :first AND name < :behind LIMIT :limit)
 """
 
 # Made when somebody first asks for an attribute, and from then on kept in step: the cursor tells whether it has been. A
 # version that did not know of it would leave it behind.
-ATTRIBUTES = """
+CREATE_ATTRIBUTE_TABLES = """
 CREATE TABLE attribute (value BLOB, id TEXT, PRIMARY KEY (value, id)) WITHOUT ROWID;
 CREATE TABLE attribute_cursor (sequence INTEGER NOT NULL);
 INSERT INTO attribute_cursor SELECT sequence FROM cursor;
 """
-ATTRIBUTES_BY_NODE = "CREATE INDEX attribute_node ON attribute (id, value)"
-NO_ATTRIBUTES = """
+CREATE_ATTRIBUTE_NODE_INDEX = "CREATE INDEX attribute_node ON attribute (id, value)"
+DROP_ATTRIBUTE_TABLES = """
 DROP TABLE IF EXISTS attribute;
 DROP TABLE IF EXISTS attribute_cursor;
 """
-HAS_ATTRIBUTES = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'attribute_cursor')"
-ATTRIBUTES_FIT = "SELECT EXISTS (SELECT 1 FROM attribute_cursor JOIN cursor USING (sequence))"
-MOVE_ATTRIBUTES = "UPDATE attribute_cursor SET sequence = ?"
-VALUES_OF = "SELECT value FROM attribute WHERE id = ?"
-VALUE = "INSERT INTO attribute VALUES (?, ?)"
-NO_VALUE = "DELETE FROM attribute WHERE value = ? AND id = ?"
-HOW_MANY_HAVE = "SELECT count(*) FROM (SELECT 1 FROM attribute WHERE value = ? LIMIT ?)"
+SELECT_HAS_ATTRIBUTE_TABLES = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'attribute_cursor')"
+SELECT_IS_ATTRIBUTE_CURSOR_CURRENT = "SELECT EXISTS (SELECT 1 FROM attribute_cursor JOIN cursor USING (sequence))"
+UPDATE_ATTRIBUTE_CURSOR = "UPDATE attribute_cursor SET sequence = ?"
+SELECT_ATTRIBUTE_VALUES = "SELECT value FROM attribute WHERE id = ?"
+INSERT_ATTRIBUTE_VALUE = "INSERT INTO attribute VALUES (?, ?)"
+DELETE_ATTRIBUTE_VALUE = "DELETE FROM attribute WHERE value = ? AND id = ?"
+COUNT_NODES_WITH_ATTRIBUTE = "SELECT count(*) FROM (SELECT 1 FROM attribute WHERE value = ? LIMIT ?)"
 
 # The attributes of states that are over, for lists as of a commit; as far as somebody has needed them.
-PAST = """
+CREATE_PAST_ATTRIBUTE_TABLES = """
 CREATE TABLE IF NOT EXISTS past_attribute (
     value BLOB, last INTEGER, id TEXT, first INTEGER NOT NULL, PRIMARY KEY (value, last, id)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS past_place (last INTEGER NOT NULL, id TEXT NOT NULL, oldest INTEGER NOT NULL)
 """
-NO_PAST = """
+DROP_PAST_ATTRIBUTE_TABLES = """
 DROP TABLE IF EXISTS past_attribute;
 DROP TABLE IF EXISTS past_place;
 """
-PAST_PLACE = "SELECT last, id, oldest FROM past_place"
-NO_PAST_PLACE = "DELETE FROM past_place"
-PAST_MOVE = "INSERT INTO past_place VALUES (?, ?, ?)"
-PAST_VALUE = "INSERT OR REPLACE INTO past_attribute VALUES (?, ?, ?, ?)"
-PAST_FORGET = "DELETE FROM past_attribute WHERE last <= ?"
+SELECT_PAST_POSITION = "SELECT last, id, oldest FROM past_place"
+DELETE_PAST_POSITION = "DELETE FROM past_place"
+INSERT_PAST_POSITION = "INSERT INTO past_place VALUES (?, ?, ?)"
+INSERT_PAST_ATTRIBUTE = "INSERT OR REPLACE INTO past_attribute VALUES (?, ?, ?, ?)"
+DELETE_PAST_ATTRIBUTES_UNTIL = "DELETE FROM past_attribute WHERE last <= ?"
 
 
 def having_had(conditions: int) -> str:
@@ -115,25 +115,25 @@ def passing(source: str, wanted: NodeFilter) -> str:
 
     ``source`` is "type", "tag", "attribute" or "all"; ``:source`` is the type, the tag, or the digest of the attribute.
     """
-    table, first = _SOURCES[source]
+    table, first = _FILTER_TABLES[source]
     fits = _conditions(wanted, source)
     return f"SELECT id, id, {fits} FROM {table} AS here WHERE {first}id > :after ORDER BY id LIMIT :limit"
 
 
 def having(source: str, wanted: NodeFilter) -> str:
     """The ids that fit; ``source`` as in `passing`."""
-    table, first = _SOURCES[source]
+    table, first = _FILTER_TABLES[source]
     return f"SELECT id FROM {table} AS here WHERE {first}{_conditions(wanted, source)} LIMIT :limit"
 
 
 def counting(source: str, wanted: NodeFilter) -> str:
     """How many fit, of so many that were looked at; ``source`` as in `passing`."""
-    table, first = _SOURCES[source]
+    table, first = _FILTER_TABLES[source]
     looked_at = f"SELECT {_conditions(wanted, source)} AS fits FROM {table} AS here WHERE {first}1 LIMIT :limit"
     return f"SELECT coalesce(sum(fits), 0), count(*) FROM ({looked_at})"
 
 
-_SOURCES = {
+_FILTER_TABLES = {
     "type": ("node", "type = :source AND "),
     "tag": ("tagged", "tag = :source AND "),
     "attribute": ("attribute", "value = :source AND "),

@@ -23,9 +23,9 @@ from kgserve.syncing import BatchSyncer, OneByOne, SyncBatch, VectorSyncer
 
 log = structlog.get_logger()
 
-GROUP = "kgserve.vector_syncers"
+SINK_ENTRY_POINT_GROUP = "kgserve.vector_syncers"
 WEBHOOK = "webhook"
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SINK_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 Syncer = VectorSyncer | BatchSyncer
 
@@ -47,7 +47,7 @@ def plugs(settings: Settings, given: Mapping[str, Syncer] | None = None) -> list
     """All who are to be told. Raises InvalidInput for what cannot be."""
     named = dict.fromkeys(each.strip() for each in settings.syncers.split(",") if each.strip())
     for name in (*named, *(given or ())):
-        if name == WEBHOOK or not _NAME.fullmatch(name):
+        if name == WEBHOOK or not _SINK_NAME_PATTERN.fullmatch(name):
             raise InvalidInput(f"{name!r} cannot name a syncer: lower case, digits, _ and -, and not {WEBHOOK!r}")
     made = {name: _installed(name) for name in named}
     installed = [
@@ -69,10 +69,12 @@ def _webhook(settings: Settings) -> list[Plug]:
 
 def _installed(name: str) -> Syncer:
     """What an installed package offers under a name: a class or a function that needs no arguments."""
-    offered: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=GROUP)}
+    offered: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=SINK_ENTRY_POINT_GROUP)}
     if name not in offered:
         there = ", ".join(sorted(offered)) or "none"
-        raise InvalidInput(f"no installed package offers the syncer {name!r} as an entry point of {GROUP} ({there})")
+        raise InvalidInput(
+            f"no installed package offers the syncer {name!r} as an entry point of {SINK_ENTRY_POINT_GROUP} ({there})"
+        )
     try:
         return offered[name].load()()
     except Exception as error:
@@ -88,12 +90,12 @@ def _batching(name: str, syncer: Syncer) -> BatchSyncer:
     raise InvalidInput(f"the syncer {name!r} has neither `sync` nor `add_content` and `delete_content`")
 
 
-TIMESTAMP = "Kgserve-Timestamp"
-SIGNATURE = "Kgserve-Signature"
-VERSION = "v1"
-CONNECT_SECONDS = 5.0
-_LOOK_SECONDS = 0.1
-_READ_BYTES = 1 << 16
+TIMESTAMP_HEADER = "Kgserve-Timestamp"
+SIGNATURE_HEADER = "Kgserve-Signature"
+SIGNATURE_VERSION = "v1"
+WEBHOOK_CONNECT_TIMEOUT_SECONDS = 5.0
+_WEBHOOK_STOP_POLL_SECONDS = 0.1
+_MAX_WEBHOOK_RESPONSE_BYTES = 1 << 16
 """A longer answer is not read, and its connection not used again."""
 
 _encode = msgspec.json.Encoder().encode
@@ -102,7 +104,7 @@ _encode = msgspec.json.Encoder().encode
 def signature(secret: str, timestamp: int, body: bytes) -> str:
     """What the header `Kgserve-Signature` says."""
     digest = hmac.digest(secret.encode(), b"%d." % timestamp + body, "sha256")
-    return f"{VERSION}={digest.hex()}"
+    return f"{SIGNATURE_VERSION}={digest.hex()}"
 
 
 class Webhook:
@@ -124,8 +126,8 @@ class Webhook:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"kgserve/{__version__}",
-            TIMESTAMP: str(now),
-            SIGNATURE: signature(self._secret, now, body),
+            TIMESTAMP_HEADER: str(now),
+            SIGNATURE_HEADER: signature(self._secret, now, body),
         }
         deadline = time.monotonic() + self._seconds
 
@@ -134,7 +136,7 @@ class Webhook:
                 raise InterruptedError
             if (left := deadline - time.monotonic()) <= 0:
                 raise Unavailable(f"the webhook at {self.host} did not answer within {self._seconds:g} s", 5)
-            return min(left, _LOOK_SECONDS)
+            return min(left, _WEBHOOK_STOP_POLL_SECONDS)
 
         status = self._posted(headers, body, patience)
         if not 200 <= status < 300:  # noqa: PLR2004
@@ -170,14 +172,14 @@ class Webhook:
         if self._connection is not None and not self._connection.is_idle:
             self.close()
         if self._connection is None:
-            timeout = min(CONNECT_SECONDS, self._seconds)
+            timeout = min(WEBHOOK_CONNECT_TIMEOUT_SECONDS, self._seconds)
             self._connection = ClientConnection(self._origin, timeout, ssl.create_default_context)
         return self._connection
 
 
 def _is_short(answer: Answer) -> bool:
     length = answer.headers.get("content-length", "")
-    return answer.status == 204 or (length.isdecimal() and int(length) <= _READ_BYTES)  # noqa: PLR2004
+    return answer.status == 204 or (length.isdecimal() and int(length) <= _MAX_WEBHOOK_RESPONSE_BYTES)  # noqa: PLR2004
 
 
 def _address(url: str) -> tuple[str, str, str]:

@@ -24,22 +24,22 @@ from kgserve.projections.base import Erasure, FollowedPool, FollowedStore
 from kgserve.projections.connectors.plugs import Plug
 from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.index_base import net_rows
-from kgserve.projections.schedule import CLOSED_PATIENCE_SECONDS, FollowerThread
+from kgserve.projections.schedule import CLOSE_TIMEOUT_SECONDS, FollowerThread
 from kgserve.storage.layout import Layout, closed_state
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.statuses import SyncerStatus
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.syncing import ContentChange, SyncBatch
 
 log = structlog.get_logger()
 
-ROWS_AT_ONCE = 1_000
-BATCH_BYTES = 1 << 20
+SINK_BATCH_ROWS = 1_000
+SINK_BATCH_BYTES = 1 << 20
 """Of contents and attributes in one batch; a single node may have more."""
-TURN_SECONDS = 3.0
+SINK_TURN_SECONDS = 3.0
 """So long a store that was opened has before the next one is; what is closed before it was told has another turn."""
-PAUSE_SECONDS = 30.0
+SINK_PAUSE_SECONDS = 30.0
 _PLACES_LOST = 1_000
 _FAILURES_HELD = 8
 
@@ -65,7 +65,7 @@ def place_of(layout: Layout, plug: Plug) -> SyncPosition | None:
 class StoreSync(BackgroundProjection):
     """One who is told of one store."""
 
-    rows_at_once = ROWS_AT_ONCE
+    rows_at_once = SINK_BATCH_ROWS
 
     def __init__(self, store: FollowedStore, plug: Plug, most: int) -> None:
         """A batch has ``most`` changes."""
@@ -219,7 +219,7 @@ def _has_content(row: NodeRow) -> bool:
 def _content(node_id: str, row: NodeRow | None) -> ContentChange:
     if row is None or not _has_content(row):
         return ContentChange(id=node_id, sequence=0 if row is None else row.sequence)
-    attributes = {} if row.attributes == EMPTY_OBJECT else decode_json(row.attributes, dict[str, Any])
+    attributes = {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any])
     extras = row.extras
     return ContentChange(
         id=node_id,
@@ -238,7 +238,7 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
     size = 0
     for change in changes:
         weight = len(change.content or "") + sum(map(len, map(str, change.attributes.values())))
-        if page and (len(page) >= most or size + weight > BATCH_BYTES):
+        if page and (len(page) >= most or size + weight > SINK_BATCH_BYTES):
             yield tuple(page), True
             page, size = [], 0
         page.append(change)
@@ -280,7 +280,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
             if self._by_name[plug.name].close():
                 plug.close()
         if self._catching_up is not None:
-            self._catching_up.join(CLOSED_PATIENCE_SECONDS)
+            self._catching_up.join(CLOSE_TIMEOUT_SECONDS)
 
     def _begun(self, store: FollowedStore) -> list[StoreSync]:
         return [StoreSync(store, plug, self._most) for plug in self._plugs]
@@ -292,7 +292,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         """Follow a store no more. Whoever is slow to let go is left behind."""
         for thread, sync in self._served(own):
             store = sync.store.name
-            if not thread.forget(sync, CLOSED_PATIENCE_SECONDS):
+            if not thread.forget(sync, CLOSE_TIMEOUT_SECONDS):
                 log.warning("syncer_left_behind", store=store, syncer=sync.name)
                 continue
             if sync.lag:
@@ -318,7 +318,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
                     return
                 log.warning("syncers_passed_over", store=name, error=str(error))
                 self._behind.put(name)
-                self._stopping.wait(PAUSE_SECONDS)
+                self._stopping.wait(SINK_PAUSE_SECONDS)
 
     def _is_behind(self, layout: Layout) -> bool:
         places = [place_of(layout, plug) for plug in self._plugs]
@@ -332,9 +332,9 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         """Open a store, which stays so until others need its place, and give it time; more where telling fails."""
         with pool.lease(name) as store:
             syncs = self.of(store)
-        end = time.monotonic() + TURN_SECONDS
+        end = time.monotonic() + SINK_TURN_SECONDS
         while time.monotonic() < end and any(sync.lag and sync.error is None for sync in syncs):
             if self._stopping.wait(0.05):
                 return
         if any(sync.error for sync in syncs):
-            self._stopping.wait(PAUSE_SECONDS)
+            self._stopping.wait(SINK_PAUSE_SECONDS)

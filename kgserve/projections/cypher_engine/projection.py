@@ -36,19 +36,19 @@ from kgserve.storage.rows.view import RowsView
 
 log = structlog.get_logger()
 
-NEVER = float("-inf")
-ASKED_SECONDS = 60.0
+NEVER_ASKED = float("-inf")
+FOLLOW_AFTER_STATEMENT_SECONDS = 60.0
 """For so long after a statement the engine follows at once; then its file is closed."""
-WORTH_ROWS = 20_000
-WORTH_SHARE = 0.25
-PAUSED_SECONDS = 10.0
-LONGEST_SECONDS = 300.0
+CATCH_UP_THRESHOLD_ROWS = 20_000
+CATCH_UP_THRESHOLD_SHARE = 0.25
+CATCH_UP_QUIET_SECONDS = 10.0
+MAX_CATCH_UP_DELAY_SECONDS = 300.0
 """A closed file is brought up to date once it is so many rows, or such a share of them, behind and writing has paused;
 or once it has been behind for so long."""
-LEAST_REPLAYED_BYTES = 16 << 20
+MIN_REBUILD_LOG_BYTES = 16 << 20
 """A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
-LOG_BYTES = 4 << 20
-PAUSE_SECONDS = 0.01
+CATCH_UP_ROOM_BYTES = 4 << 20
+SLOT_POLL_SECONDS = 0.01
 """Between two looks for a free place."""
 
 
@@ -86,7 +86,7 @@ class EnginePlaces:
                         " KGSERVE_ENGINE_PROCESSES raised",
                         retry_after=2,
                     )
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(SLOT_POLL_SECONDS)
         finally:
             with self._lock:
                 self._waiting.remove(ticket)
@@ -144,7 +144,7 @@ class EngineProjection(Projection):
         self._stays_open = False
         mark = layout.engine_mark()
         self.state = mark.state if mark else StoreState()
-        self.asked_at = NEVER
+        self.asked_at = NEVER_ASKED
         self._behind_rows = 0
         self._written_at = time.monotonic()
         # By the digest: of commits without rows it may have missed as many as there are.
@@ -163,7 +163,7 @@ class EngineProjection(Projection):
     @property
     def is_asked(self) -> bool:
         """Whether statements have come within the last minute."""
-        return time.monotonic() - self.asked_at < ASKED_SECONDS
+        return time.monotonic() - self.asked_at < FOLLOW_AFTER_STATEMENT_SECONDS
 
     @property
     def lag(self) -> int:
@@ -275,9 +275,9 @@ class EngineProjection(Projection):
         if self._behind_since is None or not self.lag:
             return False
         now = time.monotonic()
-        worth = max(WORTH_ROWS, WORTH_SHARE * (self.state.nodes + self.state.edges))
-        paused = not writing and now - self._written_at > PAUSED_SECONDS
-        return now - self._behind_since > LONGEST_SECONDS or (paused and self._behind_rows > worth)
+        worth = max(CATCH_UP_THRESHOLD_ROWS, CATCH_UP_THRESHOLD_SHARE * (self.state.nodes + self.state.edges))
+        paused = not writing and now - self._written_at > CATCH_UP_QUIET_SECONDS
+        return now - self._behind_since > MAX_CATCH_UP_DELAY_SECONDS or (paused and self._behind_rows > worth)
 
     def follow(self, sequence: int) -> None:
         """Apply what the journal has, up to a commit at least; for the holder of ``commits``.
@@ -299,7 +299,7 @@ class EngineProjection(Projection):
 
     def _advance(self, last: int) -> None:
         self._behind_rows, self._behind_since = 0, None
-        require_room(self.layout.root, LOG_BYTES)
+        require_room(self.layout.root, CATCH_UP_ROOM_BYTES)
         super()._advance(last)
 
     def _move(self, sequence: int) -> None:
@@ -420,7 +420,7 @@ class EngineProjection(Projection):
             return False
         try:
             if done := self._close_if_idle("another store is asked"):
-                self.asked_at = NEVER
+                self.asked_at = NEVER_ASKED
             return done
         except KgserveError:
             # It hung, and has been ended; the next one to look lets go of it.
@@ -492,8 +492,8 @@ class EngineProjection(Projection):
     def _is_outgrown(self) -> bool:
         """Whether building the file takes less than opening it, and what it has missed."""
         file, log_ = self.bytes()
-        missed = self._behind_rows > max(WORTH_ROWS, (self.state.nodes + self.state.edges) // 2)
-        return missed or log_ > max(LEAST_REPLAYED_BYTES, file)
+        missed = self._behind_rows > max(CATCH_UP_THRESHOLD_ROWS, (self.state.nodes + self.state.edges) // 2)
+        return missed or log_ > max(MIN_REBUILD_LOG_BYTES, file)
 
     def _open_as_left(self, mark: EngineMark) -> Engine:
         engine = Engine(self.layout.engine, self.options)

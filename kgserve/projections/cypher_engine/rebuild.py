@@ -22,15 +22,15 @@ from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import measure
 from kgserve.storage.model.fields import Width
-from kgserve.storage.rebuild import SNAPSHOTS_KEPT, install_snapshot, seconds_since, write_current_rows
+from kgserve.storage.rebuild import MAX_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.view import RowsView
 
 log = structlog.get_logger()
 
 Few: TypeAlias = tuple[Change, StoreState]
-FEW_ROWS = 2_000
-FEW_BYTES = 4 << 20
+MAX_INLINE_REBUILD_ROWS = 2_000
+MAX_INLINE_REBUILD_BYTES = 4 << 20
 """Rows that an engine's file is made of without files of rows: that takes milliseconds."""
 # A rebuild that had this much journal to read leaves a snapshot, so that the next one has less.
 SNAPSHOT_AFTER_BYTES = 16 << 20
@@ -98,7 +98,7 @@ def _rebuild_of_files(
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
     if folded.rebased or unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
         install_snapshot(layout, journal, rows, state)
-        snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
+        snapshot.remove_but_newest(layout.journal, MAX_SNAPSHOTS)
     else:
         shutil.rmtree(rows)
     return engine
@@ -109,7 +109,7 @@ def few_rows(present: RowsView) -> Few | None:
     try:
         with present.reading() as rows:
             state, size = rows.state, rows.base.size + rows.delta.bytes
-            if state.nodes + state.edges > FEW_ROWS or size > FEW_BYTES:
+            if state.nodes + state.edges > MAX_INLINE_REBUILD_ROWS or size > MAX_INLINE_REBUILD_BYTES:
                 return None
             nodes, edges = [*rows.all_nodes()], [*rows.all_edges()]
     except (RowsDamaged, msgspec.MsgspecError):

@@ -31,11 +31,11 @@ from kgserve.storage.model.digest import checksum
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
 FOREVER = (1 << 63) - 1
-LOCKED_SECONDS = 5.0
+HISTORY_LOCK_TIMEOUT_SECONDS = 5.0
 """So long whoever writes waits for another one's lock."""
 # A slice of pruning takes about 10 ms: so many states are looked at, and of those to go so many bytes taken.
-PRUNED_AT_ONCE = 2_000
-PRUNED_BYTES = 8 << 20
+PRUNE_BATCH_STATES = 2_000
+PRUNE_BATCH_BYTES = 8 << 20
 
 Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
@@ -74,7 +74,7 @@ class History(WrittenBesideReading):
         self._seal = PageSeal(path)
         self._heads_changed, self._has_heads = 0, False
         self._note_heads()
-        self._settled, self._oldest = self._writer.execute(sql.SEEN).fetchone()
+        self._settled, self._oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
         self._gaps: list[Gap] = []
         self._note_gaps()
         if next(frames(self._log), None) is not None:
@@ -128,7 +128,7 @@ class History(WrittenBesideReading):
         return any(gap.last is None for gap in self._gaps)
 
     def _note_gaps(self) -> None:
-        self._gaps = merged(Gap(*found) for found in self._writer.execute(sql.GAPS))
+        self._gaps = merged(Gap(*found) for found in self._writer.execute(sql.SELECT_GAPS))
 
     def _note_heads(self) -> None:
         self._heads_changed += 1
@@ -142,8 +142,8 @@ class History(WrittenBesideReading):
     @property
     def bytes(self) -> int:
         """What the file takes for what it holds, pages that hold nothing left out."""
-        [(empty, pages)] = self._outside(sql.EMPTY_PAGES)
-        return (pages - empty) * sql.PAGE_BYTES
+        [(empty, pages)] = self._outside(sql.SELECT_EMPTY_PAGES)
+        return (pages - empty) * sql.HISTORY_PAGE_BYTES
 
     def sequence_at(self, time: int, now: int | None = None) -> int:
         """Return the last commit up to a time in microseconds; 0 when there was none yet.
@@ -153,10 +153,10 @@ class History(WrittenBesideReading):
         found = self._read("SELECT max(sequence) FROM moment WHERE time <= :time", {"time": time})[0][0] or 0
         if now is None:
             return found
-        behind = self._read(sql.FIRST_BEHIND, {"after": found, "now": now})
+        behind = self._read(sql.SELECT_NEXT_COMMIT_BEFORE_TIME, {"after": found, "now": now})
         if behind and not found:
             return 0
-        [(last,)] = self._read(sql.LAST_BEFORE, {"until": behind[0][0] if behind else FOREVER})
+        [(last,)] = self._read(sql.SELECT_COMMIT_BEFORE, {"until": behind[0][0] if behind else FOREVER})
         return last or found
 
     def time_of(self, sequence: int) -> int:
@@ -187,11 +187,15 @@ class History(WrittenBesideReading):
     ) -> None:
         """Forget everything and begin with these rows: no earlier moment than ``sequence`` is known then."""
         with self._writing, self._writer as transaction:
-            for table in (*sql.TABLES, "head", "said", "moment", "gap"):
+            for table in (*sql.HISTORY_TABLES, "head", "said", "moment", "gap"):
                 transaction.execute(f"DELETE FROM {table}")  # noqa: S608 - seven names
-            transaction.executemany(sql.ADD_NODE, (_node_values(row, row.sequence, row.updated_at) for row in nodes))
-            transaction.executemany(sql.ADD_EDGE, (_edge_values(row, row.sequence, time) for row in edges))
-            transaction.executemany(sql.ADD_LINK, (_link_values(row, row.edge.sequence, time) for row in links))
+            transaction.executemany(
+                sql.INSERT_NODE_STATE, (_node_values(row, row.sequence, row.updated_at) for row in nodes)
+            )
+            transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, row.sequence, time) for row in edges))
+            transaction.executemany(
+                sql.INSERT_LINK_STATE, (_link_values(row, row.edge.sequence, time) for row in links)
+            )
             transaction.execute("INSERT INTO moment VALUES (?, ?)", (sequence, time))
             transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (sequence, sequence))
             self._oldest = sequence
@@ -217,20 +221,20 @@ class History(WrittenBesideReading):
         Commits that the file has not seen are a gap as well.
         """
         with self._writing, self._writer as transaction:
-            [(seen, _)] = transaction.execute(sql.SEEN)
+            [(seen, _)] = transaction.execute(sql.SELECT_EXTENT)
             if seen < sequence:
                 if seen + 1 < sequence:
-                    add_gaps(transaction, [Gap(seen + 1, None, table) for table in sql.TABLES])
+                    add_gaps(transaction, [Gap(seen + 1, None, table) for table in sql.HISTORY_TABLES])
                 transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (sequence, time))
                 transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
-            transaction.execute(sql.BEGIN_PRESENT)
+            transaction.execute(sql.CREATE_PRESENT_TABLE)
             present = _Present(transaction, time)
             for table, rows in (("node", nodes), ("edge", edges), ("link", links)):
                 present.bring(table, rows)
-                transaction.execute(sql.END_OTHERS[table], {"at": min(seen + 1, sequence), "time": time})
-                transaction.execute(sql.END_PRESENT)
-            transaction.execute(sql.JOIN_STATES, {"at": min(seen + 1, sequence), "time": time})
-            transaction.execute(sql.END_GAPS, (sequence,))
+                transaction.execute(sql.UPDATE_ABSENT_END[table], {"at": min(seen + 1, sequence), "time": time})
+                transaction.execute(sql.DELETE_PRESENT)
+            transaction.execute(sql.UPDATE_STATE_ENDS, {"at": min(seen + 1, sequence), "time": time})
+            transaction.execute(sql.UPDATE_GAPS_END, (sequence,))
             transaction.execute("DELETE FROM head")
         with self._writing:
             _find_heads(self._writer)
@@ -250,12 +254,12 @@ class History(WrittenBesideReading):
         """As `prune`, in slices: how many states each has forgotten. What is still to come may as well be left."""
         before = min(before, self.sequence)
         self._begin_later(before)
-        for table in sql.TABLES:
+        for table in sql.HISTORY_TABLES:
             at: int | None = 0
             while at is not None:
                 at, removed = self._prune_slice(table, at, before)
                 yield removed
-        while self._write(sql.PRUNE_MOMENTS, {"before": before, "limit": PRUNED_AT_ONCE}):
+        while self._write(sql.DELETE_MOMENTS, {"before": before, "limit": PRUNE_BATCH_STATES}):
             yield 0
         yield from self._giving_back()
 
@@ -264,14 +268,14 @@ class History(WrittenBesideReading):
 
         A file from before that was foreseen is written anew, if less than half of it holds anything.
         """
-        [(empty, pages)] = self._outside(sql.EMPTY_PAGES)
-        if self._outside(sql.CAN_GIVE_BACK) == [(1,)]:
+        [(empty, pages)] = self._outside(sql.SELECT_EMPTY_PAGES)
+        if self._outside(sql.SELECT_CAN_VACUUM) == [(1,)]:
             while empty:
                 with self._writing:
                     # As a script: it answers with rows without columns, a page each, of which `execute` asks for one.
-                    self._writer.executescript(sql.GIVE_BACK)
+                    self._writer.executescript(sql.VACUUM_PAGES)
                 yield 0
-                [(empty, _)] = self._outside(sql.EMPTY_PAGES)
+                [(empty, _)] = self._outside(sql.SELECT_EMPTY_PAGES)
         elif 2 * empty > pages:
             self._outside("VACUUM")
         # Pages that a reader still uses stay in the log until later.
@@ -287,13 +291,15 @@ class History(WrittenBesideReading):
         with self._writing, self._writer as transaction:
             self._oldest = max(self._oldest, before)
             transaction.execute("UPDATE cursor SET oldest = ?", (self._oldest,))
-            transaction.execute(sql.FORGET_GAPS, (self._oldest,))
+            transaction.execute(sql.DELETE_GAPS_UNTIL, (self._oldest,))
             self._note_gaps()
 
     def _prune_slice(self, table: str, after: int, before: int) -> tuple[int | None, int]:
         """Where the next slice begins, None for nowhere, and how many states are gone."""
         with self._writing, self._writer as transaction:
-            seen = transaction.execute(sql.SLICE[table], {"after": after, "limit": PRUNED_AT_ONCE}).fetchall()
+            seen = transaction.execute(
+                sql.SELECT_PRUNABLE_STATES[table], {"after": after, "limit": PRUNE_BATCH_STATES}
+            ).fetchall()
             going: list[tuple[int]] = []
             size = 0
             for number, last, length in seen:
@@ -301,11 +307,11 @@ class History(WrittenBesideReading):
                 if last is not None and last <= before:
                     going.append((number,))
                     size += length
-                if size >= PRUNED_BYTES:
+                if size >= PRUNE_BATCH_BYTES:
                     break
             if table == "node":
-                transaction.executemany(sql.FORGET_SAID, going)
-            removed = transaction.executemany(sql.FORGET[table], going).rowcount if going else 0
+                transaction.executemany(sql.DELETE_CO_AUTHORS, going)
+            removed = transaction.executemany(sql.DELETE_STATE[table], going).rowcount if going else 0
         return (after if seen else None), removed
 
     def _write(self, statement: str, values: dict[str, Any]) -> int:
@@ -319,9 +325,11 @@ class History(WrittenBesideReading):
         """
         with self._writing:
             with self._writer as transaction:
-                for statement in sql.ERASE:
+                for statement in sql.DELETE_NODE_THROUGH:
                     transaction.executemany(statement, ({"id": each, "through": through} for each in ids))
-                transaction.executemany(sql.ERASE_FORMER, ({"id": each, "through": through} for each in former))
+                transaction.executemany(
+                    sql.DELETE_ENDED_NODE_STATES, ({"id": each, "through": through} for each in former)
+                )
                 self._note_heads()
             # The log is emptied before the pages can be sealed: if that is as far as it goes, all rows are checked.
             self._seal.forget()
@@ -337,18 +345,18 @@ class History(WrittenBesideReading):
         """
         with self._writing:
             changed = None if whole or self._seal.sealed() is None else self._seal.logged()
-            busy, logged, moved = self._writer.execute(sql.CHECKPOINT).fetchone()
+            busy, logged, moved = self._writer.execute(sql.CHECKPOINT_LOG).fetchone()
             if busy or logged != moved:
                 return False
-            sequence, oldest = self._writer.execute(sql.SEEN).fetchone()
-            roots = dict(self._writer.execute(sql.ROOTS))
+            sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
+            roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
             self._seal.seal(Sealed(sequence, oldest, self._seal.pages, roots), changed)
             self._seal.note_moved()
             self._settled = sequence
         return True
 
     def _settle_if_long(self) -> None:
-        if self._log.stat().st_size >= sql.LOG_PAGES * sql.PAGE_BYTES:
+        if self._log.stat().st_size >= sql.CHECKPOINT_PAGES * sql.HISTORY_PAGE_BYTES:
             self.settle()
 
     def scrub(self, first: int, pages: int) -> tuple[list[int], int]:
@@ -367,111 +375,113 @@ class History(WrittenBesideReading):
 
     def node_at(self, node_id: str, at: int) -> RowState[NodeRow] | None:
         """The state of a node as of a commit."""
-        found = self._still_known(at, self._nodes(sql.NODE_AT, {"id": node_id, "at": at}))
+        found = self._still_known(at, self._nodes(sql.SELECT_NODE_AT, {"id": node_id, "at": at}))
         return next((state for state in found if state.last is None or state.last > at), None)
 
     def node_version(self, node_id: str, version: int) -> RowState[NodeRow] | None:
         """The state of a node with this version; the newest, should it have been deleted and made again."""
-        found = self._nodes(sql.NODE_VERSION, {"id": node_id, "version": version})
+        found = self._nodes(sql.SELECT_NODE_VERSION, {"id": node_id, "version": version})
         if not found:
             self._require_no_gap(node_id, 0, FOREVER)
         return next(iter(found), None)
 
     def heads(self, limit: int) -> list[RowState[NodeRow]]:
         """Versions that nodes name as other heads, by id and version: those that are known."""
-        return self._nodes(sql.HEADS, {"limit": limit})
+        return self._nodes(sql.SELECT_HEADS, {"limit": limit})
 
     def said_of(self, node_id: str, versions: range, limit: int) -> list[SaidBy]:
         """Who else has said what some versions of a node say, in the order of commits."""
         values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
-        return [_said_by(node_id, *found) for found in self._read(sql.SAID, values)]
+        return [_said_by(node_id, *found) for found in self._read(sql.SELECT_CO_AUTHORS, values)]
 
     def node_states(self, node_id: str, before: int, limit: int) -> list[RowState[NodeRow]]:
         """The states of a node, newest first, that began before a commit."""
-        found = self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
+        found = self._nodes(sql.SELECT_NODE_STATES_BEFORE, {"id": node_id, "before": before, "limit": limit})
         known_from = found[-1].first if len(found) == limit else 0
         self._require_no_gap(node_id, (found[0].last or before) if is_unbroken(found, limit) else known_from, before)
         return found
 
     def node_states_after(self, node_id: str, after: int, limit: int) -> list[RowState[NodeRow]]:
         """The states of a node, oldest first, that began after a commit."""
-        found = self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
+        found = self._nodes(sql.SELECT_NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
         self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else FOREVER)
         return found
 
     def next_state(self, node_id: str, after: int) -> RowState[NodeRow] | None:
         """The first state of a node that is known to have begun after a commit; others may be missing before it."""
-        return next(iter(self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": 1})), None)
+        return next(iter(self._nodes(sql.SELECT_NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": 1})), None)
 
     def node_states_until(self, node_id: str, through: int) -> list[RowState[NodeRow]]:
         """All states of a node that began by a commit."""
-        return self._nodes(sql.STATES_UNTIL, {"id": node_id, "through": through})
+        return self._nodes(sql.SELECT_NODE_STATES_THROUGH, {"id": node_id, "through": through})
 
     def sources_of(self, node_id: str, relation_type: str) -> list[str]:
         """The nodes from which a relation of a type has ever led to a node."""
-        return [row[0] for row in self._read(sql.SOURCES_OF, {"id": node_id, "relation_type": relation_type})]
+        return [row[0] for row in self._read(sql.SELECT_SOURCES, {"id": node_id, "relation_type": relation_type})]
 
     def deleted_targets(self, relation_type: str, limit: int) -> list[RowState[NodeRow]]:
         """Return the last states of deleted nodes to which relations of a type led until then, latest deletion first.
 
         limit: ended states of nodes that are looked at, the latest ones.
         """
-        return self._nodes(sql.DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
+        return self._nodes(sql.SELECT_DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
 
     def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[RowState[EdgeRow]]:
         """Return the states of relations of a type to a node that a commit ended."""
         values = {"id": target, "relation_type": relation_type, "last": last, "limit": limit}
-        return self._edges(sql.EDGES_ENDED, values)
+        return self._edges(sql.SELECT_EDGES_ENDED_AT, values)
 
     def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[RowState[NodeRow]]:
         """The next nodes in the order of their ids as of a commit, of one type or of all."""
         values = {"at": at, "type": type_, "after": after or "", "limit": limit}
-        return self._still_known(at, self._nodes(sql.LIST if type_ is None else sql.LIST_TYPE, values))
+        return self._still_known(
+            at, self._nodes(sql.SELECT_NODES_AT if type_ is None else sql.SELECT_NODES_OF_TYPE_AT, values)
+        )
 
     def outgoing(self, node_id: str, at: int, limit: int) -> list[RowState[EdgeRow]]:
         """Edges that started at a node as of a commit, by where they lead and their types."""
-        found = self._edges(sql.OUT, {"id": node_id, "at": at, "limit": limit})
+        found = self._edges(sql.SELECT_OUT_EDGES_AT, {"id": node_id, "at": at, "limit": limit})
         # Here, for SQLite takes half as long again for it: they are in order but for types.
         return self._still_known(at, sorted(found, key=lambda state: state.row.key))
 
     def incoming(self, node_id: str, at: int, limit: int) -> list[RowState[EdgeRow]]:
         """Edges that ended at a node as of a commit."""
-        return self._still_known(at, self._edges(sql.IN, {"id": node_id, "at": at, "limit": limit}))
+        return self._still_known(at, self._edges(sql.SELECT_IN_EDGES_AT, {"id": node_id, "at": at, "limit": limit}))
 
     def edges_at(self, at: int, after: EdgeKey, limit: int) -> list[RowState[EdgeRow]]:
         """The next edges in the order of their keys as of a commit."""
         source, target, relation_type = after
         values = {"at": at, "source": source, "target": target, "relation_type": relation_type, "limit": limit}
-        return self._still_known(at, self._edges(sql.EDGES, values))
+        return self._still_known(at, self._edges(sql.SELECT_EDGES_AT, values))
 
     def numbers_from(self, node_id: str, limit: int) -> list[tuple[int, str]]:
         """Every state that an edge from a node has had, as a number, and where the edge leads; at most so many."""
-        return self._read(sql.EDGE_NUMBERS, {"id": node_id, "limit": limit})
+        return self._read(sql.SELECT_EDGE_NUMBERS, {"id": node_id, "limit": limit})
 
     def edges_numbered(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
         """Those of some states of edges that held as of a commit."""
-        found = self._read_some(sql.EDGES_NUMBERED, numbers, at, at)
+        found = self._read_some(sql.SELECT_EDGES_BY_NUMBER_AT, numbers, at, at)
         return self._still_known(at, _as_states(packing.edge, found))
 
     def edge_states(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
         """Some states of edges."""
-        return _as_states(packing.edge, self._read_some(sql.EDGE_STATES, numbers))
+        return _as_states(packing.edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
 
     def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
         """Some states of edges: the number, the edge, and the commits from and until which it held."""
-        found = self._read_some(sql.EDGE_LIVES, numbers)
+        found = self._read_some(sql.SELECT_EDGE_LIFETIMES, numbers)
         return ((number, (source, target, kind), first, last) for number, source, target, kind, first, last in found)
 
     def node_lives(self, node_id: str, limit: int) -> list[tuple[int, int | None]]:
         """The commits from and until which the states of a node held, newest first."""
-        return self._read(sql.NODE_LIVES, {"id": node_id, "limit": limit})
+        return self._read(sql.SELECT_NODE_LIFETIMES, {"id": node_id, "limit": limit})
 
     def degree_at(self, node_id: str, at: int, limit: int) -> tuple[int, int]:
         """How many edges started and ended at a node as of a commit, and how many of their states were looked at.
 
         Either way, at most so many are looked at.
         """
-        count, looked_at = self._read(sql.DEGREE, {"id": node_id, "at": at, "limit": limit})[0]
+        count, looked_at = self._read(sql.SELECT_DEGREE, {"id": node_id, "at": at, "limit": limit})[0]
         return count, looked_at
 
     def commits_by_time(self, spans: int) -> tuple[list[int], list[int]]:
@@ -479,31 +489,31 @@ class History(WrittenBesideReading):
 
         The first commit of all is in the first span. Where the clock was set back, commits count as made later.
         """
-        first, last = self._read(sql.TIMES, {})[0]
+        first, last = self._read(sql.SELECT_TIME_RANGE, {})[0]
         if first is None:
             return [], []
         times = [first + (last - first) * step // spans for step in range(spans + 1)]
         commits = [max(self._oldest - 1, 0)]
         for time in times[1:]:
-            found = self._read(sql.LAST_UP_TO, {"time": time})
+            found = self._read(sql.SELECT_LAST_COMMIT_AT_TIME, {"time": time})
             commits.append(max(commits[-1], found[0][0]))
         return times, commits
 
     def links_from(self, node_id: str, at: int, limit: int) -> list[RowState[LinkRow]]:
         """Links that led from a node as of a commit."""
-        return self._still_known(at, self._links(sql.LINKS_OUT, {"id": node_id, "at": at, "limit": limit}))
+        return self._still_known(at, self._links(sql.SELECT_OUT_LINKS_AT, {"id": node_id, "at": at, "limit": limit}))
 
     def links_at(self, at: int, after: LinkKey, limit: int) -> list[RowState[LinkRow]]:
         """The next links in the order of their sources, stores, targets and types as of a commit."""
-        return self._still_known(at, self._links(sql.LINKS, {"at": at, "limit": limit, **_link_key(after)}))
+        return self._still_known(at, self._links(sql.SELECT_LINKS_AT, {"at": at, "limit": limit, **_link_key(after)}))
 
     def has_links(self) -> bool:
         """Whether a link has ever been there, as far as is known."""
-        return bool(self._read(sql.HAS_LINKS, {})[0][0])
+        return bool(self._read(sql.SELECT_HAS_LINKS, {})[0][0])
 
     def link_states(self, node_id: str, limit: int) -> list[RowState[LinkRow]]:
         """The states of links from a node, newest first."""
-        return self._links(sql.LINK_STATES, {"id": node_id, "limit": limit})
+        return self._links(sql.SELECT_LINK_STATES_OF_SOURCE, {"id": node_id, "limit": limit})
 
     def _still_known(self, at: int, found: list[RowState[Row]]) -> list[RowState[Row]]:
         """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
@@ -524,7 +534,7 @@ class History(WrittenBesideReading):
         A time between the two cannot be assigned to a commit.
         """
         if self._gaps:
-            [(later,)] = self._read(sql.NEXT_MOMENT, {"at": at})
+            [(later,)] = self._read(sql.SELECT_NEXT_MOMENT, {"at": at})
             for gap in self._gaps:
                 if gap.first < (later or FOREVER) and (gap.last is None or gap.last > at + 1):
                     raise in_gap("as_of: the history of this store", gap.first, gap.last)
@@ -532,7 +542,7 @@ class History(WrittenBesideReading):
     def _require_no_gap(self, node_id: str, low: int, before: int) -> None:
         """Raise Gone where a state of a node may be missing that began before a commit and ended after ``low``."""
         if self._gaps:
-            [(first, last)] = self._read(sql.GAP_OF_NODE, {"id": node_id, "low": low, "before": before})
+            [(first, last)] = self._read(sql.SELECT_NODE_GAP, {"id": node_id, "low": low, "before": before})
             if first is not None:
                 raise in_gap(f"the history of node {node_id!r}", first, None if last == before else last)
 
@@ -579,20 +589,20 @@ def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
     at, time = change.sequence, change.time
     if change.said:
         said = ((each.id, SaidBy(each.version, each.created_by, at, time)) for each in change.said)
-        transaction.executemany(sql.ADD_SAID, (_said_values(*each) for each in said))
+        transaction.executemany(sql.INSERT_CO_AUTHOR, (_said_values(*each) for each in said))
     if not change.size:  # as of it is as of the one before
         return False
     gone = (*change.edges_deleted, *(row.key for row in change.edges_updated))
-    transaction.executemany(sql.CLOSE_EDGE, [{**_key(key), "at": at, "time": time} for key in gone])
+    transaction.executemany(sql.UPDATE_EDGE_END, [{**_key(key), "at": at, "time": time} for key in gone])
     ended = (*change.nodes_deleted, *(row.id for row in change.nodes_updated))
-    transaction.executemany(sql.CLOSE_NODE, [{"id": node_id, "at": at, "time": time} for node_id in ended])
+    transaction.executemany(sql.UPDATE_NODE_END, [{"id": node_id, "at": at, "time": time} for node_id in ended])
     nodes = (*change.nodes_created, *change.nodes_updated)
-    transaction.executemany(sql.ADD_NODE, (_node_values(row, at, time) for row in paced(nodes)))
+    transaction.executemany(sql.INSERT_NODE_STATE, (_node_values(row, at, time) for row in paced(nodes)))
     heads = _take_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
-    transaction.executemany(sql.ADD_EDGE, (_edge_values(row, at, time) for row in paced(edges)))
+    transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in paced(edges)))
     transaction.executemany(
-        sql.TOUCH_EDGE, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
+        sql.UPDATE_EDGE_ROW, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
     )
     if change.links is not None:
         _take_links(transaction, change)
@@ -604,19 +614,19 @@ def _take_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iter
     named = [(row.id, version) for row in rows for version in conflicts(row)]
     if not named and not transaction.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0]:
         return False
-    gone = transaction.executemany(sql.DROP_HEADS, ((node_id,) for node_id in over)).rowcount
-    transaction.executemany(sql.ADD_HEAD, named)
+    gone = transaction.executemany(sql.DELETE_HEADS, ((node_id,) for node_id in over)).rowcount
+    transaction.executemany(sql.INSERT_HEAD, named)
     return bool(named) or gone > 0
 
 
 def _take_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     at, time = change.sequence, change.time
     gone = (*change.links_deleted, *(row.key for row in change.links_updated))
-    transaction.executemany(sql.CLOSE_LINK, [{**_link_key(key), "at": at, "time": time} for key in gone])
+    transaction.executemany(sql.UPDATE_LINK_END, [{**_link_key(key), "at": at, "time": time} for key in gone])
     links = (*change.links_created, *change.links_updated)
-    transaction.executemany(sql.ADD_LINK, (_link_values(row, at, time) for row in links))
+    transaction.executemany(sql.INSERT_LINK_STATE, (_link_values(row, at, time) for row in links))
     transaction.executemany(
-        sql.TOUCH_LINK, [_touched(_link_key(row.key), packing.stored_link(row)) for row in change.links_touched]
+        sql.UPDATE_LINK_ROW, [_touched(_link_key(row.key), packing.stored_link(row)) for row in change.links_touched]
     )
 
 
@@ -680,14 +690,14 @@ def tells_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=LOCKED_SECONDS, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=HISTORY_LOCK_TIMEOUT_SECONDS, check_same_thread=False)
     try:
-        if connection.execute(sql.IS_FOREIGN, {"version": sql.VERSION}).fetchone()[0]:
+        if connection.execute(sql.SELECT_IS_FOREIGN, {"version": sql.HISTORY_VERSION}).fetchone()[0]:
             raise sqlite3.DatabaseError("the file is of another kind")
-        knows_heads = connection.execute(sql.KNOWS_HEADS).fetchone()[0]
-        connection.executescript(sql.SCHEMA)
-        if not connection.execute(sql.EDGES_HAVE_A_KEY).fetchone()[0]:
-            connection.execute(sql.EDGES_BY_SOURCE)
+        knows_heads = connection.execute(sql.SELECT_HAS_HEAD_TABLE).fetchone()[0]
+        connection.executescript(sql.HISTORY_SCHEMA)
+        if not connection.execute(sql.SELECT_HAS_EDGE_KEY).fetchone()[0]:
+            connection.execute(sql.CREATE_EDGE_SOURCE_INDEX)
         if not knows_heads:
             _find_heads(connection)
     except BaseException:
@@ -709,17 +719,17 @@ class _Present:
             number = self._held(table, row)
             if number is None:
                 number = self._add(table, row)
-            self._transaction.execute(sql.ADD_PRESENT, (number,))
+            self._transaction.execute(sql.INSERT_PRESENT, (number,))
 
     def _held(self, table: str, row: NodeRow | EdgeRow | LinkRow) -> int | None:
         """The number of the state that says what a row does."""
-        found = self._transaction.execute(sql.HELD[table], _key_of(row)).fetchone()
+        found = self._transaction.execute(sql.SELECT_PRESENT_STATE[table], _key_of(row)).fetchone()
         if found is None:
             return None
         if found[1] == _stored(row).hash:
             return found[0]
         # Rows from before are kept otherwise.
-        [state] = self._transaction.execute(sql.BY_NUMBER[table], (found[0],))
+        [state] = self._transaction.execute(sql.SELECT_STATE_BY_NUMBER[table], (found[0],))
         return found[0] if _UNPACK[table](*state) == row else None
 
     def _add(self, table: str, row: NodeRow | EdgeRow | LinkRow) -> int:
@@ -731,15 +741,15 @@ class _Present:
             sequence = row.edge.sequence
             values = _link_values(row, sequence, self._began(sequence))
         number = self._transaction.execute(_ADD[table], values).lastrowid
-        self._transaction.execute(sql.FILL_GAP, (table, values[0], sequence))
+        self._transaction.execute(sql.DELETE_GAP, (table, values[0], sequence))
         return number or 0
 
     def _began(self, sequence: int) -> int:
-        found = self._transaction.execute(sql.TIME_OF, (sequence,)).fetchone()
+        found = self._transaction.execute(sql.SELECT_COMMIT_TIME, (sequence,)).fetchone()
         return found[0] if found else self._time
 
 
-_ADD = {"node": sql.ADD_NODE, "edge": sql.ADD_EDGE, "link": sql.ADD_LINK}
+_ADD = {"node": sql.INSERT_NODE_STATE, "edge": sql.INSERT_EDGE_STATE, "link": sql.INSERT_LINK_STATE}
 _UNPACK: dict[str, Callable[..., NodeRow | EdgeRow | LinkRow | None]] = {
     "node": packing.node,
     "edge": packing.edge,
@@ -760,8 +770,8 @@ def _stored(row: NodeRow | EdgeRow | LinkRow) -> packing.PackedRow:
 
 
 def _find_heads(connection: sqlite3.Connection) -> None:
-    found = connection.execute(sql.MAY_HAVE_HEADS)
+    found = connection.execute(sql.SELECT_POSSIBLE_HEADS)
     rows = (packing.node(*each) for each in found)
     named = [(row.id, version) for row in rows if row is not None for version in conflicts(row)]
     with connection as transaction:
-        transaction.executemany(sql.ADD_HEAD, named)
+        transaction.executemany(sql.INSERT_HEAD, named)

@@ -16,17 +16,17 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.model.digest import checksum
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.rows import EMPTY_OBJECT, EdgeRow, LinkRow, NodeRow, edge_attributes, edge_stamps
+from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, LinkRow, NodeRow, edge_attributes, edge_stamps
 
 _PACKED = 0xC1
 _COMPRESSED = 0x78
 """What a stream of zlib begins with, and no packed row."""
-_LONG = 1 << 10
+_MIN_BYTES_TO_COMPRESS = 1 << 10
 """Bytes from which on compressing is worth its time; of less it saves a sixth."""
-_MOST_WHOLE = 1 << 16
+_MAX_INTEGER_WEIGHT = 1 << 16
 
 _encode = msgspec.msgpack.Encoder().encode
-_SHORT = 200
+_MAX_CACHED_ATTRIBUTES_CHARS = 200
 """Characters of an edge's attributes that are remembered: edges that were written together have them in common."""
 
 
@@ -125,7 +125,7 @@ def _data(content: bytes) -> bytes:
 
 
 def _stored_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
-    parts = (_recent_parts if len(of.attributes) <= _SHORT else _parts)(of.attributes)
+    parts = (_recent_parts if len(of.attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS else _parts)(of.attributes)
     if parts is None:
         content = _encode(row)
         return PackedRow(content, checksum(content))
@@ -136,13 +136,13 @@ def _parts(attributes: str) -> _Parts | None:
     """What an edge's attributes are put together from; None where that would not be these."""
     stamps = edge_stamps(attributes)
     created = parse_time(stamps.created_at)
-    parts = _Parts("" if stamps.own == EMPTY_OBJECT else stamps.own, created, parse_time(stamps.updated_at) - created)
+    parts = _Parts("" if stamps.own == NO_ATTRIBUTES else stamps.own, created, parse_time(stamps.updated_at) - created)
     return parts if _attributes(parts) == attributes else None
 
 
 def _attributes(parts: _Parts) -> str:
     own, created, lasted = parts
-    return edge_attributes(format_time(created), format_time(created + lasted), own or EMPTY_OBJECT)
+    return edge_attributes(format_time(created), format_time(created + lasted), own or NO_ATTRIBUTES)
 
 
 _recent_parts = lru_cache(maxsize=4096)(_parts)
@@ -153,18 +153,18 @@ def _edge_of(content: bytes, key: tuple[Any, ...]) -> EdgeRow:
     source, target, relation_type, version = key[:4]
     packed = _decode_edge(_data(content))
     parts = _Parts(packed.own, packed.created_at, packed.lasted)
-    attributes = (_recent_attributes if len(packed.own) <= _SHORT else _attributes)(parts)
+    attributes = (_recent_attributes if len(packed.own) <= _MAX_CACHED_ATTRIBUTES_CHARS else _attributes)(parts)
     return EdgeRow(source, target, relation_type, packed.weight, attributes, version, packed.sequence, packed.extras)
 
 
 def _short(weight: float) -> float:
     """The same number, whole where it is: a byte instead of nine."""
-    return int(weight) if 0 < weight < _MOST_WHOLE and weight.is_integer() else weight
+    return int(weight) if 0 < weight < _MAX_INTEGER_WEIGHT and weight.is_integer() else weight
 
 
 def _stored(packed: _PackedNode | _Edge, key: tuple[Any, ...]) -> PackedRow:
     data = _encode(packed)
-    if len(data) >= _LONG:
+    if len(data) >= _MIN_BYTES_TO_COMPRESS:
         data = min(data, zlib.compress(data, 1), key=len)
     content = bytes((_PACKED,)) + data
     return PackedRow(content, checksum(content + _encode(key)))

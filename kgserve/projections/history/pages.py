@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kgserve.projections.history.seal import PAGE_BYTES, frames
+from kgserve.projections.history.seal import frames
+from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
 TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02
 _FILE_HEADER = 100
-_DEEPEST = 32
+_MAX_BTREE_DEPTH = 32
 _INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8)
 _BIG_ENDIAN_MAGIC = 0x377F0683
 
@@ -54,11 +55,11 @@ class DatabasePages:
         self._data = _mapped(path)
         self._logged = _logged(path.with_name(f"{path.name}-wal"))
         self.damaged = damaged - self._logged.keys()
-        self.count = max(-(-len(self._data) // PAGE_BYTES), max(self._logged, default=0))
+        self.count = max(-(-len(self._data) // HISTORY_PAGE_BYTES), max(self._logged, default=0))
 
     def page(self, number: int) -> bytes:
         """A page; empty where there is none."""
-        return self._logged.get(number) or self._data[(number - 1) * PAGE_BYTES : number * PAGE_BYTES]
+        return self._logged.get(number) or self._data[(number - 1) * HISTORY_PAGE_BYTES : number * HISTORY_PAGE_BYTES]
 
     def roots(self) -> dict[str, int]:
         """The first pages of tables and indexes by their names, as far as page 1 tells."""
@@ -74,27 +75,37 @@ class DatabasePages:
         free = self._free()
         for number in range(1, self.count + 1):
             page = self.page(number)
-            if number not in free and len(page) == PAGE_BYTES and page[_start(number)] == TABLE_LEAF:
+            if number not in free and len(page) == HISTORY_PAGE_BYTES and page[_start(number)] == TABLE_LEAF:
                 yield number
 
     def cells(self, number: int) -> Iterator[Cell]:
         """The entries of a page, those that can be read."""
         page, start = self.page(number), _start(number)
-        if len(page) < PAGE_BYTES or page[start] not in {TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR}:
+        if len(page) < HISTORY_PAGE_BYTES or page[start] not in {
+            TABLE_LEAF,
+            TABLE_INTERIOR,
+            INDEX_LEAF,
+            INDEX_INTERIOR,
+        }:
             return
         kind, count = page[start], int.from_bytes(page[start + 3 : start + 5])
         at = start + (8 if kind in {TABLE_LEAF, INDEX_LEAF} else 12)
-        for place in range(at, min(at + 2 * count, PAGE_BYTES - 1), 2):
+        for place in range(at, min(at + 2 * count, HISTORY_PAGE_BYTES - 1), 2):
             cell = self._cell(page, kind, int.from_bytes(page[place : place + 2]))
             if cell is not None:
                 yield cell
 
     def _below(self, number: int, after: int, path: set[int], unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
         page, start = self.page(number), _start(number)
-        whole = len(page) == PAGE_BYTES and page[start] in {TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR}
+        whole = len(page) == HISTORY_PAGE_BYTES and page[start] in {
+            TABLE_LEAF,
+            TABLE_INTERIOR,
+            INDEX_LEAF,
+            INDEX_INTERIOR,
+        }
         if not whole or number in self.damaged:
             unread(UnreadPage(number, after))
-        if not whole or number in path or len(path) > _DEEPEST:
+        if not whole or number in path or len(path) > _MAX_BTREE_DEPTH:
             return
         for cell in self.cells(number):
             if cell.child:
@@ -123,19 +134,19 @@ class DatabasePages:
 
     def _payload(self, page: bytes, at: int, size: int, kind: int) -> bytes:
         """The bytes of an entry, what is on pages of its own included. Raises ValueError where some are missing."""
-        if size > len(self._data) + len(self._logged) * PAGE_BYTES:
+        if size > len(self._data) + len(self._logged) * HISTORY_PAGE_BYTES:
             raise ValueError(size)
-        most = PAGE_BYTES - 35 if kind == TABLE_LEAF else (PAGE_BYTES - 12) * 64 // 255 - 23
+        most = HISTORY_PAGE_BYTES - 35 if kind == TABLE_LEAF else (HISTORY_PAGE_BYTES - 12) * 64 // 255 - 23
         if size <= most:
             return page[at : at + size]
-        least = (PAGE_BYTES - 12) * 32 // 255 - 23
-        local = least + (size - least) % (PAGE_BYTES - 4)
+        least = (HISTORY_PAGE_BYTES - 12) * 32 // 255 - 23
+        local = least + (size - least) % (HISTORY_PAGE_BYTES - 4)
         local = local if local <= most else least
         parts, left = [page[at : at + local]], size - local
         following = int.from_bytes(page[at + local : at + local + 4])
         while left > 0:
             more = self.page(following) if following else b""
-            if len(more) < PAGE_BYTES:
+            if len(more) < HISTORY_PAGE_BYTES:
                 raise ValueError(following)
             parts.append(more[4 : 4 + left])
             left -= len(parts[-1])
@@ -146,9 +157,9 @@ class DatabasePages:
         """The pages that hold nothing, and may still look as if they did."""
         free: set[int] = set()
         trunk = int.from_bytes(self.page(1)[32:36])
-        while trunk and trunk not in free and len(page := self.page(trunk)) == PAGE_BYTES:
+        while trunk and trunk not in free and len(page := self.page(trunk)) == HISTORY_PAGE_BYTES:
             free.add(trunk)
-            count = min(int.from_bytes(page[4:8]), PAGE_BYTES // 4 - 2)
+            count = min(int.from_bytes(page[4:8]), HISTORY_PAGE_BYTES // 4 - 2)
             free.update(struct.unpack(f">{count}I", page[8 : 8 + 4 * count]))
             trunk = int.from_bytes(page[:4])
         return free
@@ -216,9 +227,9 @@ def _logged(log: Path) -> dict[int, bytes]:
     sums = _sums(data[:24], (0, 0), order)
     at = 32
     for page, commit, header in frames(log):
-        content = data[at + 24 : at + 24 + PAGE_BYTES]
-        at += 24 + PAGE_BYTES
-        if len(content) < PAGE_BYTES:
+        content = data[at + 24 : at + 24 + HISTORY_PAGE_BYTES]
+        at += 24 + HISTORY_PAGE_BYTES
+        if len(content) < HISTORY_PAGE_BYTES:
             break
         sums = _sums(header[:8] + content, sums, order)
         if struct.pack(">2I", *sums) != header[16:24]:

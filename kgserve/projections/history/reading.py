@@ -16,14 +16,23 @@ import msgspec
 
 from kgserve.projections.history import packing
 from kgserve.projections.history.history import RowState, state
-from kgserve.projections.history.statements import EDGE_KEY, ENDED, LINK_KEY, NODE_KEY, SAME_EDGE, SAME_LINK, VERSION
+from kgserve.projections.history.statements import (
+    EDGE_KEY_COLUMNS,
+    HISTORY_VERSION,
+    IS_SAME_EDGE,
+    IS_SAME_LINK,
+    LINK_KEY_COLUMNS,
+    NODE_KEY_COLUMNS,
+    SELECT_ENDED_NODES,
+    SELECT_EXTENT,
+)
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
-_CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
-_NODE = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY} FROM node WHERE last IS NULL"  # noqa: S608 - constants
-_EDGE = f"SELECT CAST(row AS BLOB), hash, {EDGE_KEY} FROM edge WHERE last IS NULL"  # noqa: S608
-_LINK = f"SELECT CAST(row AS BLOB), hash, {LINK_KEY} FROM link WHERE last IS NULL"  # noqa: S608
-_HAS_LINKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
+_SELECT_HISTORY_CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
+_SELECT_PRESENT_NODES = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY_COLUMNS} FROM node WHERE last IS NULL"  # noqa: S608 - constants
+_SELECT_PRESENT_EDGES = f"SELECT CAST(row AS BLOB), hash, {EDGE_KEY_COLUMNS} FROM edge WHERE last IS NULL"  # noqa: S608
+_SELECT_PRESENT_LINKS = f"SELECT CAST(row AS BLOB), hash, {LINK_KEY_COLUMNS} FROM link WHERE last IS NULL"  # noqa: S608
+_SELECT_HAS_LINK_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
 
 
 class CurrentRows:
@@ -42,8 +51,8 @@ class CurrentRows:
         try:
             self._require_whole()
             # One that was last written before there were links has no table of them.
-            [(self._has_links,)] = self._connection.execute(_HAS_LINKS)
-            self.sequence, self.time = self._connection.execute(_CURSOR).fetchone() or (0, 0)
+            [(self._has_links,)] = self._connection.execute(_SELECT_HAS_LINK_TABLE)
+            self.sequence, self.time = self._connection.execute(_SELECT_HISTORY_CURSOR).fetchone() or (0, 0)
         except BaseException:
             self.close()
             raise
@@ -54,14 +63,18 @@ class CurrentRows:
 
     def node(self, row: NodeRow) -> NodeRow | None:
         """How a node stands now, None when it is gone; as it is given when that is not whole."""
-        found = self._connection.execute(f"{_NODE} AND id = ? ORDER BY first DESC", (row.id,)).fetchone()
+        found = self._connection.execute(
+            f"{_SELECT_PRESENT_NODES} AND id = ? ORDER BY first DESC", (row.id,)
+        ).fetchone()
         return self._node(*found) or row if found else None
 
     def edge(self, row: EdgeRow) -> EdgeRow | None:
         """The same for an edge."""
         source, target, relation_type = row.key
         key = {"source": source, "target": target, "relation_type": relation_type}
-        found = self._connection.execute(f"{_EDGE} AND {SAME_EDGE} ORDER BY first DESC", key).fetchone()
+        found = self._connection.execute(
+            f"{_SELECT_PRESENT_EDGES} AND {IS_SAME_EDGE} ORDER BY first DESC", key
+        ).fetchone()
         return self._edge(*found) or row if found else None
 
     def link(self, row: LinkRow) -> LinkRow | None:
@@ -70,22 +83,26 @@ class CurrentRows:
             return row
         source, target, relation_type = row.edge.key
         key = {"store": row.store, "source": source, "target": target, "relation_type": relation_type}
-        found = self._connection.execute(f"{_LINK} AND {SAME_LINK} ORDER BY first DESC", key).fetchone()
+        found = self._connection.execute(
+            f"{_SELECT_PRESENT_LINKS} AND {IS_SAME_LINK} ORDER BY first DESC", key
+        ).fetchone()
         return self._link(*found) or row if found else None
 
     def nodes_after(self, sequence: int) -> Iterator[NodeRow]:
         """The nodes whose present state began after a commit."""
-        states = self._connection.execute(f"{_NODE} AND first > ?", (sequence,))
+        states = self._connection.execute(f"{_SELECT_PRESENT_NODES} AND first > ?", (sequence,))
         return (row for state in states if (row := self._node(*state)) is not None)
 
     def edges_after(self, sequence: int) -> Iterator[EdgeRow]:
         """The edges whose present state began after a commit."""
-        states = self._connection.execute(f"{_EDGE} AND first > ?", (sequence,))
+        states = self._connection.execute(f"{_SELECT_PRESENT_EDGES} AND first > ?", (sequence,))
         return (row for state in states if (row := self._edge(*state)) is not None)
 
     def links_after(self, sequence: int) -> Iterator[LinkRow]:
         """The links whose present state began after a commit."""
-        states = self._connection.execute(f"{_LINK} AND first > ?", (sequence,)) if self._has_links else ()
+        states = (
+            self._connection.execute(f"{_SELECT_PRESENT_LINKS} AND first > ?", (sequence,)) if self._has_links else ()
+        )
         return (row for state in states if (row := self._link(*state)) is not None)
 
     def _node(self, content: bytes | None, checksum: int, *key: Any) -> NodeRow | None:
@@ -105,16 +122,15 @@ class CurrentRows:
 
     def _require_whole(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version != VERSION:
+        if version != HISTORY_VERSION:
             raise sqlite3.DatabaseError("the file is of another kind")
         (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(found)
 
 
-_SEEN = "SELECT sequence, oldest FROM cursor"
-_PATIENCE = 1.0  # seconds to wait for the owner, who writes
-MOST_BYTES = 16 << 20
+_OWNER_LOCK_TIMEOUT_SECONDS = 1.0  # seconds to wait for the owner, who writes
+ENDED_STATES_BATCH_BYTES = 16 << 20
 """Rows that are read at once, about."""
 
 
@@ -150,11 +166,11 @@ def read_ended(path: Path, place: HistoryPosition, limit: int) -> EndedStates | 
         return None
     with closing(_connect(path)) as connection:
         connection.execute("BEGIN")
-        if (found := connection.execute(_SEEN).fetchone()) is None:
+        if (found := connection.execute(SELECT_EXTENT).fetchone()) is None:
             return None
         seen, oldest = found
         values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
-        states, more = _taken(connection.execute(ENDED, values), limit)
+        states, more = _taken(connection.execute(SELECT_ENDED_NODES, values), limit)
     if not more:
         place = max(place, HistoryPosition(seen + 1))
         return EndedStates(states, place, place.last - 1, seen, oldest, more)
@@ -170,13 +186,13 @@ def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowState[N
     for row in rows:
         states.append(state(packing.node, *row))
         size += len(states[-1].row.content)
-        if size >= MOST_BYTES:
+        if size >= ENDED_STATES_BATCH_BYTES:
             return states, True
     return states, len(states) == limit
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_OWNER_LOCK_TIMEOUT_SECONDS)
 
 
 def _tables(path: Path) -> set[str]:

@@ -17,16 +17,16 @@ from kgserve.projections.history import packing
 from kgserve.projections.history import statements as sql
 from kgserve.projections.history.history import History
 from kgserve.projections.history.salvage import Gap, Salvaged, merged, read_whole
-from kgserve.projections.history.seal import SUFFIX, PageSeal, Sealed, free_name, seal_path, sealed_of
+from kgserve.projections.history.seal import PAGE_HASHES_SUFFIX, PageSeal, Sealed, free_name, seal_path, sealed_of
 
 log = structlog.get_logger()
 
-_LOGS = ("-wal", "-shm")
-_NEW = ".new"
-_KEYS = {
-    "node": (packing.node, sql.NODE_KEY),
-    "edge": (packing.edge, sql.EDGE_KEY),
-    "link": (packing.link, sql.LINK_KEY),
+_LOG_SUFFIXES = ("-wal", "-shm")
+_REPLACEMENT_SUFFIX = ".new"
+_KEYS_BY_TABLE = {
+    "node": (packing.node, sql.NODE_KEY_COLUMNS),
+    "edge": (packing.edge, sql.EDGE_KEY_COLUMNS),
+    "link": (packing.link, sql.LINK_KEY_COLUMNS),
 }
 
 
@@ -149,8 +149,8 @@ def salvage_history(path: Path) -> tuple[Salvaged, Path | None]:
         path.touch(0o600)
     with closing(PageSeal(path)) as seal:
         found = read_whole(path, seal, seal.sealed())
-    new = path.with_name(path.name + _NEW)
-    for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOGS, SUFFIX))):
+    new = path.with_name(path.name + _REPLACEMENT_SUFFIX)
+    for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))):
         each.unlink(missing_ok=True)
     with closing(History(new)) as history:
         history.fill(found)
@@ -190,9 +190,9 @@ def remove_history(path: Path) -> None:
 def gaps_of(path: Path) -> list[Gap]:
     """What is missing of a file that is whole otherwise; it may be open. Raises sqlite3.Error."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        if not connection.execute(sql.KNOWS_GAPS).fetchone()[0]:
+        if not connection.execute(sql.SELECT_HAS_GAP_TABLE).fetchone()[0]:
             return []
-        return merged(Gap(*found) for found in connection.execute(sql.GAPS))
+        return merged(Gap(*found) for found in connection.execute(sql.SELECT_GAPS))
 
 
 def describe_gap(gap: Gap) -> str:
@@ -202,7 +202,7 @@ def describe_gap(gap: Gap) -> str:
 
 
 def _move_logs(path: Path, aside: Path | None) -> None:
-    for suffix in _LOGS:
+    for suffix in _LOG_SUFFIXES:
         log_ = path.with_name(path.name + suffix)
         if log_.is_symlink() or log_.exists():
             name = free_name(path) if aside is None else aside
@@ -210,7 +210,7 @@ def _move_logs(path: Path, aside: Path | None) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    return [path, *(path.with_name(path.name + suffix) for suffix in (*_LOGS, SUFFIX))]
+    return [path, *(path.with_name(path.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))]
 
 
 def _name(path: Path | None) -> str | None:
@@ -220,7 +220,7 @@ def _name(path: Path | None) -> str | None:
 def _seen(path: Path) -> int:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(sql.SEEN).fetchone()[0]
+            return connection.execute(sql.SELECT_EXTENT).fetchone()[0]
     except (sqlite3.Error, TypeError):
         return -1
 
@@ -229,15 +229,19 @@ def _faults(connection: sqlite3.Connection) -> Iterator[str]:
     [(found,)] = connection.execute("PRAGMA integrity_check(1)")
     if found != "ok":
         yield str(found)
-    if connection.execute(sql.IS_FOREIGN, {"version": sql.VERSION}).fetchone()[0]:
+    if connection.execute(sql.SELECT_IS_FOREIGN, {"version": sql.HISTORY_VERSION}).fetchone()[0]:
         yield "it is of another kind"
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if tables and connection.execute(sql.SEEN).fetchone() is None:
+    if tables and connection.execute(sql.SELECT_EXTENT).fetchone() is None:
         yield "it does not say what it has seen"
-    for table, (unpack, key) in _KEYS.items():
+    for table, (unpack, key) in _KEYS_BY_TABLE.items():
         if table in tables:
             yield from _faults_of(connection, table, unpack, key)
-            statement = sql.AT_ODDS[table] if "gap" in tables else sql.AT_ODDS[table].replace(sql.NO_GAPS, "")
+            statement = (
+                sql.SELECT_INCONSISTENT_STATES[table]
+                if "gap" in tables
+                else sql.SELECT_INCONSISTENT_STATES[table].replace(sql.HAS_NO_GAPS, "")
+            )
             for (number,) in connection.execute(statement):
                 yield f"row {number} of the {table}s held between commits that have other times"
 

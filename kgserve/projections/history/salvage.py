@@ -91,14 +91,14 @@ def write_whole(salvaged: Salvaged, connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * _TABLES[name].columns)
             transaction.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", rows)  # noqa: S608 - constants
         transaction.executemany("INSERT OR REPLACE INTO moment VALUES (?, ?)", salvaged.moments.items())
-        transaction.executemany(sql.ADD_SAID, salvaged.said)
+        transaction.executemany(sql.INSERT_CO_AUTHOR, salvaged.said)
         add_gaps(transaction, salvaged.gaps)
         transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (salvaged.sequence, salvaged.oldest))
 
 
 def add_gaps(transaction: sqlite3.Connection, gaps: Iterable[Gap]) -> None:
     """Note what is missing."""
-    transaction.executemany(sql.ADD_GAP, ((gap.first, gap.last, gap.table, gap.id) for gap in gaps))
+    transaction.executemany(sql.INSERT_GAP, ((gap.first, gap.last, gap.table, gap.id) for gap in gaps))
 
 
 class _Reading:

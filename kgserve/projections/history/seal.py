@@ -25,13 +25,13 @@ import xxhash
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_folder, write_all
 from kgserve.platform.gil import paced
+from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
-SUFFIX = "-pages"
-ASIDE = ".damaged"
-PAGE_BYTES = 4096
-_PER_BLOCK = 511
+PAGE_HASHES_SUFFIX = "-pages"
+DAMAGED_HISTORY_SUFFIX = ".damaged"
+_HASHES_PER_BLOCK = 511
 _HASH_BYTES = 8
-_READ_PAGES = 1024
+_READ_BATCH_PAGES = 1024
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
@@ -72,7 +72,7 @@ class PageSeal:
         new = self._of.with_name(f"{self._of.name}.new")
         with new.open("wb") as copy, open(self._file, "rb", closefd=False) as file:
             file.seek(0)
-            shutil.copyfileobj(file, copy, _READ_PAGES * PAGE_BYTES)
+            shutil.copyfileobj(file, copy, _READ_BATCH_PAGES * HISTORY_PAGE_BYTES)
             copy.flush()
             os.fsync(copy.fileno())
         self.forget()
@@ -84,7 +84,7 @@ class PageSeal:
     @property
     def pages(self) -> int:
         """Pages of the file now, a part of one counted as one."""
-        return -(-os.fstat(self._file).st_size // PAGE_BYTES)
+        return -(-os.fstat(self._file).st_size // HISTORY_PAGE_BYTES)
 
     def sealed(self) -> Sealed | None:
         """What was sealed; None for a file that never was, or whose seal is damaged."""
@@ -100,7 +100,7 @@ class PageSeal:
         pages = known if changed is None else sorted(page for page in changed if page in known)
         seal = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            for block, numbers in groupby(pages, lambda page: (page - 1) // _PER_BLOCK):
+            for block, numbers in groupby(pages, lambda page: (page - 1) // _HASHES_PER_BLOCK):
                 self._seal_block(seal, block, [*numbers])
             _write_block(seal, 0, msgspec.json.encode(sealed))
             os.fsync(seal)
@@ -115,7 +115,7 @@ class PageSeal:
     def unknown(self, sealed: Sealed) -> list[int]:
         """The pages whose checksums are damaged themselves."""
         with _opened(self.path) as seal:
-            blocks = range(-(-sealed.pages // _PER_BLOCK))
+            blocks = range(-(-sealed.pages // _HASHES_PER_BLOCK))
             lost = [block for block in blocks if seal is None or _content(seal, block + 1) is None]
         return [page for block in lost for page in _pages_of(block) if page <= sealed.pages]
 
@@ -134,23 +134,23 @@ class PageSeal:
     def drop_cached(self, first: int, last: int) -> None:
         """Have pages read from the disk the next time, not from memory."""
         if hasattr(os, "posix_fadvise"):
-            start, size = (first - 1) * PAGE_BYTES, (last - first + 1) * PAGE_BYTES
+            start, size = (first - 1) * HISTORY_PAGE_BYTES, (last - first + 1) * HISTORY_PAGE_BYTES
             os.posix_fadvise(self._file, start, size, os.POSIX_FADV_DONTNEED)
 
     def _unlike(self, first: int, last: int) -> Iterator[int]:
         with _opened(self.path) as seal:
             if seal is None:
                 return
-            for block, numbers in groupby(paced(range(first, last + 1)), lambda page: (page - 1) // _PER_BLOCK):
+            for block, numbers in groupby(paced(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK):
                 pages, known = [*numbers], _content(seal, block + 1)
                 if known is not None:
-                    start = block * _PER_BLOCK + 1
+                    start = block * _HASHES_PER_BLOCK + 1
                     hashes = zip(pages, self._hashes(pages), strict=True)
                     yield from (page for page, found in hashes if found != _hash_at(known, page - start))
 
     def _seal_block(self, seal: int, block: int, pages: list[int]) -> None:
-        known = bytearray(_content(seal, block + 1) or bytes(_PER_BLOCK * _HASH_BYTES))
-        start = block * _PER_BLOCK + 1
+        known = bytearray(_content(seal, block + 1) or bytes(_HASHES_PER_BLOCK * _HASH_BYTES))
+        start = block * _HASHES_PER_BLOCK + 1
         for page, found in zip(pages, self._hashes(pages), strict=True):
             known[(page - start) * _HASH_BYTES : (page - start + 1) * _HASH_BYTES] = found
         _write_block(seal, block + 1, bytes(known))
@@ -160,17 +160,19 @@ class PageSeal:
         at = 0
         while at < len(pages):
             end = at + 1
-            while end < len(pages) and end - at < _READ_PAGES and pages[end] == pages[end - 1] + 1:
+            while end < len(pages) and end - at < _READ_BATCH_PAGES and pages[end] == pages[end - 1] + 1:
                 end += 1
-            data = memoryview(os.pread(self._file, (end - at) * PAGE_BYTES, (pages[at] - 1) * PAGE_BYTES))
+            data = memoryview(
+                os.pread(self._file, (end - at) * HISTORY_PAGE_BYTES, (pages[at] - 1) * HISTORY_PAGE_BYTES)
+            )
             for number in range(end - at):
-                yield xxhash.xxh3_64_digest(data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES])
+                yield xxhash.xxh3_64_digest(data[number * HISTORY_PAGE_BYTES : (number + 1) * HISTORY_PAGE_BYTES])
             at = end
 
 
 def seal_path(path: Path) -> Path:
     """Where the seal of a file is."""
-    return path.with_name(path.name + SUFFIX)
+    return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
 def sealed_of(path: Path) -> Sealed | None:
@@ -198,7 +200,9 @@ def _opened(path: Path) -> Generator[int | None]:
 
 def free_name(path: Path) -> Path:
     """Where a damaged file can be set aside: `NAME.damaged`, `NAME.damaged-1` and so on."""
-    names = (path.with_name(path.name + ASIDE + (f"-{number}" if number else "")) for number in count())
+    names = (
+        path.with_name(path.name + DAMAGED_HISTORY_SUFFIX + (f"-{number}" if number else "")) for number in count()
+    )
     return next(name for name in names if not name.exists() and not name.is_symlink())
 
 
@@ -208,11 +212,11 @@ def frames(log: Path) -> Iterator[tuple[int, int, bytes]]:
         header = file.read(_WAL_HEADER)
         while len(frame := file.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[16:24]:
             yield int.from_bytes(frame[:4]), int.from_bytes(frame[4:8]), frame
-            file.seek(PAGE_BYTES, os.SEEK_CUR)
+            file.seek(HISTORY_PAGE_BYTES, os.SEEK_CUR)
 
 
 def _pages_of(block: int) -> range:
-    return range(block * _PER_BLOCK + 1, (block + 1) * _PER_BLOCK + 1)
+    return range(block * _HASHES_PER_BLOCK + 1, (block + 1) * _HASHES_PER_BLOCK + 1)
 
 
 def _hash_at(content: bytes, number: int) -> bytes:
@@ -221,14 +225,14 @@ def _hash_at(content: bytes, number: int) -> bytes:
 
 def _content(seal: int, number: int) -> bytes | None:
     """A block without its checksum; None where that does not fit."""
-    block = os.pread(seal, PAGE_BYTES, number * PAGE_BYTES)
+    block = os.pread(seal, HISTORY_PAGE_BYTES, number * HISTORY_PAGE_BYTES)
     content = block[:-_HASH_BYTES]
-    return content if len(block) == PAGE_BYTES and block[-_HASH_BYTES:] == _own_hash(number, content) else None
+    return content if len(block) == HISTORY_PAGE_BYTES and block[-_HASH_BYTES:] == _own_hash(number, content) else None
 
 
 def _write_block(seal: int, number: int, content: bytes) -> None:
-    content = content.ljust(PAGE_BYTES - _HASH_BYTES, b"\0")
-    os.lseek(seal, number * PAGE_BYTES, os.SEEK_SET)
+    content = content.ljust(HISTORY_PAGE_BYTES - _HASH_BYTES, b"\0")
+    os.lseek(seal, number * HISTORY_PAGE_BYTES, os.SEEK_SET)
     write_all(seal, content + _own_hash(number, content))
 
 

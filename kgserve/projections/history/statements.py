@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-VERSION = 1
-PAGE_BYTES = 4096
-TABLES = ("node", "edge", "link")
-IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
-SCHEMA = f"""
-PRAGMA page_size = {PAGE_BYTES};
+HISTORY_VERSION = 1
+HISTORY_PAGE_BYTES = 4096
+HISTORY_TABLES = ("node", "edge", "link")
+SELECT_IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
+HISTORY_SCHEMA = f"""
+PRAGMA page_size = {HISTORY_PAGE_BYTES};
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
 PRAGMA wal_autocheckpoint = 0;
@@ -43,101 +43,117 @@ CREATE TABLE IF NOT EXISTS cursor (
 );
 INSERT OR IGNORE INTO cursor VALUES (1, 0, 0);
 CREATE TABLE IF NOT EXISTS gap (first INTEGER NOT NULL, last INTEGER, part TEXT NOT NULL, id TEXT);
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {HISTORY_VERSION};
 """
 # Without the relation types it is two thirds of what a key of edges was, which files from before have.
-EDGES_HAVE_A_KEY = "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_autoindex_edge_1'"
-EDGES_BY_SOURCE = "CREATE INDEX IF NOT EXISTS edge_by_source ON edge (source, target, first)"
+SELECT_HAS_EDGE_KEY = "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_autoindex_edge_1'"
+CREATE_EDGE_SOURCE_INDEX = "CREATE INDEX IF NOT EXISTS edge_by_source ON edge (source, target, first)"
 # The cast: a damaged header may make text of a row.
-STATE = "SELECT CAST(row AS BLOB), hash, first, last, started, ended"
+SELECT_STATE = "SELECT CAST(row AS BLOB), hash, first, last, started, ended"
 # What a packed row needs of its columns.
-NODE_KEY = "id, type, version"
-EDGE_KEY = "source, target, relation_type, version"
-LINK_KEY = f"{EDGE_KEY}, store"
-NODE = f"{STATE}, {NODE_KEY} FROM node"
-EDGE = f"{STATE}, {EDGE_KEY} FROM edge"
-LINK = f"{STATE}, {LINK_KEY} FROM link"
-HOLDS = "first <= :at AND (last IS NULL OR last > :at)"
-EDGE_NUMBERS = "SELECT rowid, target FROM edge WHERE source = :id LIMIT :limit"
-EDGES_NUMBERED = f"{EDGE} WHERE first <= ? AND (last IS NULL OR last > ?) AND rowid IN"
-EDGE_STATES = f"{EDGE} WHERE rowid IN"
-EDGE_LIVES = "SELECT rowid, source, target, relation_type, first, last FROM edge WHERE rowid IN"
-HAS_LINKS = "SELECT EXISTS (SELECT * FROM link)"
-LINK_STATES = f"{LINK} WHERE source = :id ORDER BY first DESC LIMIT :limit"
-NODE_LIVES = "SELECT first, last FROM node WHERE id = :id ORDER BY first DESC LIMIT :limit"
-DEGREE = f"""
+NODE_KEY_COLUMNS = "id, type, version"
+EDGE_KEY_COLUMNS = "source, target, relation_type, version"
+LINK_KEY_COLUMNS = f"{EDGE_KEY_COLUMNS}, store"
+SELECT_NODE_STATES = f"{SELECT_STATE}, {NODE_KEY_COLUMNS} FROM node"
+SELECT_EDGE_STATES = f"{SELECT_STATE}, {EDGE_KEY_COLUMNS} FROM edge"
+SELECT_LINK_STATES = f"{SELECT_STATE}, {LINK_KEY_COLUMNS} FROM link"
+IS_STATE_AT = "first <= :at AND (last IS NULL OR last > :at)"
+SELECT_EDGE_NUMBERS = "SELECT rowid, target FROM edge WHERE source = :id LIMIT :limit"
+SELECT_EDGES_BY_NUMBER_AT = f"{SELECT_EDGE_STATES} WHERE first <= ? AND (last IS NULL OR last > ?) AND rowid IN"
+SELECT_EDGES_BY_NUMBER = f"{SELECT_EDGE_STATES} WHERE rowid IN"
+SELECT_EDGE_LIFETIMES = "SELECT rowid, source, target, relation_type, first, last FROM edge WHERE rowid IN"
+SELECT_HAS_LINKS = "SELECT EXISTS (SELECT * FROM link)"
+SELECT_LINK_STATES_OF_SOURCE = f"{SELECT_LINK_STATES} WHERE source = :id ORDER BY first DESC LIMIT :limit"
+SELECT_NODE_LIFETIMES = "SELECT first, last FROM node WHERE id = :id ORDER BY first DESC LIMIT :limit"
+SELECT_DEGREE = f"""
 SELECT coalesce(sum(held), 0), count(*) FROM (
-    SELECT * FROM (SELECT {HOLDS} AS held FROM edge WHERE source = :id LIMIT :limit)
-    UNION ALL SELECT * FROM (SELECT {HOLDS} AS held FROM edge WHERE target = :id LIMIT :limit)
+    SELECT * FROM (SELECT {IS_STATE_AT} AS held FROM edge WHERE source = :id LIMIT :limit)
+    UNION ALL SELECT * FROM (SELECT {IS_STATE_AT} AS held FROM edge WHERE target = :id LIMIT :limit)
 )
 """
 # One each: of both together SQLite looks at every entry.
-TIMES = "SELECT (SELECT min(time) FROM moment), (SELECT max(time) FROM moment)"
-LAST_UP_TO = "SELECT max(sequence) FROM moment WHERE time <= :time"
+SELECT_TIME_RANGE = "SELECT (SELECT min(time) FROM moment), (SELECT max(time) FROM moment)"
+SELECT_LAST_COMMIT_AT_TIME = "SELECT max(sequence) FROM moment WHERE time <= :time"
 # The unary plus keeps SQLite from the index by time: it reads commits in order, and mostly the first one already fits.
-FIRST_BEHIND = "SELECT sequence FROM moment WHERE sequence > :after AND +time <= :now ORDER BY sequence LIMIT 1"
-LAST_BEFORE = "SELECT max(sequence) FROM moment WHERE sequence < :until"
-NODE_AT = f"{NODE} WHERE id = :id AND first <= :at ORDER BY first DESC LIMIT 1"
-NODE_STATES = f"{NODE} WHERE id = :id AND first < :before ORDER BY first DESC LIMIT :limit"
-NODE_STATES_AFTER = f"{NODE} WHERE id = :id AND first > :after ORDER BY first LIMIT :limit"
-NODE_VERSION = f"{NODE} WHERE id = :id AND version = :version ORDER BY first DESC LIMIT 1"
-LIST = f"{NODE} WHERE id > :after AND {HOLDS} ORDER BY id LIMIT :limit"
-LIST_TYPE = f"{NODE} WHERE id > :after AND type = :type AND {HOLDS} ORDER BY id LIMIT :limit"
-OUT = f"{EDGE} WHERE source = :id AND {HOLDS} LIMIT :limit"
-LINKS_OUT = f"{LINK} WHERE source = :id AND {HOLDS} LIMIT :limit"
-IN = f"{EDGE} WHERE target = :id AND {HOLDS} LIMIT :limit"
-EDGES = (
-    f"{EDGE} WHERE (source, target, relation_type) > (:source, :target, :relation_type) AND {HOLDS} "
+SELECT_NEXT_COMMIT_BEFORE_TIME = (
+    "SELECT sequence FROM moment WHERE sequence > :after AND +time <= :now ORDER BY sequence LIMIT 1"
+)
+SELECT_COMMIT_BEFORE = "SELECT max(sequence) FROM moment WHERE sequence < :until"
+SELECT_NODE_AT = f"{SELECT_NODE_STATES} WHERE id = :id AND first <= :at ORDER BY first DESC LIMIT 1"
+SELECT_NODE_STATES_BEFORE = f"{SELECT_NODE_STATES} WHERE id = :id AND first < :before ORDER BY first DESC LIMIT :limit"
+SELECT_NODE_STATES_AFTER = f"{SELECT_NODE_STATES} WHERE id = :id AND first > :after ORDER BY first LIMIT :limit"
+SELECT_NODE_VERSION = f"{SELECT_NODE_STATES} WHERE id = :id AND version = :version ORDER BY first DESC LIMIT 1"
+SELECT_NODES_AT = f"{SELECT_NODE_STATES} WHERE id > :after AND {IS_STATE_AT} ORDER BY id LIMIT :limit"
+SELECT_NODES_OF_TYPE_AT = (
+    f"{SELECT_NODE_STATES} WHERE id > :after AND type = :type AND {IS_STATE_AT} ORDER BY id LIMIT :limit"
+)
+SELECT_OUT_EDGES_AT = f"{SELECT_EDGE_STATES} WHERE source = :id AND {IS_STATE_AT} LIMIT :limit"
+SELECT_OUT_LINKS_AT = f"{SELECT_LINK_STATES} WHERE source = :id AND {IS_STATE_AT} LIMIT :limit"
+SELECT_IN_EDGES_AT = f"{SELECT_EDGE_STATES} WHERE target = :id AND {IS_STATE_AT} LIMIT :limit"
+SELECT_EDGES_AT = (
+    f"{SELECT_EDGE_STATES} WHERE (source, target, relation_type) > (:source, :target, :relation_type) AND "
+    f"{IS_STATE_AT} "
     "ORDER BY source, target, relation_type LIMIT :limit"
 )
-LINKS = (
-    f"{LINK} WHERE (source, store, target, relation_type) > (:source, :store, :target, :relation_type) AND {HOLDS} "
+SELECT_LINKS_AT = (
+    f"{SELECT_LINK_STATES} WHERE "
+    f"(source, store, target, relation_type) > (:source, :store, :target, :relation_type) AND "
+    f"{IS_STATE_AT} "
     "ORDER BY source, store, target, relation_type LIMIT :limit"
 )
-CLOSE_NODE = """
+UPDATE_NODE_END = """
 UPDATE node SET last = :at, ended = :time
 WHERE id = :id AND last IS NULL AND first = (SELECT max(first) FROM node WHERE id = :id)
 """
-SAME_EDGE = "source = :source AND target = :target AND relation_type = :relation_type"
-SAME_LINK = f"{SAME_EDGE} AND store = :store"
-LATEST_EDGE = f"{SAME_EDGE} AND last IS NULL AND first = (SELECT max(first) FROM edge WHERE {SAME_EDGE})"
-LATEST_LINK = f"{SAME_LINK} AND last IS NULL AND first = (SELECT max(first) FROM link WHERE {SAME_LINK})"
-CLOSE_EDGE = f"UPDATE edge SET last = :at, ended = :time WHERE {LATEST_EDGE}"
-CLOSE_LINK = f"UPDATE link SET last = :at, ended = :time WHERE {LATEST_LINK}"
-TOUCH_EDGE = f"UPDATE edge SET row = :row, hash = :hash WHERE {LATEST_EDGE}"
-TOUCH_LINK = f"UPDATE link SET row = :row, hash = :hash WHERE {LATEST_LINK}"
-ADD_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, NULL, ?, ?, ?, NULL, ?, ?)"
-ADD_EDGE = "INSERT OR REPLACE INTO edge VALUES (?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
-ADD_LINK = "INSERT OR REPLACE INTO link VALUES (?, ?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
+IS_SAME_EDGE = "source = :source AND target = :target AND relation_type = :relation_type"
+IS_SAME_LINK = f"{IS_SAME_EDGE} AND store = :store"
+IS_LATEST_EDGE = f"{IS_SAME_EDGE} AND last IS NULL AND first = (SELECT max(first) FROM edge WHERE {IS_SAME_EDGE})"
+IS_LATEST_LINK = f"{IS_SAME_LINK} AND last IS NULL AND first = (SELECT max(first) FROM link WHERE {IS_SAME_LINK})"
+UPDATE_EDGE_END = f"UPDATE edge SET last = :at, ended = :time WHERE {IS_LATEST_EDGE}"
+UPDATE_LINK_END = f"UPDATE link SET last = :at, ended = :time WHERE {IS_LATEST_LINK}"
+UPDATE_EDGE_ROW = f"UPDATE edge SET row = :row, hash = :hash WHERE {IS_LATEST_EDGE}"
+UPDATE_LINK_ROW = f"UPDATE link SET row = :row, hash = :hash WHERE {IS_LATEST_LINK}"
+INSERT_NODE_STATE = "INSERT OR REPLACE INTO node VALUES (?, ?, NULL, ?, ?, ?, NULL, ?, ?)"
+INSERT_EDGE_STATE = "INSERT OR REPLACE INTO edge VALUES (?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
+INSERT_LINK_STATE = "INSERT OR REPLACE INTO link VALUES (?, ?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
 # The indexes of the past go from end to end of nodes.
-ENDED = f"{NODE} WHERE (last, id) > (:last, :id) AND last <= :until ORDER BY last, id LIMIT :limit"
+SELECT_ENDED_NODES = (
+    f"{SELECT_NODE_STATES} WHERE (last, id) > (:last, :id) AND last <= :until ORDER BY last, id LIMIT :limit"
+)
 # Pruning goes through a table in the order of its rows, so that states of edges need no such index.
-SLICE = {
+SELECT_PRUNABLE_STATES = {
     table: f"SELECT rowid, last, length(row) FROM {table} WHERE rowid > :after ORDER BY rowid LIMIT :limit"
-    for table in TABLES
+    for table in HISTORY_TABLES
 }
 # A version that a node names among its heads stays for as long as it does.
 IS_NO_HEAD = "NOT EXISTS (SELECT * FROM head WHERE head.id = node.id AND head.version = node.version)"
-FORGET = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in TABLES} | {
+DELETE_STATE = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in HISTORY_TABLES} | {
     "node": f"DELETE FROM node WHERE rowid = ? AND {IS_NO_HEAD}"
 }
 # Whoever has said the same is known for as long as that state is.
-ADD_SAID = "INSERT OR IGNORE INTO said VALUES (?, ?, ?, ?, ?, ?)"
-SAID = (
+INSERT_CO_AUTHOR = "INSERT OR IGNORE INTO said VALUES (?, ?, ?, ?, ?, ?)"
+SELECT_CO_AUTHORS = (
     "SELECT version, created_by, sequence, time, hash FROM said "
     "WHERE id = :id AND version BETWEEN :least AND :most ORDER BY sequence LIMIT :limit"
 )
-FORGET_SAID = f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
+DELETE_CO_AUTHORS = (
+    f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
+)
 # Files from before heads were kept apart are looked through once.
-KNOWS_GAPS = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'"
-KNOWS_HEADS = "SELECT count(*) FROM sqlite_schema WHERE name = 'head'"
-MAY_HAVE_HEADS = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY} FROM node WHERE last IS NULL AND version > 1"
-ADD_HEAD = "INSERT OR IGNORE INTO head VALUES (?, ?)"
-DROP_HEADS = "DELETE FROM head WHERE id = ?"
+SELECT_HAS_GAP_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'"
+SELECT_HAS_HEAD_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'head'"
+SELECT_POSSIBLE_HEADS = (
+    f"SELECT CAST(row AS BLOB), hash, {NODE_KEY_COLUMNS} FROM node WHERE last IS NULL AND version > 1"
+)
+INSERT_HEAD = "INSERT OR IGNORE INTO head VALUES (?, ?)"
+DELETE_HEADS = "DELETE FROM head WHERE id = ?"
 # As a cross join SQLite takes the heads first, of which there are few.
-HEADS = f"{STATE}, {NODE_KEY} FROM head CROSS JOIN node USING (id, version) ORDER BY id, version LIMIT :limit"
+SELECT_HEADS = (
+    f"{SELECT_STATE}, {NODE_KEY_COLUMNS} FROM head CROSS JOIN node USING (id, version) "
+    "ORDER BY id, version LIMIT :limit"
+)
 # Of what is erased nothing stays that began by a commit, nor the relations of then.
-ERASE = (
+DELETE_NODE_THROUGH = (
     "DELETE FROM node WHERE id = :id AND first <= :through",
     "DELETE FROM edge WHERE source = :id AND first <= :through",
     "DELETE FROM edge WHERE target = :id AND first <= :through",
@@ -145,11 +161,11 @@ ERASE = (
     "DELETE FROM said WHERE id = :id AND sequence <= :through",
     "DELETE FROM head WHERE id = :id AND NOT EXISTS (SELECT * FROM node WHERE node.id = :id AND first > :through)",
 )
-ERASE_FORMER = "DELETE FROM node WHERE id = :id AND last <= :through"
-STATES_UNTIL = f"{NODE} WHERE id = :id AND first <= :through"
+DELETE_ENDED_NODE_STATES = "DELETE FROM node WHERE id = :id AND last <= :through"
+SELECT_NODE_STATES_THROUGH = f"{SELECT_NODE_STATES} WHERE id = :id AND first <= :through"
 # Deleted nodes to which relations led until then. Only the latest states are looked at: each costs two look-ups.
-DELETED_TARGETS = f"""
-{NODE} WHERE rowid IN (
+SELECT_DELETED_TARGETS = f"""
+{SELECT_NODE_STATES} WHERE rowid IN (
     SELECT number FROM (
         SELECT rowid AS number, id, first, last FROM node WHERE last IS NOT NULL ORDER BY last DESC LIMIT :limit
     ) AS past
@@ -159,29 +175,31 @@ DELETED_TARGETS = f"""
     )
 ) ORDER BY last DESC
 """
-EDGES_ENDED = f"{EDGE} WHERE target = :id AND relation_type = :relation_type AND last = :last LIMIT :limit"
-SOURCES_OF = "SELECT DISTINCT source FROM edge WHERE target = :id AND relation_type = :relation_type"
+SELECT_EDGES_ENDED_AT = (
+    f"{SELECT_EDGE_STATES} WHERE target = :id AND relation_type = :relation_type AND last = :last LIMIT :limit"
+)
+SELECT_SOURCES = "SELECT DISTINCT source FROM edge WHERE target = :id AND relation_type = :relation_type"
 # What pruning leaves empty goes back to the file system; a file from before it could is written anew by VACUUM.
-CAN_GIVE_BACK = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"
-EMPTY_PAGES = "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
-GIVE_BACK = "PRAGMA incremental_vacuum(1024)"
-CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"
-LOG_PAGES = 1000
+SELECT_CAN_VACUUM = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"
+SELECT_EMPTY_PAGES = "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
+VACUUM_PAGES = "PRAGMA incremental_vacuum(1024)"
+CHECKPOINT_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
+CHECKPOINT_PAGES = 1000
 """So many pages of the log are moved into the file at once, about: as many as SQLite would."""
-SEEN = "SELECT sequence, oldest FROM cursor"
-ROOTS = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0"
+SELECT_EXTENT = "SELECT sequence, oldest FROM cursor"
+SELECT_ROOT_PAGES = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0"
 # What was lost with damaged pages: commits as of which something is missing; without an end while that is to come.
-ADD_GAP = "INSERT INTO gap VALUES (?, ?, ?, ?)"
-GAPS = "SELECT first, last, part, id FROM gap ORDER BY first"
-END_GAPS = "UPDATE gap SET last = max(first + 1, ?) WHERE last IS NULL"
-FILL_GAP = "DELETE FROM gap WHERE part = ? AND id = ? AND first = ? AND last IS NULL"
-FORGET_GAPS = "DELETE FROM gap WHERE last <= ?"
-GAP_OF_NODE = """
+INSERT_GAP = "INSERT INTO gap VALUES (?, ?, ?, ?)"
+SELECT_GAPS = "SELECT first, last, part, id FROM gap ORDER BY first"
+UPDATE_GAPS_END = "UPDATE gap SET last = max(first + 1, ?) WHERE last IS NULL"
+DELETE_GAP = "DELETE FROM gap WHERE part = ? AND id = ? AND first = ? AND last IS NULL"
+DELETE_GAPS_UNTIL = "DELETE FROM gap WHERE last <= ?"
+SELECT_NODE_GAP = """
 SELECT min(first), max(coalesce(last, :before)) FROM gap
 WHERE part = 'node' AND (id = :id OR id IS NULL) AND first < :before AND (last IS NULL OR last > :low)
 """
 # Of the present, by which a history is put right that has lost some of it.
-HELD = {
+SELECT_PRESENT_STATE = {
     "node": "SELECT rowid, hash FROM node WHERE id = ? AND last IS NULL ORDER BY first DESC LIMIT 1",
     "edge": (
         "SELECT rowid, hash FROM edge WHERE source = ? AND target = ? AND relation_type = ? AND last IS NULL "
@@ -192,42 +210,42 @@ HELD = {
         "AND last IS NULL ORDER BY first DESC LIMIT 1"
     ),
 }
-BY_NUMBER = {
+SELECT_STATE_BY_NUMBER = {
     table: f"SELECT CAST(row AS BLOB), hash, {key} FROM {table} WHERE rowid = ?"
-    for table, key in (("node", NODE_KEY), ("edge", EDGE_KEY), ("link", LINK_KEY))
+    for table, key in (("node", NODE_KEY_COLUMNS), ("edge", EDGE_KEY_COLUMNS), ("link", LINK_KEY_COLUMNS))
 }
 # Commits and their times are together in each state and among the moments: one tells of the other.
-NO_GAPS = "AND NOT EXISTS (SELECT * FROM gap)"
-AT_ODDS = {
+HAS_NO_GAPS = "AND NOT EXISTS (SELECT * FROM gap)"
+SELECT_INCONSISTENT_STATES = {
     table: f"""
     SELECT rowid FROM {table}
     WHERE last <= first
     OR (SELECT time FROM moment WHERE sequence = last) <> ended
     OR (first > (SELECT oldest FROM cursor) AND (SELECT time FROM moment WHERE sequence = first) <> started)
-    OR (last > (SELECT oldest FROM cursor) AND NOT EXISTS (SELECT * FROM moment WHERE sequence = last) {NO_GAPS})
+    OR (last > (SELECT oldest FROM cursor) AND NOT EXISTS (SELECT * FROM moment WHERE sequence = last) {HAS_NO_GAPS})
     LIMIT 1
     """
-    for table in TABLES
+    for table in HISTORY_TABLES
 }
-NEXT_MOMENT = "SELECT min(sequence) FROM moment WHERE sequence > :at"
-TIME_OF = "SELECT time FROM moment WHERE sequence = ?"
-BEGIN_PRESENT = "CREATE TEMP TABLE IF NOT EXISTS present (number INTEGER PRIMARY KEY)"
-ADD_PRESENT = "INSERT OR IGNORE INTO temp.present VALUES (?)"
-END_PRESENT = "DELETE FROM temp.present"
-END_OTHERS = {
+SELECT_NEXT_MOMENT = "SELECT min(sequence) FROM moment WHERE sequence > :at"
+SELECT_COMMIT_TIME = "SELECT time FROM moment WHERE sequence = ?"
+CREATE_PRESENT_TABLE = "CREATE TEMP TABLE IF NOT EXISTS present (number INTEGER PRIMARY KEY)"
+INSERT_PRESENT = "INSERT OR IGNORE INTO temp.present VALUES (?)"
+DELETE_PRESENT = "DELETE FROM temp.present"
+UPDATE_ABSENT_END = {
     table: (
         f"UPDATE {table} SET last = max(first + 1, :at), ended = :time WHERE last IS NULL AND rowid NOT IN temp.present"
     )
-    for table in TABLES
+    for table in HISTORY_TABLES
 }
 # Where the next version is known, it says when the one before it ended.
-JOIN_STATES = """
+UPDATE_STATE_ENDS = """
 UPDATE node SET last = later.first, ended = later.started
 FROM node AS later
 WHERE node.last = :at AND node.ended = :time AND later.id = node.id AND later.version = node.version + 1
 AND later.first > node.first
 """
-PRUNE_MOMENTS = """
+DELETE_MOMENTS = """
 DELETE FROM moment WHERE sequence IN
 (SELECT sequence FROM moment WHERE sequence < :before ORDER BY sequence LIMIT :limit)
 """

@@ -21,8 +21,8 @@ from kgserve.storage.model.change import LinksState
 from kgserve.storage.model.digest import checksum, shift_links
 from kgserve.storage.model.rows import LinkKey, LinkRow
 
-_AT_ONCE = 5_000
-EVERY = (1 << 63) - 1
+_LINK_PAGE_ROWS = 5_000
+NO_LINK_LIMIT = (1 << 63) - 1
 """A limit for all there are."""
 
 
@@ -54,30 +54,30 @@ class LinkReader:
     def of(self, keys: Iterable[LinkKey]) -> Iterator[LinkRow]:
         """Those of some keys that are there."""
         wanted = [(source, kind, store, target) for store, (source, target, kind) in keys]
-        return _intact(of_rows(self._connection.execute, sql.OF, wanted, sql.OF_KEYS))
+        return _intact(of_rows(self._connection.execute, sql.SELECT_LINKS_BY_KEY, wanted, sql.JOIN_LINK_KEYS))
 
     def from_any(self, ids: Collection[str]) -> Iterator[LinkRow]:
         """Those that lead from any of some nodes."""
-        return _intact(of_some(self._connection.execute, sql.FROM, [*ids]))
+        return _intact(of_some(self._connection.execute, sql.SELECT_LINKS_FROM_SOURCES, [*ids]))
 
     def outgoing(self, node_id: str, limit: int) -> list[LinkRow]:
         """Those that lead from a node, at most so many."""
-        return [*self._rows(sql.OUT, {"source": node_id, "limit": limit})]
+        return [*self._rows(sql.SELECT_LINKS_OF_SOURCE, {"source": node_id, "limit": limit})]
 
     def to(self, store: str, target: str, limit: int) -> list[LinkRow]:
         """Those that lead to a node of another store, at most so many."""
-        return [*self._rows(sql.TO, {"store": store, "target": target, "limit": limit})]
+        return [*self._rows(sql.SELECT_LINKS_TO_TARGET, {"store": store, "target": target, "limit": limit})]
 
     def all(self) -> Iterator[list[LinkRow]]:
         """All of them in the order of their keys, some at a time."""
         after = LinkKey("", ("", "", ""))
-        while rows := [*self._rows(sql.AFTER, {**values(after), "limit": _AT_ONCE})]:
+        while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**values(after), "limit": _LINK_PAGE_ROWS})]:
             yield rows
             after = rows[-1].key
 
     def outbound(self, after: str, limit: int) -> list[Outbound]:
         """The next stores that any lead into, by name."""
-        return [Outbound(*row) for row in self._connection.execute(sql.OUTBOUND, (after, limit))]
+        return [Outbound(*row) for row in self._connection.execute(sql.SELECT_OUTBOUND_COUNTS, (after, limit))]
 
     def _rows(self, query: str, values: dict[str, Any]) -> Iterator[LinkRow]:
         return _intact(self._connection.execute(query, values))
@@ -96,7 +96,7 @@ def left(path: Path) -> Generator[tuple[LinkReader, int]]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
     try:
         [(found,)] = connection.execute("PRAGMA user_version")
-        if found != sql.FORMAT:
+        if found != sql.LINKS_FORMAT:
             raise sqlite3.DatabaseError("another format")
         connection.execute("BEGIN")
         [(sequence,)] = connection.execute("SELECT sequence FROM cursor")
@@ -110,7 +110,7 @@ class Links(LinkReader):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(opened(path, sql.SCHEMA, sql.FORMAT))
+        super().__init__(opened(path, sql.LINKS_SCHEMA, sql.LINKS_FORMAT))
 
     @property
     def sequence(self) -> int:
@@ -121,9 +121,9 @@ class Links(LinkReader):
     def apply(self, put: Iterable[LinkRow], deleted: Iterable[LinkKey], sequence: int, state: LinksState) -> None:
         """Take in what a commit changes, after which all links come to a state; others see it at once."""
         with self._connection as transaction:
-            transaction.executemany(sql.DELETE, map(values, deleted))
-            transaction.executemany(sql.PUT, map(stored, put))
-            transaction.execute(sql.CHANGED, (sequence, state.count, state.digest))
+            transaction.executemany(sql.DELETE_LINK, map(values, deleted))
+            transaction.executemany(sql.UPSERT_LINK, map(stored, put))
+            transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def moved(self, sequence: int) -> None:
         """It has seen all commits up to one, and none after the last that it took in changes links."""
@@ -136,9 +136,9 @@ class Links(LinkReader):
         with self._connection as transaction:
             transaction.execute("DELETE FROM link")
             for some in links:
-                transaction.executemany(sql.PUT, map(stored, some))
+                transaction.executemany(sql.UPSERT_LINK, map(stored, some))
                 state = shift_links(state, some, ())
-            transaction.execute(sql.CHANGED, (sequence, state.count, state.digest))
+            transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def erase(self) -> None:
         """Leave nothing of rows that are gone. Raises as `write_anew` does."""
@@ -184,33 +184,33 @@ class Inbound:
     def follow(self, origin: str, put: Iterable[LinkRow], deleted: Iterable[LinkKey], seen: LinksPosition) -> None:
         """Take in what has changed of the links of a store."""
         with self._connection as transaction:
-            transaction.executemany(sql.INBOUND_DELETE, ({"origin": origin, **values(key)} for key in deleted))
-            transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **stored(row)} for row in put))
-            transaction.execute(sql.SEEN, (origin, *seen))
+            transaction.executemany(sql.DELETE_INBOUND_LINK, ({"origin": origin, **values(key)} for key in deleted))
+            transaction.executemany(sql.UPSERT_INBOUND_LINK, ({"origin": origin, **stored(row)} for row in put))
+            transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
     def replace(self, origin: str, links: Iterable[Iterable[LinkRow]], seen: LinksPosition) -> None:
         """Forget the links of a store, and take these."""
         with self._connection as transaction:
-            transaction.execute(sql.INBOUND_FORGET, (origin,))
+            transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
             for some in links:
-                transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **stored(row)} for row in some))
-            transaction.execute(sql.SEEN, (origin, *seen))
+                transaction.executemany(sql.UPSERT_INBOUND_LINK, ({"origin": origin, **stored(row)} for row in some))
+            transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
     def forget(self, origin: str) -> None:
         """A store is gone."""
         with self._connection as transaction:
-            transaction.execute(sql.INBOUND_FORGET, (origin,))
+            transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
             transaction.execute("DELETE FROM seen WHERE origin = ?", (origin,))
 
     def to(self, store: str, targets: Collection[str]) -> Iterator[tuple[str, LinkRow]]:
         """The links that lead to any of some nodes of a store, each behind the store that it is of."""
         run, wanted = self._connection.execute, sorted(targets)
-        found = of_some(run, sql.INBOUND_TO, wanted, before=(store,), end=sql.INBOUND_ORDER)
+        found = of_some(run, sql.SELECT_INBOUND_TO_TARGETS, wanted, before=(store,), end=sql.INBOUND_ORDER)
         return ((origin, intact(content, expected)) for content, expected, origin in found)
 
     def counts(self, store: str) -> list[tuple[str, int]]:
         """The stores that any links lead into one from, by name, and how many of each."""
-        return self._connection.execute(sql.INBOUND_COUNTS, (store,)).fetchall()
+        return self._connection.execute(sql.SELECT_INBOUND_COUNTS, (store,)).fetchall()
 
     def erase(self) -> None:
         """Leave nothing of rows that are gone. Raises as `write_anew` does."""

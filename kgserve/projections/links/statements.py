@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-FORMAT = 1
-SCHEMA = f"""
+LINKS_FORMAT = 1
+LINKS_SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = OFF;
 PRAGMA cache_size = -4000;
@@ -26,31 +26,33 @@ CREATE TABLE IF NOT EXISTS cursor (
     count INTEGER NOT NULL, digest BLOB NOT NULL
 );
 INSERT OR IGNORE INTO cursor VALUES (1, -1, 0, 0, zeroblob(16));
-PRAGMA user_version = {FORMAT};
+PRAGMA user_version = {LINKS_FORMAT};
 """
-OF = "SELECT CAST(link.row AS BLOB), link.hash FROM"
-OF_KEYS = """
+SELECT_LINKS_BY_KEY = "SELECT CAST(link.row AS BLOB), link.hash FROM"
+JOIN_LINK_KEYS = """
 AS wanted CROSS JOIN link ON source = wanted.column1 AND relation_type = wanted.column2 AND store = wanted.column3
 AND target = wanted.column4
 """
-ROWS = f"{OF} link"
-FROM = f"{ROWS} WHERE source IN"
-OUT = f"{ROWS} WHERE source = :source ORDER BY relation_type, store, target LIMIT :limit"
-TO = f"{ROWS} WHERE store = :store AND target = :target ORDER BY source, relation_type LIMIT :limit"
-AFTER = f"""
-{ROWS} WHERE (source, relation_type, store, target) > (:source, :relation_type, :store, :target)
+SELECT_LINKS = f"{SELECT_LINKS_BY_KEY} link"
+SELECT_LINKS_FROM_SOURCES = f"{SELECT_LINKS} WHERE source IN"
+SELECT_LINKS_OF_SOURCE = f"{SELECT_LINKS} WHERE source = :source ORDER BY relation_type, store, target LIMIT :limit"
+SELECT_LINKS_TO_TARGET = (
+    f"{SELECT_LINKS} WHERE store = :store AND target = :target ORDER BY source, relation_type LIMIT :limit"
+)
+SELECT_LINKS_AFTER = f"""
+{SELECT_LINKS} WHERE (source, relation_type, store, target) > (:source, :relation_type, :store, :target)
 ORDER BY source, relation_type, store, target LIMIT :limit
 """
 # The triggers count rows that are new: an upsert that changes one would count it again if it replaced the row.
-PUT = """
+UPSERT_LINK = """
 INSERT INTO link VALUES (:source, :relation_type, :store, :target, :row, :hash)
 ON CONFLICT (source, relation_type, store, target) DO UPDATE SET row = :row, hash = :hash
 """
-DELETE = """
+DELETE_LINK = """
 DELETE FROM link WHERE source = :source AND relation_type = :relation_type AND store = :store AND target = :target
 """
-OUTBOUND = "SELECT store, count FROM outbound WHERE store > ? ORDER BY store LIMIT ?"
-CHANGED = "UPDATE cursor SET sequence = ?1, changed = ?1, count = ?2, digest = ?3"
+SELECT_OUTBOUND_COUNTS = "SELECT store, count FROM outbound WHERE store > ? ORDER BY store LIMIT ?"
+UPDATE_LINKS_CURSOR = "UPDATE cursor SET sequence = ?1, changed = ?1, count = ?2, digest = ?3"
 
 INBOUND_FORMAT = 1
 INBOUND_SCHEMA = f"""
@@ -75,16 +77,16 @@ CREATE TRIGGER IF NOT EXISTS inbound_removed AFTER DELETE ON inbound BEGIN
 END;
 PRAGMA user_version = {INBOUND_FORMAT};
 """
-INBOUND_PUT = """
+UPSERT_INBOUND_LINK = """
 INSERT INTO inbound VALUES (:origin, :source, :relation_type, :store, :target, :row, :hash)
 ON CONFLICT (origin, source, relation_type, store, target) DO UPDATE SET row = :row, hash = :hash
 """
-INBOUND_DELETE = """
+DELETE_INBOUND_LINK = """
 DELETE FROM inbound WHERE origin = :origin AND source = :source AND relation_type = :relation_type AND store = :store
 AND target = :target
 """
-INBOUND_FORGET = "DELETE FROM inbound WHERE origin = ?"
-INBOUND_TO = "SELECT CAST(row AS BLOB), hash, origin FROM inbound WHERE store = ? AND target IN"
+DELETE_INBOUND_OF_ORIGIN = "DELETE FROM inbound WHERE origin = ?"
+SELECT_INBOUND_TO_TARGETS = "SELECT CAST(row AS BLOB), hash, origin FROM inbound WHERE store = ? AND target IN"
 INBOUND_ORDER = "ORDER BY target, origin, source, relation_type"
-SEEN = "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)"
-INBOUND_COUNTS = "SELECT origin, count FROM tally WHERE store = ? ORDER BY origin"
+UPSERT_INBOUND_POSITION = "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)"
+SELECT_INBOUND_COUNTS = "SELECT origin, count FROM tally WHERE store = ? ORDER BY origin"

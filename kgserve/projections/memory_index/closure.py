@@ -14,19 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kgserve.platform.sqlite_files import of_some
-from kgserve.storage.model.parents import CHILD_OF, MAX_DEPTH, is_upward
+from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH, is_upward
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, edge_created_at
 
-SECOND_PARENTS, CYCLES = "second_parent", "cycle"
-_REMADE_FROM = 1_000
+TALLY_SECOND_PARENT, TALLY_CYCLE = "second_parent", "cycle"
+_MIN_MOVED_FOR_REBUILD = 1_000
 """From so many memories on that are moved at once, all is made anew if they are more than a fifth of all."""
-_MOST_PAIRS = 100_000
+_MAX_MOVED_PAIRS = 100_000
 """A move that takes away or adds more pairs than this is cheaper by making all anew, where those are few more."""
 
 # "upward" has every relation that may count, whether its ends are in force or not; "parent" the one of each child that
 # does, with how many it has besides, and whether it closes a circle. Pairs are found by the ids of those below: in
 # their order they are told, and all of one memory are side by side.
-SCHEMA = """
+CLOSURE_SCHEMA = """
 CREATE TABLE IF NOT EXISTS upward (
     child INTEGER, parent INTEGER, created INTEGER NOT NULL, PRIMARY KEY (child, parent)
 ) WITHOUT ROWID;
@@ -38,33 +38,33 @@ CREATE TABLE IF NOT EXISTS closure (
     ancestor INTEGER, id TEXT, descendant INTEGER NOT NULL, depth INTEGER NOT NULL, PRIMARY KEY (ancestor, id)
 ) WITHOUT ROWID;
 """
-INDEXES = {"upward_parent": "upward (parent, child)", "parent_children": "parent (parent, id, closing)"}
-TABLES = ("upward", "parent", "closure")
+CLOSURE_INDEXES = {"upward_parent": "upward (parent, child)", "parent_children": "parent (parent, id, closing)"}
+CLOSURE_TABLES = ("upward", "parent", "closure")
 
-_NUMBER = "(SELECT number FROM memory WHERE id = ?)"
-_UPWARD = """
+_SELECT_MEMORY_NUMBER = "(SELECT number FROM memory WHERE id = ?)"
+_UPSERT_UPWARD = """
 INSERT INTO upward SELECT c.number, p.number, ? FROM memory AS c, memory AS p WHERE c.id = ? AND p.id = ?
 ON CONFLICT (child, parent) DO UPDATE SET created = excluded.created
 """
-_NOT_UPWARD = f"DELETE FROM upward WHERE child = {_NUMBER} AND parent = {_NUMBER}"
-_CHILDREN_OF = "SELECT child FROM upward WHERE parent = ?"
-_FORGET = "DELETE FROM upward WHERE child = :number OR parent = :number"
-_NUMBERS = "SELECT number FROM memory WHERE id IN"
-_ALL = "SELECT count(*) FROM (SELECT 1 FROM parent LIMIT ?)"
-_WANTED = """
+_DELETE_UPWARD = f"DELETE FROM upward WHERE child = {_SELECT_MEMORY_NUMBER} AND parent = {_SELECT_MEMORY_NUMBER}"
+_SELECT_UPWARD_CHILDREN = "SELECT child FROM upward WHERE parent = ?"
+_DELETE_UPWARD_OF_MEMORY = "DELETE FROM upward WHERE child = :number OR parent = :number"
+_SELECT_MEMORY_NUMBERS = "SELECT number FROM memory WHERE id IN"
+_COUNT_PARENTS = "SELECT count(*) FROM (SELECT 1 FROM parent LIMIT ?)"
+_SELECT_LIVE_PARENTS = """
 SELECT c.id, p.number, e.created FROM upward AS e CROSS JOIN memory AS p ON p.number = e.parent
 CROSS JOIN memory AS c ON c.number = e.child
 WHERE e.child = ? AND p.active AND c.active ORDER BY e.created DESC, p.id DESC
 """
-_ALL_WANTED = """
+_SELECT_ALL_LIVE_PARENTS = """
 SELECT e.child, c.id, e.parent, e.created FROM upward AS e CROSS JOIN memory AS p ON p.number = e.parent
 CROSS JOIN memory AS c ON c.number = e.child
 WHERE p.active AND c.active ORDER BY e.child, e.created DESC, p.id DESC
 """
-_STEP = "SELECT id, parent, created, others, closing FROM parent WHERE child = ?"
-_PUT = "INSERT OR REPLACE INTO parent VALUES (?, ?, ?, ?, ?, ?)"
-_DROP = "DELETE FROM parent WHERE child = ?"
-_ABOVE = """
+_SELECT_PARENT = "SELECT id, parent, created, others, closing FROM parent WHERE child = ?"
+_UPSERT_PARENT = "INSERT OR REPLACE INTO parent VALUES (?, ?, ?, ?, ?, ?)"
+_DELETE_PARENT = "DELETE FROM parent WHERE child = ?"
+_SELECT_ANCESTORS = """
 WITH RECURSIVE above (number, depth) AS (
     SELECT :number, 0 UNION ALL
     SELECT parent.parent, above.depth + 1 FROM above JOIN parent ON parent.child = above.number
@@ -72,17 +72,21 @@ WITH RECURSIVE above (number, depth) AS (
 )
 SELECT number FROM above
 """
-_BELOW_SIZE = "SELECT count(*) FROM (SELECT 1 FROM closure WHERE ancestor = ? LIMIT ?)"
-_PAIR = "INSERT INTO closure VALUES (?, ?, ?, ?)"
-_PAIRS = """
+_COUNT_DESCENDANTS = "SELECT count(*) FROM (SELECT 1 FROM closure WHERE ancestor = ? LIMIT ?)"
+_INSERT_CLOSURE_PAIR = "INSERT INTO closure VALUES (?, ?, ?, ?)"
+_INSERT_CLOSURE_PAIRS = """
 INSERT INTO closure SELECT :ancestor, id, descendant, depth + :depth FROM closure
 WHERE ancestor = :child AND depth + :depth <= :most
 """
-_NO_PAIR = "DELETE FROM closure WHERE ancestor = ? AND id = ?"
-_NO_PAIRS = "DELETE FROM closure WHERE ancestor = :ancestor AND id IN (SELECT id FROM closure WHERE ancestor = :child)"
-_TALLY = "INSERT INTO tally VALUES (?, '', ?) ON CONFLICT (kind, name) DO UPDATE SET count = count + excluded.count"
-_TALLY_END = "DELETE FROM tally WHERE kind = ? AND name = '' AND count <= 0"
-_ENDLESS = 1 << 60
+_DELETE_CLOSURE_PAIR = "DELETE FROM closure WHERE ancestor = ? AND id = ?"
+_DELETE_CLOSURE_PAIRS = (
+    "DELETE FROM closure WHERE ancestor = :ancestor AND id IN (SELECT id FROM closure WHERE ancestor = :child)"
+)
+_UPSERT_HIERARCHY_TALLY = (
+    "INSERT INTO tally VALUES (?, '', ?) ON CONFLICT (kind, name) DO UPDATE SET count = count + excluded.count"
+)
+_DELETE_EMPTY_HIERARCHY_TALLY = "DELETE FROM tally WHERE kind = ? AND name = '' AND count <= 0"
+_NO_DEPTH_LIMIT = 1 << 60
 
 
 class _Step(NamedTuple):
@@ -111,7 +115,7 @@ class Hierarchy:
         """Take relations in, new or changed; those that are none to a parent are passed over."""
         for edge in edges:
             if is_upward(edge):
-                self._run(_UPWARD, (edge_created_at(edge), edge.source, edge.target))
+                self._run(_UPSERT_UPWARD, (edge_created_at(edge), edge.source, edge.target))
                 self._children.add(edge.source)
             elif edge.relation_type == CHILD_OF:
                 self._drop(edge.key)
@@ -128,8 +132,8 @@ class Hierarchy:
 
     def forget(self, number: int) -> None:
         """A memory goes, before its row does."""
-        children = [child for (child,) in self._run(_CHILDREN_OF, (number,))]
-        self._run(_FORGET, {"number": number})
+        children = [child for (child,) in self._run(_SELECT_UPWARD_CHILDREN, (number,))]
+        self._run(_DELETE_UPWARD_OF_MEMORY, {"number": number})
         self._remade |= self._is_most(len(children))
         if self._remade:
             return
@@ -143,7 +147,7 @@ class Hierarchy:
         """Bring parents and pairs up to date."""
         moved = self._moved | self._numbers(self._children)
         for number in self._numbers(self._changed):
-            moved |= {number, *(child for (child,) in self._run(_CHILDREN_OF, (number,)))}
+            moved |= {number, *(child for (child,) in self._run(_SELECT_UPWARD_CHILDREN, (number,)))}
         self._children, self._changed, self._moved = set(), set(), set()
         if self._remade or self._is_most(len(moved)):
             self.rebuild()
@@ -156,29 +160,29 @@ class Hierarchy:
         self._remade = False
         self._run("DELETE FROM parent")
         self._run("DELETE FROM closure")
-        self._run("DELETE FROM tally WHERE kind IN (?, ?)", (SECOND_PARENTS, CYCLES))
+        self._run("DELETE FROM tally WHERE kind IN (?, ?)", (TALLY_SECOND_PARENT, TALLY_CYCLE))
         self._counts.clear()
         steps = _without_circles(self._all_wanted())
-        self._run_many(_PUT, ((child, *step) for child, step in steps.items()))
-        self._run_many(_PAIR, _pairs(steps))
+        self._run_many(_UPSERT_PARENT, ((child, *step) for child, step in steps.items()))
+        self._run_many(_INSERT_CLOSURE_PAIR, _pairs(steps))
         for step in steps.values():
             self._count(step, 1)
         self._close()
 
     def _drop(self, key: EdgeKey) -> None:
         source, target, _ = key
-        if self._run(_NOT_UPWARD, (source, target)).rowcount > 0:
+        if self._run(_DELETE_UPWARD, (source, target)).rowcount > 0:
             self._children.add(source)
 
     def _numbers(self, ids: set[str]) -> set[int]:
-        return {number for (number,) in of_some(self._run, _NUMBERS, [*ids])}
+        return {number for (number,) in of_some(self._run, _SELECT_MEMORY_NUMBERS, [*ids])}
 
     def _is_most(self, moved: int) -> bool:
         """Whether so many are so much of all that all anew costs less."""
-        if moved < _REMADE_FROM:
+        if moved < _MIN_MOVED_FOR_REBUILD:
             return False
         most = 5 * moved
-        return self._run(_ALL, (most,)).fetchone()[0] < most
+        return self._run(_COUNT_PARENTS, (most,)).fetchone()[0] < most
 
     def _settle(self, moved: set[int]) -> None:
         wanted = {child: self._wanted(child) for child in moved}
@@ -202,19 +206,19 @@ class Hierarchy:
         pairs = 0
         for child in changed:
             levels = len(self._above(child)) + 1
-            pairs += levels * (1 + self._run(_BELOW_SIZE, (child, _MOST_PAIRS)).fetchone()[0])
-            if pairs > _MOST_PAIRS:
+            pairs += levels * (1 + self._run(_COUNT_DESCENDANTS, (child, _MAX_MOVED_PAIRS)).fetchone()[0])
+            if pairs > _MAX_MOVED_PAIRS:
                 [all_] = self._run("SELECT count(*) FROM (SELECT 1 FROM closure LIMIT ?)", (2 * pairs,)).fetchone()
                 return all_ < 2 * pairs
         return False
 
     def _wanted(self, child: int) -> _Step | None:
-        found = self._run(_WANTED, (child,)).fetchall()
+        found = self._run(_SELECT_LIVE_PARENTS, (child,)).fetchall()
         return _Step(*found[0], others=len(found) - 1) if found else None
 
     def _all_wanted(self) -> dict[int, _Step]:
         steps: dict[int, _Step] = {}
-        for child, *rest in self._run(_ALL_WANTED):
+        for child, *rest in self._run(_SELECT_ALL_LIVE_PARENTS):
             known = steps.get(child)
             steps[child] = _Step(*rest, others=0) if known is None else known._replace(others=known.others + 1)
         return steps
@@ -222,7 +226,7 @@ class Hierarchy:
     def _place(self, child: int, new: _Step | None) -> None:
         """Put a memory below another one that it was not below, or below none."""
         old = self._step(child)
-        top = None if old is None or old.closing else self._above(child, _ENDLESS)[-1]
+        top = None if old is None or old.closing else self._above(child, _NO_DEPTH_LIMIT)[-1]
         self._put(child, old, None)
         if old is not None and not old.closing:
             self._unlink(child, old)
@@ -235,7 +239,7 @@ class Hierarchy:
 
     def _join(self, child: int, step: _Step) -> None:
         """Let a step count, unless it is the newest of a circle; then that which is does not."""
-        above = self._above(step.parent, _ENDLESS)
+        above = self._above(step.parent, _NO_DEPTH_LIMIT)
         if child not in above:
             self._link(child, step, above)
             return
@@ -251,38 +255,41 @@ class Hierarchy:
 
     def _link(self, child: int, step: _Step, above: Sequence[int]) -> None:
         self._put(child, None, step)
-        for depth, ancestor in enumerate(above[:MAX_DEPTH], 1):
-            self._run(_PAIR, (ancestor, step.id, child, depth))
-            self._run(_PAIRS, {"ancestor": ancestor, "child": child, "depth": depth, "most": MAX_DEPTH})
+        for depth, ancestor in enumerate(above[:MAX_HIERARCHY_DEPTH], 1):
+            self._run(_INSERT_CLOSURE_PAIR, (ancestor, step.id, child, depth))
+            self._run(
+                _INSERT_CLOSURE_PAIRS,
+                {"ancestor": ancestor, "child": child, "depth": depth, "most": MAX_HIERARCHY_DEPTH},
+            )
 
     def _unlink(self, child: int, step: _Step) -> None:
         for ancestor in self._above(step.parent):
-            self._run(_NO_PAIRS, {"ancestor": ancestor, "child": child})
-            self._run(_NO_PAIR, (ancestor, step.id))
+            self._run(_DELETE_CLOSURE_PAIRS, {"ancestor": ancestor, "child": child})
+            self._run(_DELETE_CLOSURE_PAIR, (ancestor, step.id))
 
     def _put(self, child: int, old: _Step | None, new: _Step | None) -> None:
         """Note a step, and count it."""
         if new is None:
-            self._run(_DROP, (child,))
+            self._run(_DELETE_PARENT, (child,))
         else:
-            self._run(_PUT, (child, *new))
+            self._run(_UPSERT_PARENT, (child, *new))
             self._count(new, 1)
         if old is not None:
             self._count(old, -1)
 
     def _count(self, step: _Step, by: int) -> None:
-        self._counts[SECOND_PARENTS] += by * step.others
-        self._counts[CYCLES] += by * step.closing
+        self._counts[TALLY_SECOND_PARENT] += by * step.others
+        self._counts[TALLY_CYCLE] += by * step.closing
 
     def _close(self) -> None:
         counts = [(kind, count) for kind, count in self._counts.items() if count]
         self._counts.clear()
-        self._run_many(_TALLY, counts)
-        self._run_many(_TALLY_END, [(kind,) for kind, count in counts if count < 0])
+        self._run_many(_UPSERT_HIERARCHY_TALLY, counts)
+        self._run_many(_DELETE_EMPTY_HIERARCHY_TALLY, [(kind,) for kind, count in counts if count < 0])
 
-    def _above(self, number: int, levels: int = MAX_DEPTH - 1) -> list[int]:
+    def _above(self, number: int, levels: int = MAX_HIERARCHY_DEPTH - 1) -> list[int]:
         """A memory and those above it, the nearest first."""
-        return [each for (each,) in self._run(_ABOVE, {"number": number, "most": levels})]
+        return [each for (each,) in self._run(_SELECT_ANCESTORS, {"number": number, "most": levels})]
 
     def _rank(self, child: int) -> tuple[int, str]:
         step = self._known(child)
@@ -295,7 +302,7 @@ class Hierarchy:
         return step
 
     def _step(self, child: int) -> _Step | None:
-        found = self._run(_STEP, (child,)).fetchone()
+        found = self._run(_SELECT_PARENT, (child,)).fetchone()
         return found and _Step(*found[:4], closing=bool(found[4]))
 
 
@@ -324,7 +331,7 @@ def _pairs(steps: dict[int, _Step]) -> Iterator[tuple[int, str, int, int]]:
     for child, step in steps.items():
         at: _Step | None = step
         depth = 0
-        while at is not None and not at.closing and depth < MAX_DEPTH:
+        while at is not None and not at.closing and depth < MAX_HIERARCHY_DEPTH:
             depth += 1
             yield at.parent, step.id, child, depth
             at = steps.get(at.parent)
@@ -347,61 +354,64 @@ class BelowPage(NamedTuple):
     next: str | None
 
 
-MOST_LOOKED_AT = 20_000
+MAX_SCANNED_DESCENDANTS = 20_000
 """A page of those of one layer looks at so many, and then ends."""
-_HOLDS = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
-_FITS = f"{_HOLDS} AND (:layer IS NULL OR m.layer = :layer)"
-_OF = "(SELECT number FROM memory WHERE id = :id)"
-_UNDER = "(SELECT number FROM memory WHERE id = :under)"
-_LOOK = f"""
-SELECT c.id, c.depth, {_FITS} FROM closure AS c CROSS JOIN memory AS m ON m.number = c.descendant
-WHERE c.ancestor = {_OF} AND c.id > :after ORDER BY c.id LIMIT :most
+IS_IN_FORCE_NOW = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
+_IS_IN_FORCE_IN_LAYER = f"{IS_IN_FORCE_NOW} AND (:layer IS NULL OR m.layer = :layer)"
+_MEMORY_NUMBER_OF_ID = "(SELECT number FROM memory WHERE id = :id)"
+_MEMORY_NUMBER_UNDER = "(SELECT number FROM memory WHERE id = :under)"
+_SELECT_DESCENDANTS = f"""
+SELECT c.id, c.depth, {_IS_IN_FORCE_IN_LAYER} FROM closure AS c CROSS JOIN memory AS m ON m.number = c.descendant
+WHERE c.ancestor = {_MEMORY_NUMBER_OF_ID} AND c.id > :after ORDER BY c.id LIMIT :most
 """
-_LOOK_NEAR = f"""
-SELECT p.id, 1, {_FITS} FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
-WHERE p.parent = {_OF} AND NOT p.closing AND p.id > :after ORDER BY p.id LIMIT :most
+_SELECT_CHILDREN = f"""
+SELECT p.id, 1, {_IS_IN_FORCE_IN_LAYER} FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
+WHERE p.parent = {_MEMORY_NUMBER_OF_ID} AND NOT p.closing AND p.id > :after ORDER BY p.id LIMIT :most
 """
-_UP = f"""
+_SELECT_PATH_UP = f"""
 WITH RECURSIVE above (number, depth) AS (
     SELECT number, 0 FROM memory WHERE id = :id UNION ALL
     SELECT parent.parent, above.depth + 1 FROM above JOIN parent ON parent.child = above.number
     WHERE NOT parent.closing AND above.depth < :most
 )
-SELECT m.id, above.depth, {_FITS} FROM above JOIN memory AS m USING (number) WHERE above.depth > 0 ORDER BY above.depth
+SELECT m.id, above.depth, {_IS_IN_FORCE_IN_LAYER} FROM above JOIN memory AS m USING (number)
+WHERE above.depth > 0 ORDER BY above.depth
 """
-_MANY_BELOW = f"SELECT count(*) FROM (SELECT 1 FROM closure WHERE ancestor = {_OF} LIMIT :most)"
-_MANY_CHILDREN = f"""
+_COUNT_DESCENDANTS_UP_TO = (
+    f"SELECT count(*) FROM (SELECT 1 FROM closure WHERE ancestor = {_MEMORY_NUMBER_OF_ID} LIMIT :most)"
+)
+_COUNT_CHILDREN_UP_TO = f"""
 SELECT count(*) FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
-WHERE p.parent = {_OF} AND NOT p.closing AND {_HOLDS}
+WHERE p.parent = {_MEMORY_NUMBER_OF_ID} AND NOT p.closing AND {IS_IN_FORCE_NOW}
 """
-_GENERAL_CHILDREN = f"""
+_SELECT_CHILDREN_BELOW_LAYER = f"""
 SELECT p.id FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
-WHERE p.parent = {_OF} AND NOT p.closing AND m.layer < :layer LIMIT :most
+WHERE p.parent = {_MEMORY_NUMBER_OF_ID} AND NOT p.closing AND m.layer < :layer LIMIT :most
 """
-IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_UNDER} AND id IN (m.id, m.belongs_to))"
+IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_MEMORY_NUMBER_UNDER} AND id IN (m.id, m.belongs_to))"
 """Whether a memory ``m``, or the one that it is a version of, stands below the one of the id ``:under``."""
-_AMONG = f"SELECT m.id FROM memory AS m WHERE {IS_BELOW.replace(':under', '?')} AND m.id IN"
+_SELECT_BELOW_AMONG = f"SELECT m.id FROM memory AS m WHERE {IS_BELOW.replace(':under', '?')} AND m.id IN"
 IS_ORPHAN = """(m.layer IS NULL OR m.layer > 1)
 AND NOT EXISTS (SELECT 1 FROM parent WHERE child = m.number AND NOT closing)"""
 """Whether a memory ``m`` is no domain or concept, and stands below none."""
-_BELOW = f"""
-FROM closure AS u CROSS JOIN memory AS m ON m.number = u.descendant WHERE u.ancestor = {_UNDER} AND"""
-_BELOW_WITH_VERSIONS = f"""FROM (
-    SELECT descendant AS number FROM closure WHERE ancestor = {_UNDER} UNION ALL
+_FROM_DESCENDANTS = f"""
+FROM closure AS u CROSS JOIN memory AS m ON m.number = u.descendant WHERE u.ancestor = {_MEMORY_NUMBER_UNDER} AND"""
+_FROM_DESCENDANTS_WITH_VERSIONS = f"""FROM (
+    SELECT descendant AS number FROM closure WHERE ancestor = {_MEMORY_NUMBER_UNDER} UNION ALL
     SELECT v.number FROM closure AS c CROSS JOIN memory AS v ON v.belongs_to = c.id AND v.belongs_to != ''
-    WHERE c.ancestor = {_UNDER}
+    WHERE c.ancestor = {_MEMORY_NUMBER_UNDER}
 ) AS u CROSS JOIN memory AS m ON m.number = u.number WHERE"""
-_VERSIONS = "SELECT EXISTS (SELECT 1 FROM memory WHERE belongs_to != '')"
+_SELECT_HAS_VERSIONS = "SELECT EXISTS (SELECT 1 FROM memory WHERE belongs_to != '')"
 
 
 def all_below(reader: sqlite3.Connection) -> str:
     """The part of a query that goes along the memories ``m`` for which `IS_BELOW` holds."""
-    return _BELOW_WITH_VERSIONS if reader.execute(_VERSIONS).fetchone()[0] else _BELOW
+    return _FROM_DESCENDANTS_WITH_VERSIONS if reader.execute(_SELECT_HAS_VERSIONS).fetchone()[0] else _FROM_DESCENDANTS
 
 
 def size(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
     """How many memories stand below one, ``most`` or more not told apart."""
-    return reader.execute(_MANY_BELOW, {"id": memory_id, "most": most}).fetchone()[0]
+    return reader.execute(_COUNT_DESCENDANTS_UP_TO, {"id": memory_id, "most": most}).fetchone()[0]
 
 
 class HierarchyLookups:
@@ -413,11 +423,13 @@ class HierarchyLookups:
 
     def beneath(self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
         """The next memories below one that are true at a moment, in the order of ids; ``near``: directly below it."""
-        values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MOST_LOOKED_AT + 1}
+        values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MAX_SCANNED_DESCENDANTS + 1}
         found: list[MemoryDepth] = []
         last = after
-        for number, (node_id, depth, fits) in enumerate(self._run(_LOOK_NEAR if near else _LOOK, values), 1):
-            if number > MOST_LOOKED_AT or (fits and len(found) == limit):
+        for number, (node_id, depth, fits) in enumerate(
+            self._run(_SELECT_CHILDREN if near else _SELECT_DESCENDANTS, values), 1
+        ):
+            if number > MAX_SCANNED_DESCENDANTS or (fits and len(found) == limit):
                 return BelowPage(found, last)
             if fits:
                 found.append(MemoryDepth(node_id, depth))
@@ -426,12 +438,12 @@ class HierarchyLookups:
 
     def above(self, memory_id: str, now: int, layer: int | None = None) -> list[MemoryDepth]:
         """The memories above one that are true at a moment, the nearest first."""
-        values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_DEPTH}
-        return [MemoryDepth(node_id, depth) for node_id, depth, fits in self._run(_UP, values) if fits]
+        values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
+        return [MemoryDepth(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
     def children(self, memory_id: str, now: int) -> int:
         """How many memories stand directly below one and are true at a moment."""
-        return self._run(_MANY_CHILDREN, {"id": memory_id, "now": now}).fetchone()[0]
+        return self._run(_COUNT_CHILDREN_UP_TO, {"id": memory_id, "now": now}).fetchone()[0]
 
     def size_below(self, memory_id: str, most: int) -> int:
         """How many memories stand below one, ``most`` or more not told apart."""
@@ -439,7 +451,7 @@ class HierarchyLookups:
 
     def among_below(self, memory_id: str, ids: Iterable[str]) -> set[str]:
         """Those of some memories that stand below one, or are versions of such."""
-        found = of_some(self._run, _AMONG, [*ids], before=(memory_id,))
+        found = of_some(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
         return {node_id for (node_id,) in found}
 
     def some_below(self, memory_id: str, limit: int) -> list[str]:
@@ -450,4 +462,4 @@ class HierarchyLookups:
     def more_general(self, memory_id: str, layer: int, limit: int) -> list[str]:
         """At most so many memories directly below one whose layer is more general than one."""
         values = {"id": memory_id, "layer": layer, "most": limit}
-        return [node_id for (node_id,) in self._run(_GENERAL_CHILDREN, values)]
+        return [node_id for (node_id,) in self._run(_SELECT_CHILDREN_BELOW_LAYER, values)]

@@ -13,17 +13,17 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kgserve.platform.settings import Settings
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
-DAY = 86_400_000_000
-LEAST_KEY = -(1 << 62)
+MIN_DECAY_KEY = -(1 << 62)
 """The key of what has no confidence at all."""
-LASTING = 1 << 62
+FIRST_LASTING_KEY = 1 << 62
 """Where the keys of what does not fade begin."""
-_STEPS = 1 << 52
-_FARTHEST = 1 << 61
+_LASTING_KEY_STEPS = 1 << 52
+_MAX_KEY_DISTANCE = 1 << 61
 
 
 class Worth(NamedTuple):
@@ -60,9 +60,9 @@ def key(worth: Worth, half_life: int | None) -> int:
     """A number that is at least ``least_key`` of a minimum and a moment when the effective confidence then is."""
     confidence = min(worth.confidence, 1.0)
     if confidence <= 0.0:
-        return LEAST_KEY
+        return MIN_DECAY_KEY
     if half_life is None:
-        return LASTING + round(confidence * _STEPS)
+        return FIRST_LASTING_KEY + round(confidence * _LASTING_KEY_STEPS)
     return _within(worth.since + half_life * math.log2(confidence))
 
 
@@ -73,14 +73,14 @@ def least_key(minimum: float, now: int, half_life: int | None) -> int:
     that was set back leaves behind, some with less confidence have such a key, too.
     """
     if minimum <= 0.0:
-        return LEAST_KEY
+        return MIN_DECAY_KEY
     if half_life is None:
-        return LASTING + round(minimum * _STEPS)
+        return FIRST_LASTING_KEY + round(minimum * _LASTING_KEY_STEPS)
     return _within(now + half_life * math.log2(minimum))
 
 
 def _within(moment: float) -> int:
-    return round(min(max(moment, -_FARTHEST), _FARTHEST))
+    return round(min(max(moment, -_MAX_KEY_DISTANCE), _MAX_KEY_DISTANCE))
 
 
 class HalfLives(NamedTuple):
@@ -92,7 +92,7 @@ class HalfLives(NamedTuple):
     def of(self, memory_type: str = "") -> int | None:
         """That of a type, in microseconds: its own, where it has one, be it none at all."""
         own = self.by_type.get(memory_type, self.days)
-        return None if own is None else round(own * DAY)
+        return None if own is None else round(own * DAY_MICROSECONDS)
 
     @property
     def all(self) -> list[int]:

@@ -8,15 +8,29 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.platform.times import format_time
-from kgserve.projections.memory_index.decay import DAY, LEAST_KEY, HalfLives, Worth, effective, key, live, stated_at
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
+from kgserve.projections.memory_index.decay import (
+    MIN_DECAY_KEY,
+    HalfLives,
+    Worth,
+    effective,
+    key,
+    live,
+    stated_at,
+)
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import stands
 
-TYPES, TAGS, SOURCES, LAYERS, DAYS = "type", "tag", "source", "layer", "day"
-TOTAL, BOUNDED, ENDED, ENTITIES, RELATIONS = "total", "bounded", "ended", "entity", "relation"
+TALLY_MEMORY_TYPE, TALLY_MEMORY_TAG, TALLY_SOURCE, TALLY_LAYER, TALLY_DAY = "type", "tag", "source", "layer", "day"
+TALLY_TOTAL, TALLY_BOUNDED, TALLY_ENDED, TALLY_ENTITY_TYPE, TALLY_RELATION = (
+    "total",
+    "bounded",
+    "ended",
+    "entity",
+    "relation",
+)
 _LASTING_EPOCH = 1 << 46
 
 
@@ -150,12 +164,12 @@ class Books:
         if entry is None:
             return
         if entry.ended:
-            self.counts[ENDED, entry.ended] += by
+            self.counts[TALLY_ENDED, entry.ended] += by
         if entry.active:
             for place in _places(entry):
                 self.counts[place] += by
             for tag in tags:
-                self.counts[TAGS, tag] += by
+                self.counts[TALLY_MEMORY_TAG, tag] += by
             self._add(entry, by)
 
     def _add(self, entry: MemoryEntry, by: int) -> None:
@@ -167,7 +181,7 @@ class Books:
 def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
     """The part that a confidence is summed up in, and what it adds there: 2 to the power of its half-lives in it."""
     epoch, rest = divmod(key_, length_of_epoch(half))
-    if half == 0 or key_ == LEAST_KEY:
+    if half == 0 or key_ == MIN_DECAY_KEY:
         return epoch, min(max(confidence, 0.0), 1.0)
     return epoch, 2.0 ** (rest / half)
 
@@ -183,18 +197,18 @@ def worth_at(epoch: int, sum_: float, half: int, now: int) -> float:
 
 
 def _places(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
-    yield TOTAL, ""
+    yield TALLY_TOTAL, ""
     if entry.start is not None or entry.stop is not None:
-        yield BOUNDED, ""
-    yield TYPES, entry.type
-    yield DAYS, day_of(entry.created // DAY)
+        yield TALLY_BOUNDED, ""
+    yield TALLY_MEMORY_TYPE, entry.type
+    yield TALLY_DAY, day_of(entry.created // DAY_MICROSECONDS)
     if entry.source:
-        yield SOURCES, entry.source
+        yield TALLY_SOURCE, entry.source
     if entry.layer is not None:
-        yield LAYERS, str(entry.layer)
+        yield TALLY_LAYER, str(entry.layer)
 
 
 @lru_cache(maxsize=4096)
 def day_of(number: int) -> str:
     """The date of a day since 1970, in UTC."""
-    return format_time(number * DAY)[:10]
+    return format_time(number * DAY_MICROSECONDS)[:10]

@@ -16,12 +16,12 @@ from kgserve.projections.memory_index import statements as sql
 from kgserve.projections.memory_index.closure import HierarchyLookups
 from kgserve.projections.memory_index.entries import LiveMemory
 from kgserve.storage.model.change import Access
-from kgserve.storage.model.filters import MAX_PASSED
+from kgserve.storage.model.filters import MAX_SCANNED_NODES
 from kgserve.storage.model.names import folded
 from kgserve.storage.model.rows import EdgeKey
 
-MOST_ALIKE = 100
-MOST_NAMED = 1_000
+MAX_ALIKE_MEMORIES = 100
+MAX_ENTITIES_PER_NAME = 1_000
 
 Match = Literal["exact", "folded", "alias"]
 
@@ -87,34 +87,37 @@ class Lookups(HierarchyLookups):
 
     def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes."""
-        return {row[0]: Access(*row) for row in of_some(self._run, sql.ACCESSES_OF, [*ids])}
+        return {row[0]: Access(*row) for row in of_some(self._run, sql.SELECT_ACCESSES, [*ids])}
 
-    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MOST_ALIKE) -> list[LiveMemory]:
+    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MAX_ALIKE_MEMORIES) -> list[LiveMemory]:
         """The memories in force that say the same, the oldest first: those of this hash, then those of this print."""
         found: dict[str, LiveMemory] = {}
-        for query, value in ((sql.BY_HASH, hash_), (sql.BY_PRINT, print_)):
+        for query, value in ((sql.SELECT_LIVE_BY_HASH, hash_), (sql.SELECT_LIVE_BY_FINGERPRINT, print_)):
             for row in self._run(query, {"value": value, "now": now, "limit": limit}):
                 found.setdefault(row[0], LiveMemory(*row))
         return [*found.values()][:limit]
 
     def saying(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
         """The ids of those, in one statement: at each the writing thread has to wait for others to let it go on."""
-        values = {"hash": hash_, "print": print_, "now": now, "limit": MOST_ALIKE}
-        return list(dict.fromkeys(node_id for (node_id,) in self._run(sql.SAYING, values)))
+        values = {"hash": hash_, "print": print_, "now": now, "limit": MAX_ALIKE_MEMORIES}
+        return list(dict.fromkeys(node_id for (node_id,) in self._run(sql.SELECT_IDS_BY_HASH_OR_FINGERPRINT, values)))
 
     def said(self, keys: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
         """Those of some hashes and prints that a memory in force has."""
         hashes, prints = zip(*keys, strict=True)
-        found = (*of_some(self._run, sql.HASHES, hashes), *of_some(self._run, sql.PRINTS, prints))
+        found = (
+            *of_some(self._run, sql.SELECT_KNOWN_HASHES, hashes),
+            *of_some(self._run, sql.SELECT_KNOWN_FINGERPRINTS, prints),
+        )
         return {digest for (digest,) in found}
 
     def known_names(self, folds: Iterable[str]) -> set[str]:
         """Those of some folded names that anything has."""
-        return {fold for (fold,) in of_some(self._run, sql.KNOWN_NAMES, [*folds])}
+        return {fold for (fold,) in of_some(self._run, sql.SELECT_KNOWN_NAMES, [*folds])}
 
     def named(self, name: str) -> list[NameMatch]:
         """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""
-        rows = self._run(sql.NAMED, (folded(name), MOST_NAMED)).fetchall()
+        rows = self._run(sql.SELECT_ENTITIES_NAMED, (folded(name), MAX_ENTITIES_PER_NAME)).fetchall()
         found = [NameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
@@ -161,7 +164,7 @@ class Lookups(HierarchyLookups):
         last = after
         steps = chain.from_iterable(_along(self._connection, wanted, after))
         for number, (source, target, type_, fits) in enumerate(steps):
-            if number == MAX_PASSED or (fits and len(keys) == limit):
+            if number == MAX_SCANNED_NODES or (fits and len(keys) == limit):
                 return RelationIdPage(keys, last)
             last = (source, target, type_)
             if fits:
@@ -180,7 +183,7 @@ def _along(reader: sqlite3.Connection, wanted: RelationFilter, after: EdgeKey | 
     """Queries whose answers, one after the other, are in order."""
     fits, values = _conditions(wanted)
     what = f"SELECT source, target, type, {fits} FROM relation"
-    values |= dict(zip(("s", "t", "r"), after or ("", "", ""), strict=True)) | {"limit": MAX_PASSED + 1}
+    values |= dict(zip(("s", "t", "r"), after or ("", "", ""), strict=True)) | {"limit": MAX_SCANNED_NODES + 1}
     if wanted.source:
         order = "source = :source AND (type, target) > (:r, :t) ORDER BY type, target"
         yield reader.execute(f"{what} WHERE {order} LIMIT :limit", values)

@@ -19,10 +19,10 @@ from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
 from kgserve.projections.memory_index import closure, decay, selecting
 from kgserve.projections.memory_index import statements as sql
 from kgserve.projections.memory_index.closure import Hierarchy
-from kgserve.projections.memory_index.decay import LEAST_KEY, HalfLives, Worth, least_key
+from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, HalfLives, Worth, least_key
 from kgserve.projections.memory_index.entries import (
-    ENTITIES,
-    TOTAL,
+    TALLY_ENTITY_TYPE,
+    TALLY_TOTAL,
     Books,
     LiveMemory,
     MemoryEntry,
@@ -40,9 +40,9 @@ from kgserve.storage.model.names import IS_ABOUT, aliases_in, folded
 from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 
-NO_RELATIONS = (IS_ABOUT, MERGED_INTO)
+INTERNAL_EDGE_TYPES = (IS_ABOUT, MERGED_INTO)
 """What joins no two entities: that a memory is about one, and that one has come to another."""
-_AT_ONCE = 5_000
+_REKEY_BATCH_ROWS = 5_000
 
 _Standing = Literal["", "entity", "memory"]
 """What a node is at the end of a relation; empty for one that has ended or is neither."""
@@ -80,8 +80,8 @@ class MemoryBatch:
 
     def follow(self, net: NetChange) -> None:
         """Take in what several commits come to."""
-        self._run_many(sql.UNACCESS, [(node_id,) for node_id in net.unaccessed])
-        self._run_many(sql.ACCESS_AGAIN, [(a.id, a.count, a.last, a.confidence) for a in net.accessed.values()])
+        self._run_many(sql.DELETE_ACCESS, [(node_id,) for node_id in net.unaccessed])
+        self._run_many(sql.UPSERT_ACCESS, [(a.id, a.count, a.last, a.confidence) for a in net.accessed.values()])
         self._drop_edges(net.edges_deleted)
         for node_id in net.nodes_deleted:
             self._drop(node_id)
@@ -107,19 +107,19 @@ class MemoryBatch:
     def _add_memories(self, rows: Sequence[NodeRow]) -> None:
         if not rows:
             return
-        [number] = self._run(sql.LAST_NUMBER).fetchone()
+        [number] = self._run(sql.SELECT_LAST_NUMBER).fetchone()
         memories = list(enumerate(rows, number + 1))
         used = self._accesses([row.id for row in rows])
         entries = [(number, entry_of(row, used.get(row.id), self._half_lives)) for number, row in memories]
-        self._run_many(sql.ADD, [(number, *entry) for number, entry in entries])
+        self._run_many(sql.INSERT_MEMORY, [(number, *entry) for number, entry in entries])
         tags = {number: _tags(row) for number, row in memories}
-        self._run_many(sql.TAG, [(tag, number) for number, some in tags.items() for tag in some])
+        self._run_many(sql.INSERT_MEMORY_TAG, [(tag, number) for number, some in tags.items() for tag in some])
         for number, entry in entries:
             self._books.book(entry, tags[number], 1)
 
     def _fill_entities(self, found: Sequence[tuple[NodeRow, _Entity]]) -> None:
-        self._run_many(sql.ENTITY, [entity for _, entity in found])
-        self._run_many(sql.NAME, [name for row, entity in found for name in _names(row, entity)])
+        self._run_many(sql.UPSERT_ENTITY, [entity for _, entity in found])
+        self._run_many(sql.INSERT_ENTITY_NAME, [name for row, entity in found for name in _names(row, entity)])
         for _, entity in found:
             self._count(entity, 1)
 
@@ -130,11 +130,11 @@ class MemoryBatch:
     def rekey(self) -> None:
         """Make all keys anew."""
         number = 0
-        while rows := self._run(sql.ENTRIES, (number, _AT_ONCE)).fetchall():
+        while rows := self._run(sql.SELECT_ENTRIES_AFTER, (number, _REKEY_BATCH_ROWS)).fetchall():
             number = rows[-1][0]
             before = [MemoryEntry(*row[1:]) for row in rows]
             after = [each.after(self._access(each.id), self._half_lives) for each in before]
-            self._run_many(sql.REKEY, [(each.half, each.key, each.id) for each in after])
+            self._run_many(sql.UPDATE_DECAY_KEY, [(each.half, each.key, each.id) for each in after])
             for old, new in zip(before, after, strict=True):
                 self._books.book(old, (), -1)
                 self._books.book(new, (), 1)
@@ -142,11 +142,11 @@ class MemoryBatch:
 
     def put_edges(self, edges: Sequence[EdgeRow]) -> None:
         """Take in edges, new or changed."""
-        self._run_many(sql.ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
+        self._run_many(sql.UPSERT_ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
         self._hierarchy.put(edges)
-        related = [edge for edge in edges if edge.relation_type not in NO_RELATIONS]
+        related = [edge for edge in edges if edge.relation_type not in INTERNAL_EDGE_TYPES]
         self._know({end for edge in related for end in edge.key[:2]})
-        self._run_many(sql.RELATION, [_relation(edge) for edge in related if self._is_shown(edge)])
+        self._run_many(sql.UPSERT_RELATION, [_relation(edge) for edge in related if self._is_shown(edge)])
 
     def _is_shown(self, edge: EdgeRow) -> bool:
         """Whether a relation joins what stands, and is none by which the store itself joins memories."""
@@ -155,9 +155,9 @@ class MemoryBatch:
 
     def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:
         keys = list(keys)
-        self._run_many(sql.NOT_ABOUT, [(target, source) for source, target, kind in keys if kind == IS_ABOUT])
+        self._run_many(sql.DELETE_ABOUT, [(target, source) for source, target, kind in keys if kind == IS_ABOUT])
         self._hierarchy.drop(keys)
-        self._run_many(sql.NO_RELATION, keys)
+        self._run_many(sql.DELETE_RELATION_ROW, keys)
 
     def _drop(self, node_id: str) -> None:
         self._drop_memory(self._entry(node_id))
@@ -166,12 +166,15 @@ class MemoryBatch:
     def _change(self, rows: Sequence[NodeRow]) -> list[str]:
         """Take in rows of nodes that were there; the ids of what is something now whose edges may have been there."""
         ids = [row.id for row in rows]
-        entries = {found[1]: (found[0], MemoryEntry(*found[1:])) for found in of_some(self._run, sql.ENTRIES_OF, ids)}
+        entries = {
+            found[1]: (found[0], MemoryEntry(*found[1:])) for found in of_some(self._run, sql.SELECT_ENTRIES_BY_ID, ids)
+        }
         new = [row for row in rows if row.is_memory and row.id not in entries]
         self._add_memories(new)
         risen = self._put_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
         entities = {
-            found[0]: _Entity._make((*found[:4], bool(found[4]))) for found in of_some(self._run, sql.ENTITY_ROWS, ids)
+            found[0]: _Entity._make((*found[:4], bool(found[4])))
+            for found in of_some(self._run, sql.SELECT_ENTITIES, ids)
         }
         risen += [row.id for row in rows if self._put_entity(row, entities.get(row.id))]
         self._unknow(rows)
@@ -185,7 +188,7 @@ class MemoryBatch:
         found = [each for each in found if each[0].is_memory]
         used = self._accesses([row.id for row, _, _ in found])
         had: dict[int, set[str]] = {}
-        for number, tag in of_some(self._run, sql.TAGS_OF_SOME, [number for _, number, _ in found]):
+        for number, tag in of_some(self._run, sql.SELECT_TAGS_OF_MEMORIES, [number for _, number, _ in found]):
             had.setdefault(number, set()).add(tag)
         puts: list[MemoryEntry] = []
         risen: list[str] = []
@@ -200,15 +203,15 @@ class MemoryBatch:
                 else:
                     self._drop_relations(row.id)
             self._book(number, (before, entry), (had.get(number, set()), _tags(row)))
-        self._run_many(sql.PUT, puts)
+        self._run_many(sql.UPSERT_MEMORY, puts)
         return risen
 
     def _book(self, number: int, entries: tuple[MemoryEntry, MemoryEntry], tags: tuple[set[str], set[str]]) -> None:
         """Count a memory as it is in place of how it was."""
         had, has = tags
         if had != has:
-            self._run_many(sql.UNTAG, [(tag, number) for tag in had - has])
-            self._run_many(sql.TAG, [(tag, number) for tag in has - had])
+            self._run_many(sql.DELETE_MEMORY_TAG, [(tag, number) for tag in had - has])
+            self._run_many(sql.INSERT_MEMORY_TAG, [(tag, number) for tag in has - had])
         self._books.book(entries[0], had, -1)
         self._books.book(entries[1], has, 1)
 
@@ -218,18 +221,18 @@ class MemoryBatch:
         number = self._number(entry.id)
         tags = self._tags(number)
         self._books.book(entry, tags, -1)
-        self._run_many(sql.UNTAG, [(tag, number) for tag in tags])
-        self._run(sql.ABOUT_NOTHING, (number,))
+        self._run_many(sql.DELETE_MEMORY_TAG, [(tag, number) for tag in tags])
+        self._run(sql.DELETE_ABOUT_OF_MEMORY, (number,))
         self._hierarchy.forget(number)
         self._drop_relations(entry.id)
         self._stands.pop(entry.id, None)
-        self._run(sql.DROP, (number,))
+        self._run(sql.DELETE_MEMORY_ROW, (number,))
 
     def _touch(self, ids: Iterable[str]) -> None:
         """Take in accesses of memories whose rows have not changed."""
         for before in filter(None, map(self._entry, ids)):
             after = before.after(self._access(before.id), self._half_lives)
-            self._run(sql.PUT, after)
+            self._run(sql.UPSERT_MEMORY, after)
             self._books.book(before, (), -1)
             self._books.book(after, (), 1)
 
@@ -239,9 +242,9 @@ class MemoryBatch:
             self._drop_entity(before)
             return False
         if entity != before:
-            self._run(sql.ENTITY, entity)
-        self._run(sql.UNNAME, (row.id,))
-        self._run_many(sql.NAME, _names(row, entity))
+            self._run(sql.UPSERT_ENTITY, entity)
+        self._run(sql.DELETE_ENTITY_NAMES, (row.id,))
+        self._run_many(sql.INSERT_ENTITY_NAME, _names(row, entity))
         self._count(before, -1)
         self._count(entity, 1)
         return self._has_risen(before, entity)
@@ -258,58 +261,58 @@ class MemoryBatch:
             return
         self._count(entity, -1)
         self._stands.pop(entity.id, None)
-        self._run(sql.NO_ENTITY, (entity.id,))
-        self._run(sql.UNNAME, (entity.id,))
+        self._run(sql.DELETE_ENTITY_ROW, (entity.id,))
+        self._run(sql.DELETE_ENTITY_NAMES, (entity.id,))
         if entity.standing:
             self._drop_relations(entity.id)
 
     def _drop_relations(self, node_id: str) -> None:
-        self._run(sql.NO_RELATIONS_FROM, (node_id,))
-        self._run(sql.NO_RELATIONS_TO, (node_id,))
+        self._run(sql.DELETE_RELATIONS_FROM, (node_id,))
+        self._run(sql.DELETE_RELATIONS_TO, (node_id,))
 
     def _count(self, entity: _Entity | None, by: int) -> None:
         if entity is not None and entity.standing:
-            self._books.counts[ENTITIES, entity.type] += by
+            self._books.counts[TALLY_ENTITY_TYPE, entity.type] += by
 
     def _close(self) -> None:
         """Write down what has been counted."""
         books, self._books = self._books, Books()
         counts = [(kind, name, count) for (kind, name), count in books.counts.items() if count]
-        self._run_many(sql.TALLY, counts)
-        self._run_many(sql.TALLY_END, [(kind, name) for kind, name, count in counts if count < 0])
-        self._run_many(sql.FADE, [(*part, books.sums[part], count) for part, count in books.terms.items()])
-        self._run_many(sql.FADED, list(books.terms))
+        self._run_many(sql.UPSERT_MEMORY_TALLY, counts)
+        self._run_many(sql.DELETE_EMPTY_MEMORY_TALLY, [(kind, name) for kind, name, count in counts if count < 0])
+        self._run_many(sql.UPSERT_FADING, [(*part, books.sums[part], count) for part, count in books.terms.items()])
+        self._run_many(sql.DELETE_EMPTY_FADING, list(books.terms))
 
     # What is there
 
     def _entry(self, node_id: str) -> MemoryEntry | None:
-        found = self._run(sql.ENTRY, (node_id,)).fetchone()
+        found = self._run(sql.SELECT_ENTRY, (node_id,)).fetchone()
         return found and MemoryEntry(*found)
 
     def _number(self, node_id: str) -> int:
-        return self._run(sql.NUMBER, (node_id,)).fetchone()[0]
+        return self._run(sql.SELECT_NUMBER, (node_id,)).fetchone()[0]
 
     def _tags(self, number: int) -> set[str]:
-        return {tag for (tag,) in self._run(sql.TAGS_OF, (number,))}
+        return {tag for (tag,) in self._run(sql.SELECT_MEMORY_TAGS, (number,))}
 
     def _access(self, node_id: str) -> Access | None:
-        found = self._run(sql.ACCESS_OF, (node_id,)).fetchone()
+        found = self._run(sql.SELECT_ACCESS, (node_id,)).fetchone()
         return found and Access(*found)
 
     def _accesses(self, ids: list[str]) -> dict[str, Access]:
-        found = of_some(self._run, sql.ACCESSES_OF, ids)
+        found = of_some(self._run, sql.SELECT_ACCESSES, ids)
         return {row[0]: Access(*row) for row in found}
 
     def _entity(self, node_id: str) -> _Entity | None:
-        found = self._run(sql.ENTITY_OF, (node_id,)).fetchone()
+        found = self._run(sql.SELECT_ENTITY, (node_id,)).fetchone()
         return found and _Entity(node_id, found[0], found[1], found[2], bool(found[3]))
 
     def _know(self, ids: set[str]) -> None:
         """Find out what stands of some nodes, and as what."""
         unknown = [*(ids - self._stands.keys())]
         self._stands |= dict.fromkeys(unknown, "")
-        self._stands |= {node_id: "memory" for (node_id,) in of_some(self._run, sql.ACTIVE, unknown)}
-        self._stands |= {node_id: "entity" for (node_id,) in of_some(self._run, sql.STANDING, unknown)}
+        self._stands |= {node_id: "memory" for (node_id,) in of_some(self._run, sql.SELECT_ACTIVE_MEMORY_IDS, unknown)}
+        self._stands |= {node_id: "entity" for (node_id,) in of_some(self._run, sql.SELECT_LIVE_ENTITY_IDS, unknown)}
 
     def _unknow(self, rows: Iterable[NodeRow]) -> None:
         for row in rows:
@@ -346,9 +349,9 @@ def _bounds(edge: EdgeRow) -> tuple[int | None, int | None]:
     return (edge.extras.valid_from, edge.extras.valid_to) if edge.extras is not None else (None, None)
 
 
-_ROWS_AT_ONCE = 5_000
-_STATEMENTS = 512
-_ALL = (1 << 63) - 1
+_DEFAULT_SLICE_ROWS = 5_000
+_CACHED_STATEMENTS = 512
+_NO_EPOCH_LIMIT = (1 << 63) - 1
 
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
 
@@ -357,7 +360,7 @@ class Fading(NamedTuple):
     """A place among the memories in the order of how much they have faded, within one half-life."""
 
     half: int = -1
-    key: int = LEAST_KEY - 1
+    key: int = MIN_DECAY_KEY - 1
     id: str = ""
 
     @classmethod
@@ -377,14 +380,18 @@ class Memories(Lookups):
         """Open or create the file; without a path there are no memories, and no file."""
         self.path = path
         self.half_lives = half_lives
-        script = sql.SETUP + sql.SCHEMA + "".join(f"{each};" for each in sql.INDEX)
-        super().__init__(opened(path, script, sql.FORMAT, cached_statements=_STATEMENTS))
+        script = (
+            sql.MEMORY_INDEX_PRAGMAS
+            + sql.MEMORY_INDEX_SCHEMA
+            + "".join(f"{each};" for each in sql.CREATE_MEMORY_INDEXES)
+        )
+        super().__init__(opened(path, script, sql.MEMORY_INDEX_FORMAT, cached_statements=_CACHED_STATEMENTS))
 
     @property
     def sequence(self) -> int:
         """The last commit that it has seen; -1 when it has seen nothing or failed."""
         try:
-            return self._run(sql.SEQUENCE).fetchone()[0]
+            return self._run(sql.SELECT_MEMORY_SEQUENCE).fetchone()[0]
         except sqlite3.DatabaseError:
             return -1
 
@@ -405,7 +412,7 @@ class Memories(Lookups):
         """
         try:
             MemoryBatch(self._connection, self.half_lives, edges_of).follow(net)
-            self._run(sql.MOVE, (sequence,))
+            self._run(sql.UPDATE_MEMORY_SEQUENCE, (sequence,))
         except BaseException:
             self._connection.rollback()
             raise
@@ -430,46 +437,46 @@ class Memories(Lookups):
         self.commit()
         with self._connection as transaction:
             transaction.execute("BEGIN")
-            for statement in (*sql.NO_INDEX, *sql.EMPTY):
+            for statement in (*sql.DROP_MEMORY_INDEXES, *sql.DELETE_ALL_ROWS):
                 transaction.execute(statement)
             for some in accesses:
-                transaction.executemany(sql.ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
+                transaction.executemany(sql.INSERT_ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
             follower = MemoryBatch(transaction, self.half_lives, lambda _: ())
             for rows in slices(nodes):
                 follower.fill(rows)
             for rows in slices(edges):
                 follower.put_edges(rows)
-            for statement in sql.INDEX:
+            for statement in sql.CREATE_MEMORY_INDEXES:
                 transaction.execute(statement)
             follower.filled()
-            transaction.execute(sql.HALVE, (_text(self.half_lives),))
-            transaction.execute(sql.MOVE, (sequence,))
+            transaction.execute(sql.UPDATE_HALF_LIVES, (_text(self.half_lives),))
+            transaction.execute(sql.UPDATE_MEMORY_SEQUENCE, (sequence,))
 
     def halve(self, half_lives: HalfLives) -> None:
         """Have memories fade like that from now on: all keys are made anew if anything differs."""
         self.half_lives = half_lives
         wanted = _text(half_lives)
-        [known] = self._run(sql.HALF_LIVES).fetchone()
+        [known] = self._run(sql.SELECT_HALF_LIVES).fetchone()
         if wanted != known:
             with self._connection as transaction:
                 MemoryBatch(transaction, half_lives, lambda _: ()).rekey()
-                transaction.execute(sql.HALVE, (wanted,))
+                transaction.execute(sql.UPDATE_HALF_LIVES, (wanted,))
 
     # Single ones
 
     def live(self, ids: Iterable[str]) -> dict[str, LiveMemory]:
         """What the memories among some nodes are worth."""
-        return {row[0]: LiveMemory(*row) for row in of_some(self._run, sql.LIVE_OF, [*ids])}
+        return {row[0]: LiveMemory(*row) for row in of_some(self._run, sql.SELECT_LIVE_BY_ID, [*ids])}
 
     def versions(self, memory_id: str, limit: int) -> list[LiveMemory]:
         """Former versions of a memory, and those that it absorbed, by when they were true."""
-        return [LiveMemory(*row) for row in self._run(sql.VERSIONS, (memory_id, limit))]
+        return [LiveMemory(*row) for row in self._run(sql.SELECT_LIVE_VERSIONS, (memory_id, limit))]
 
     # Names and what memories are about
 
     def entities_of(self, memory_id: str, now: int, limit: int) -> list[tuple[str, float]]:
         """The nodes that a memory is about, and how much: the most first."""
-        return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()
+        return self._run(sql.SELECT_ENTITIES_OF_MEMORY, {"id": memory_id, "now": now, "limit": limit}).fetchall()
 
     # Sets
 
@@ -479,7 +486,7 @@ class Memories(Lookups):
 
     def pinned(self, now: int, limit: int) -> list[str]:
         """The newest memories in force of importance 1."""
-        return [memory_id for (memory_id,) in self._run(sql.PINNED, {"now": now, "limit": limit})]
+        return [memory_id for (memory_id,) in self._run(sql.SELECT_PINNED, {"now": now, "limit": limit})]
 
     def listed(
         self,
@@ -503,7 +510,7 @@ class Memories(Lookups):
         if (
             wanted.ended
             or wanted.valid_at is not msgspec.UNSET
-            or not self._run(sql.ANY_AHEAD, (wanted.now,)).fetchone()
+            or not self._run(sql.SELECT_SUPERSEDED_AFTER, (wanted.now,)).fetchone()
         ):
             return wanted
         return msgspec.structs.replace(wanted, valid_at=wanted.now)
@@ -519,37 +526,37 @@ class Memories(Lookups):
                 place = after if half == after.half else Fading(half)
                 bound = least_key(below, now, half or None)
                 values = {"half": half, "bound": bound, "key": place.key, "id": place.id, "limit": limit - len(found)}
-                found += [LiveMemory(*row) for row in self._run(sql.FADED_BELOW, values)]
+                found += [LiveMemory(*row) for row in self._run(sql.SELECT_LIVE_BELOW_KEY, values)]
         return found
 
     # Counts
 
     def total(self) -> int:
         """Memories that have not ended."""
-        return selecting.count(self._connection, TOTAL, "")
+        return selecting.count(self._connection, TALLY_TOTAL, "")
 
     def tallies(self, kind: str, limit: int) -> list[tuple[str, int]]:
         """Counts of one kind, the most frequent first."""
-        return self._run(sql.TALLIES, (kind, limit)).fetchall()
+        return self._run(sql.SELECT_TALLIES_BY_COUNT, (kind, limit)).fetchall()
 
     def sum_of(self, kind: str) -> int:
         """All counts of a kind together."""
-        return self._run(sql.SUM_OF, (kind,)).fetchone()[0]
+        return self._run(sql.SELECT_TALLY_SUM, (kind,)).fetchone()[0]
 
     def irregular(self) -> tuple[int, int]:
         """Relations to parents that do not count: those beside a newer one of the child, those that close a circle."""
-        return selecting.count(self._connection, closure.SECOND_PARENTS, ""), selecting.count(
-            self._connection, closure.CYCLES, ""
+        return selecting.count(self._connection, closure.TALLY_SECOND_PARENT, ""), selecting.count(
+            self._connection, closure.TALLY_CYCLE, ""
         )
 
     def by_name(self, kind: str) -> list[tuple[str, int]]:
         """Counts of one kind, by name."""
-        return self._run(sql.BY_NAME, (kind,)).fetchall()
+        return self._run(sql.SELECT_TALLIES_BY_NAME, (kind,)).fetchall()
 
     def created_between(self) -> tuple[int, int] | None:
         """When the first and the last memory were created; None when there is none."""
-        first = self._run(sql.FIRST_CREATED).fetchone()
-        last = self._run(sql.LAST_CREATED).fetchone()
+        first = self._run(sql.SELECT_FIRST_CREATED).fetchone()
+        last = self._run(sql.SELECT_LAST_CREATED).fetchone()
         return (first[0], last[0]) if first and last else None
 
     def worth(self, now: int) -> float:
@@ -576,32 +583,32 @@ class Memories(Lookups):
     def _below(self, half: int, bound: int) -> int:
         """How many keys of a half-life are below one: whole epochs are counted already."""
         epoch, rest = divmod(bound, length_of_epoch(half))
-        [found] = self._run(sql.EPOCHS_BELOW, (half, epoch)).fetchone()
-        return found + self._run(sql.BELOW, (half, bound - rest, bound)).fetchone()[0]
+        [found] = self._run(sql.COUNT_FADING_BEFORE_EPOCH, (half, epoch)).fetchone()
+        return found + self._run(sql.COUNT_KEYS_BETWEEN, (half, bound - rest, bound)).fetchone()[0]
 
     def _worth_of(self, half: int, now: int) -> float:
         last = _epoch(half, now)
         # What was last set a hundred half-lives ago comes to nothing, however much of it there is.
-        parts = self._run(sql.SUMS, (half, last - 100 if half else 0, last))
+        parts = self._run(sql.SELECT_FADING_SUMS, (half, last - 100 if half else 0, last))
         return sum(worth_at(epoch, part, half, now) for epoch, part in parts)
 
     def _future(self, now: int) -> Iterator[tuple[int, int, float]]:
         """Half-life, key and confidence of what was set later than now, and has not faded yet."""
-        return self._run(sql.FUTURE, (now,))
+        return self._run(sql.SELECT_FUTURE_MEMORIES, (now,))
 
     def _halves(self) -> list[int]:
         return self.half_lives.all
 
 
 def _epoch(half: int, now: int) -> int:
-    return now // half if half else _ALL
+    return now // half if half else _NO_EPOCH_LIMIT
 
 
 def _text(half_lives: HalfLives) -> str:
     return msgspec.json.encode([half_lives.days, dict(sorted(half_lives.by_type.items()))]).decode()
 
 
-def slices(rows: Iterable[_Row], size: int = _ROWS_AT_ONCE) -> Iterator[list[_Row]]:
+def slices(rows: Iterable[_Row], size: int = _DEFAULT_SLICE_ROWS) -> Iterator[list[_Row]]:
     """Rows in lists of a size; the last may be shorter."""
     source = iter(rows)
     while some := list(islice(source, size)):

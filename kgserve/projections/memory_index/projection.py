@@ -19,7 +19,7 @@ import structlog
 from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.base import Erasure
 from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.lookups import MOST_ALIKE, MOST_NAMED, Lookups
+from kgserve.projections.memory_index.lookups import MAX_ALIKE_MEMORIES, MAX_ENTITIES_PER_NAME, Lookups
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.on_demand import Found, OnDemandProjection
 from kgserve.storage.journal.journal import Journal
@@ -32,8 +32,8 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import RowsView
 
-MOST_ROWS = 10_000
-MOST_BYTES = 16 << 20
+MAX_WAITING_ROWS = 10_000
+MAX_WAITING_BYTES = 16 << 20
 """So many rows, and bytes of text, wait for the file at most; else it has to be brought up to date first."""
 
 _Key = bytes | str
@@ -67,7 +67,7 @@ class Newest:
         """Take in the next commit; one that is too large makes all be forgotten."""
         rows = change.size + len(change.accessed)
         size = sum(len(node.content) for node in (*change.nodes_created, *change.nodes_updated))
-        if self._rows + rows > MOST_ROWS or self._bytes + size > MOST_BYTES:
+        if self._rows + rows > MAX_WAITING_ROWS or self._bytes + size > MAX_WAITING_BYTES:
             self.clear(change.sequence)
             return
         noted = _Noted(change, rows, size, [*_keys(change)])
@@ -160,8 +160,8 @@ def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
 
 log = structlog.get_logger()
 
-COMMIT_SECONDS = 1.0
-COMMIT_CHANGES = 2_000
+FILE_COMMIT_INTERVAL_SECONDS = 1.0
+FILE_COMMIT_MAX_CHANGES = 2_000
 """So long, and so many commits of the store, the file takes in before it keeps them."""
 
 
@@ -207,7 +207,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
         """The memories that may say the same; who asks looks at the rows. Raises Unavailable."""
         newest, since = self._newest.having((hash_, print_))
         known = self._look_up(lambda file: file.saying(hash_, print_, now), since)
-        if newest and len(known) >= MOST_ALIKE:
+        if newest and len(known) >= MAX_ALIKE_MEMORIES:
             # Some of them may no longer be what they were, and have kept others out.
             known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
         return [*known, *newest]
@@ -227,7 +227,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
         """The nodes that may be called so; who asks looks at the rows. Raises Unavailable."""
         newest, since = self._newest.having((folded(name),))
         known = self._look_up(lambda file: [each.id for each in file.named(name)], since)
-        if newest and len(known) >= MOST_NAMED:
+        if newest and len(known) >= MAX_ENTITIES_PER_NAME:
             known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
         return [*known, *newest]
 
@@ -244,7 +244,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
 
     def tend(self) -> None:
         """Follow, if the file was ever asked and that is due. Raises Unavailable."""
-        if self.sequence >= 0 and time.monotonic() - self._committed_at >= COMMIT_SECONDS:
+        if self.sequence >= 0 and time.monotonic() - self._committed_at >= FILE_COMMIT_INTERVAL_SECONDS:
             self.ask(lambda memories, _: self._commit(memories))
 
     def erase(self, erasure: Erasure) -> None:
@@ -297,7 +297,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self._opened.apply(
                 NetChange(changes), sequence, lambda node_id: chain(rows.outgoing(node_id), rows.incoming(node_id))
             )
-        if sequence - self._committed > COMMIT_CHANGES:
+        if sequence - self._committed > FILE_COMMIT_MAX_CHANGES:
             self._commit(self._opened)
 
     def _apply_all(self, rows: Rows) -> int:

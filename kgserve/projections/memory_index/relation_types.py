@@ -7,23 +7,32 @@ from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.soft_delete import VERSION_OF
 
-CONSOLIDATED = "consolidated"
+RELATION_CONSOLIDATED = "consolidated"
 """The relation from a run to the primary of each of its clusters. It stays where it is when the primary is merged."""
 
 
-EXTRACTED_FROM = "extracted_from"
+RELATION_EXTRACTED_FROM = "extracted_from"
 """The relation from a memory to the one whose text says it. Written by the store itself."""
 
 
-NEXT = "next"
+RELATION_NEXT = "next"
 """The relation from a message to the one after it."""
 
 
-REFLECTED = "reflected"
+RELATION_REFLECTED = "reflected"
 """The relation from a run to what it has placed, made or set against something."""
 
 
 STRUCTURAL_RELATIONS = frozenset(
-    {CHILD_OF, CONSOLIDATED, EXTRACTED_FROM, IS_ABOUT, MERGED_INTO, NEXT, REFLECTED, VERSION_OF}
+    {
+        CHILD_OF,
+        RELATION_CONSOLIDATED,
+        RELATION_EXTRACTED_FROM,
+        IS_ABOUT,
+        MERGED_INTO,
+        RELATION_NEXT,
+        RELATION_REFLECTED,
+        VERSION_OF,
+    }
 )
 """Types of the relations that the store itself writes at memories; these are no relationships."""

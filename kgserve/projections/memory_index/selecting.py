@@ -12,14 +12,21 @@ from typing import Any, Literal, NamedTuple
 from kgserve.platform.sqlite_files import named
 from kgserve.projections.memory_index import closure
 from kgserve.projections.memory_index import statements as sql
-from kgserve.projections.memory_index.decay import LASTING, LEAST_KEY, least_key
-from kgserve.projections.memory_index.entries import BOUNDED, SOURCES, TAGS, TOTAL, TYPES, length_of_epoch
-from kgserve.storage.model.filters import ANY_END, MAX_PASSED, MemoryFilter
+from kgserve.projections.memory_index.decay import FIRST_LASTING_KEY, MIN_DECAY_KEY, least_key
+from kgserve.projections.memory_index.entries import (
+    TALLY_BOUNDED,
+    TALLY_MEMORY_TAG,
+    TALLY_MEMORY_TYPE,
+    TALLY_SOURCE,
+    TALLY_TOTAL,
+    length_of_epoch,
+)
+from kgserve.storage.model.filters import ANY_END, MAX_SCANNED_NODES, MemoryFilter
 
-FEW = 5_000
+MAX_SORTED_MEMORIES = 5_000
 """So many are found and sorted sooner than the rest is passed over in order."""
-_MOST_KEY = (1 << 63) - 1
-_NEVER = -1e300
+_MAX_SORT_VALUE = (1 << 63) - 1
+_LOG2_OF_ZERO = -1e300
 
 Sort = Literal["created", "updated", "confidence", "accessed"]
 
@@ -30,7 +37,7 @@ class MemoryPlace(NamedTuple):
     ``skip`` memories of the list are passed over.
     """
 
-    value: int = _MOST_KEY
+    value: int = _MAX_SORT_VALUE
     id: str = ""
     half: int = -1
     skip: int = 0
@@ -38,7 +45,7 @@ class MemoryPlace(NamedTuple):
     @property
     def is_start(self) -> bool:
         """Whether nothing is in front of it."""
-        return self.value == _MOST_KEY
+        return self.value == _MAX_SORT_VALUE
 
 
 class MemoryIdPage(NamedTuple):
@@ -95,7 +102,7 @@ def page(
     at = order.place
     for number, (_, id_, value, half, passes) in enumerate(found):
         fits = passes and (also is None or also(id_))
-        if number == MAX_PASSED or (fits and len(chosen) == limit):
+        if number == MAX_SCANNED_NODES or (fits and len(chosen) == limit):
             return MemoryIdPage(chosen, at)
         skip = at.skip
         if fits and skip:
@@ -108,17 +115,23 @@ def page(
 
 def strength(half: int, key: int, now: int) -> float:
     """The effective confidence that a key means, as its logarithm to base 2."""
-    if key <= LEAST_KEY:
-        return _NEVER
-    return (key - now) / half if half else math.log2((key - LASTING) / (1 << 52)) if key > LASTING else _NEVER
+    if key <= MIN_DECAY_KEY:
+        return _LOG2_OF_ZERO
+    return (
+        (key - now) / half
+        if half
+        else math.log2((key - FIRST_LASTING_KEY) / (1 << 52))
+        if key > FIRST_LASTING_KEY
+        else _LOG2_OF_ZERO
+    )
 
 
 def _key_of(log2: float, half: int, now: int) -> int:
     """The inverse of `strength`, about."""
-    if log2 <= _NEVER:
-        return LEAST_KEY
-    found = now + log2 * half if half else LASTING + 2.0 ** (52 + min(log2, 0.0))
-    return round(min(max(found, LEAST_KEY), 2 * LASTING - 2048.0))
+    if log2 <= _LOG2_OF_ZERO:
+        return MIN_DECAY_KEY
+    found = now + log2 * half if half else FIRST_LASTING_KEY + 2.0 ** (52 + min(log2, 0.0))
+    return round(min(max(found, MIN_DECAY_KEY), 2 * FIRST_LASTING_KEY - 2048.0))
 
 
 # Conditions
@@ -129,7 +142,7 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     texts: list[str] = []
     values: Values = {"at": wanted.moment}
     if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _any_bounded(reader)):
-        texts.append(_HOLDS)
+        texts.append(_IS_IN_FORCE_AT)
     elif wanted.ended and wanted.ended != ANY_END:
         texts.append("m.ended = :ended")
     if wanted.types:
@@ -139,7 +152,7 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
         values[f"tag{at}"] = tag
         texts.append(f"EXISTS (SELECT 1 FROM tagged WHERE tag = :tag{at} AND memory = m.number)")
     if wanted.entity:
-        holds = "1" if wanted.moment is None else _ABOUT_HOLDS
+        holds = "1" if wanted.moment is None else _IS_ABOUT_IN_FORCE_AT
         texts.append(f"EXISTS (SELECT 1 FROM about WHERE entity = :entity AND memory = m.number AND {holds})")
     if wanted.under:
         texts.append(closure.IS_BELOW)
@@ -150,16 +163,16 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
         own = named("among", sorted(wanted.among) or [""])
         values |= own
         texts.append(f"m.id IN ({', '.join(f':{name}' for name in own)})")
-    texts += [text for field, text in _SIMPLE.items() if getattr(wanted, field) not in (None, "")]
-    values |= {field: getattr(wanted, field) for field in (*_SIMPLE, "entity", "under", "ended")}
+    texts += [text for field, text in _SIMPLE_CONDITIONS.items() if getattr(wanted, field) not in (None, "")]
+    values |= {field: getattr(wanted, field) for field in (*_SIMPLE_CONDITIONS, "entity", "under", "ended")}
     if wanted.min_confidence > 0:
         texts += _strong_enough(reader, wanted, halves, values)
     return texts, values
 
 
-_HOLDS = "(m.start IS NULL OR m.start <= :at) AND (m.stop IS NULL OR m.stop > :at)"
-_ABOUT_HOLDS = "(start IS NULL OR start <= :at) AND (stop IS NULL OR stop > :at)"
-_SIMPLE = {
+_IS_IN_FORCE_AT = "(m.start IS NULL OR m.start <= :at) AND (m.stop IS NULL OR m.stop > :at)"
+_IS_ABOUT_IN_FORCE_AT = "(start IS NULL OR start <= :at) AND (stop IS NULL OR stop > :at)"
+_SIMPLE_CONDITIONS = {
     "created_from": "m.created >= :created_from",
     "created_to": "m.created <= :created_to",
     "source": "m.source = :source",
@@ -177,7 +190,7 @@ def _strong_enough(
     keys = " OR ".join(f"(m.half = :half{at} AND m.key >= :key{at})" for at in range(len(halves)))
     yield f"({keys})"
     # What was set later than now has not faded yet, though its key is that of a greater confidence.
-    if reader.execute(sql.ANY_FUTURE, (wanted.now,)).fetchone()[0]:
+    if reader.execute(sql.SELECT_HAS_FUTURE, (wanted.now,)).fetchone()[0]:
         yield "m.confidence >= :min_confidence"
 
 
@@ -186,12 +199,12 @@ def _actives(wanted: MemoryFilter) -> tuple[int, ...]:
 
 
 def _any_bounded(reader: sqlite3.Connection) -> bool:
-    return count(reader, BOUNDED, "") > 0
+    return count(reader, TALLY_BOUNDED, "") > 0
 
 
 def count(reader: sqlite3.Connection, kind: str, name: str) -> int:
     """What is counted under a kind and a name."""
-    found = reader.execute(sql.COUNT, (kind, name)).fetchone()
+    found = reader.execute(sql.SELECT_MEMORY_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
 
 
@@ -206,56 +219,64 @@ def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequenc
 
 def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
     """The index to go along. What has ended is not counted by type and tag: entries of an index are, up to a number."""
-    ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TOTAL, ""))]
+    ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TALLY_TOTAL, ""))]
     if wanted.ended or wanted.looks_back:
-        ways = [_Way(ways[0].source, _MOST_KEY)]
+        ways = [_Way(ways[0].source, _MAX_SORT_VALUE)]
         ways += [_Way(_by_tag(at), _entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)]
         if wanted.types:
             size = sum(_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))
-            ways.append(_Way(_BY_TYPE, size))
+            ways.append(_Way(_FROM_MEMORY_BY_TYPE, size))
     else:
-        ways += [_Way(_by_tag(at), count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
+        ways += [_Way(_by_tag(at), count(reader, TALLY_MEMORY_TAG, tag)) for at, tag in enumerate(wanted.tags)]
         if wanted.source:
-            ways.append(_Way(_BY_SOURCE, count(reader, SOURCES, wanted.source)))
+            ways.append(_Way(_FROM_MEMORY_BY_SOURCE, count(reader, TALLY_SOURCE, wanted.source)))
         if wanted.types:
-            size = sum(count(reader, TYPES, each) for each in set(wanted.types))
-            ways.append(_Way(_BY_TYPE, size))
+            size = sum(count(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
+            ways.append(_Way(_FROM_MEMORY_BY_TYPE, size))
     if wanted.among is not None:
-        ways.append(_Way(_AMONG, len(wanted.among)))
+        ways.append(_Way(_FROM_MEMORY_BY_ID, len(wanted.among)))
     if wanted.entity:
-        ways.append(_Way(_BY_ENTITY, _entries(reader, _ABOUT, [wanted.entity])))
+        ways.append(_Way(_FROM_MEMORY_BY_ENTITY, _entries(reader, _ABOUT_ENTITY, [wanted.entity])))
     if wanted.under:
-        ways.append(_Way(closure.all_below(reader), closure.size(reader, wanted.under, 20 * FEW), closure.IS_BELOW))
+        ways.append(
+            _Way(
+                closure.all_below(reader),
+                closure.size(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
+                closure.IS_BELOW,
+            )
+        )
     best = min(ways, key=lambda way: way.size)
-    if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > FEW:
+    if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > MAX_SORTED_MEMORIES:
         strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
         best = min(best, _Way("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda way: way.size)
     return best
 
 
-_BY_SOURCE = "FROM memory AS m INDEXED BY memory_source WHERE m.active AND m.source = :source AND"
-_AMONG = "FROM memory AS m INDEXED BY sqlite_autoindex_memory_1 WHERE"
-_BY_ENTITY = "FROM about AS a CROSS JOIN memory AS m ON m.number = a.memory WHERE a.entity = :entity AND"
+_FROM_MEMORY_BY_SOURCE = "FROM memory AS m INDEXED BY memory_source WHERE m.active AND m.source = :source AND"
+_FROM_MEMORY_BY_ID = "FROM memory AS m INDEXED BY sqlite_autoindex_memory_1 WHERE"
+_FROM_MEMORY_BY_ENTITY = "FROM about AS a CROSS JOIN memory AS m ON m.number = a.memory WHERE a.entity = :entity AND"
 
 
 def _by_tag(at: int) -> str:
     return f"FROM tagged AS t CROSS JOIN memory AS m ON m.number = t.memory WHERE t.tag = :tag{at} AND"
 
 
-_BY_TYPE = "FROM memory AS m INDEXED BY memory_type WHERE"
-_ABOUT = "about WHERE entity = ?"
+_FROM_MEMORY_BY_TYPE = "FROM memory AS m INDEXED BY memory_type WHERE"
+_ABOUT_ENTITY = "about WHERE entity = ?"
 _TAGGED = "tagged WHERE tag = ?"
 _OF_TYPE = "memory INDEXED BY memory_type WHERE active IN (0, 1) AND type = ?"
 
 
 def _entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -> int:
     """How many entries an index has; it stops at 100,000."""
-    return reader.execute(f"SELECT count(*) FROM (SELECT 1 FROM {of} LIMIT {20 * FEW})", values).fetchone()[0]
+    return reader.execute(
+        f"SELECT count(*) FROM (SELECT 1 FROM {of} LIMIT {20 * MAX_SORTED_MEMORIES})", values
+    ).fetchone()[0]
 
 
 def _strong(reader: sqlite3.Connection, half: int, least: int) -> int:
     """How many memories of a half-life have a key that is not below one, and some more."""
-    return reader.execute(sql.EPOCHS_FROM, (half, least // length_of_epoch(half))).fetchone()[0]
+    return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // length_of_epoch(half))).fetchone()[0]
 
 
 # Lists
@@ -268,7 +289,7 @@ def _in_order(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence
     conditions, values = _conditions(reader, wanted, halves)
     is_narrow = any((wanted.tags, wanted.entity, wanted.under, wanted.types, wanted.source)) or wanted.among is not None
     way = _fewest(reader, wanted, halves, values) if is_narrow else None
-    if way is not None and way.size <= FEW:
+    if way is not None and way.size <= MAX_SORTED_MEMORIES:
         text = way.query(wanted, conditions)
         rows = reader.execute(f"SELECT m.{order.column}, m.id, {order.half}, 1 {text}", values)
         return iter(sorted(order.steps(rows), reverse=True))
@@ -282,9 +303,11 @@ def _strands(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Itera
     """Queries along the index, each in order, which together give everything, be it wanted or not."""
     column = order.column
     source = f"FROM memory AS m INDEXED BY memory_{column} WHERE m.active = :active"
-    behind = f"(m.{column}, m.id) < (:value, :id) ORDER BY m.{column} DESC, m.id DESC LIMIT {MAX_PASSED + 1}"
+    behind = f"(m.{column}, m.id) < (:value, :id) ORDER BY m.{column} DESC, m.id DESC LIMIT {MAX_SCANNED_NODES + 1}"
     if column == "created":
-        bounds = [_SIMPLE[name] for name in ("created_from", "created_to") if getattr(wanted, name) is not None]
+        bounds = [
+            _SIMPLE_CONDITIONS[name] for name in ("created_from", "created_to") if getattr(wanted, name) is not None
+        ]
         source = " AND ".join([source, *bounds])
     for active in _actives(wanted):
         if column == "key":

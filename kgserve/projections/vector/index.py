@@ -24,36 +24,36 @@ from numpy.typing import NDArray
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import manifest
 from kgserve.projections.filter_columns import Columns, Mask, only_at
-from kgserve.projections.text import ANYTHING, Facets, Filter
-from kgserve.projections.vector.matrix import DENSE, VectorRows, Vectors, products
+from kgserve.projections.text import NO_TEXT_FILTER, Facets, Filter
+from kgserve.projections.vector.matrix import SCATTERED_READ_COST, VectorRows, Vectors, products
 
 log = structlog.get_logger()
 
-KIND = "vector 2"
-EXACT_UP_TO = 10_000
+VECTOR_INDEX_KIND = "vector 2"
+MAX_EXACT_VECTORS = 10_000
 # With a graph, too, as long as no more than so many times as many are multiplied for a filter.
-_STILL_EXACT = 2
-_LINKS = 16
+_FILTERED_EXACT_FACTOR = 2
+_HNSW_M = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100
-_ENTITIES = "entities.msgpack"
-_MATRIX = "vectors.npy"
-_GRAPH = "vectors.hnsw"
+_ENTITIES_FILE = "entities.msgpack"
+_MATRIX_FILE = "vectors.npy"
+_GRAPH_FILE = "vectors.hnsw"
 # So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
-_PUT_AT_ONCE = 16
-_BUILT_AT_ONCE = 500
-_LINKED_AT_ONCE = 128
+_PUT_BATCH_VECTORS = 16
+_BUILD_BATCH_VECTORS = 500
+_GRAPH_INSERT_BATCH_VECTORS = 128
 # So many stored vectors are asked with at a time, 1 ms in the graph: whoever searches waits for no more.
-_ASKED_AT_ONCE = 2
-_READ_AT_ONCE = 4_096
+_QUERY_BATCH_VECTORS = 2
+_READ_BATCH_VECTORS = 4_096
 # With a filter the graph is asked for so many times as many as would be enough, and again for more if they were not.
-_SPARE = 1.5
-_MORE = 4
+_VECTOR_OVERFETCH = 1.5
+_OVERFETCH_GROWTH = 4
 # To come by one more vector in the graph costs about as much as so many of those that are simply multiplied.
-_WALK = 10
+_GRAPH_STEP_COST = 10
 # What hnswlib 0.8 writes before its elements, and of it what is needed: their number, size, and places inside.
-_HEADER = struct.Struct("<6Qi")
-_HEADER_BYTES = 96
+_HNSW_HEADER = struct.Struct("<6Qi")
+_HNSW_HEADER_BYTES = 96
 
 Numbers = NDArray[np.int64]
 
@@ -100,7 +100,7 @@ class VectorIndex:
         folder: Path,
         dimensions: int,
         model: str,
-        exact_up_to: int = EXACT_UP_TO,
+        exact_up_to: int = MAX_EXACT_VECTORS,
         between: Callable[[float], object] = lambda _: None,
     ) -> None:
         """Load what `save` left for the same model, or start empty with ``sequence`` 0.
@@ -155,8 +155,8 @@ class VectorIndex:
                 f"vectors of shape {vectors.shape} for {len(ids)} entities of {self._dimensions} dimensions"
             )
         since = since or [0] * len(ids)
-        for first in range(0, len(ids), _PUT_AT_ONCE):
-            some = slice(first, first + _PUT_AT_ONCE)
+        for first in range(0, len(ids), _PUT_BATCH_VECTORS):
+            some = slice(first, first + _PUT_BATCH_VECTORS)
             with self._lock:
                 self._put(ids[some], types[some], vectors[some], since[some], facets[some])
         self._settle()
@@ -178,7 +178,7 @@ class VectorIndex:
             self._graph = None
         self.sequence, self.fresh = 0, True
 
-    def search(self, query: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
+    def search(self, query: NDArray[np.float32], limit: int, only: Filter = NO_TEXT_FILTER) -> list[VectorHit]:
         """The nearest entities, nearest first."""
         with self._lock:
             limit = min(limit, len(self._labels))
@@ -196,18 +196,18 @@ class VectorIndex:
         # Without the lock: nobody else changes anything, and the graph of a large store takes half a second.
         columns = self._columns
         entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.facets())
-        (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
+        (aside / _ENTITIES_FILE).write_bytes(msgspec.msgpack.encode(entities))
         # A meaning can be guessed from its vector: of what is gone none is kept.
         unused = np.array([label for label, node_id in enumerate(self._ids) if not node_id], np.int64)
         if self._graph is None:
-            np.save(aside / _MATRIX, self._rows.values)
+            np.save(aside / _MATRIX_FILE, self._rows.values)
             if len(unused):
-                np.load(aside / _MATRIX, mmap_mode="r+")[unused] = 0
+                np.load(aside / _MATRIX_FILE, mmap_mode="r+")[unused] = 0
         else:
-            self._graph.save_index(str(aside / _GRAPH))
+            self._graph.save_index(str(aside / _GRAPH_FILE))
             if len(unused):
-                _blank_in_graph(aside / _GRAPH, unused, len(self._ids), self._dimensions)
-        manifest.seal(aside, KIND, sequence, self._model)
+                _blank_in_graph(aside / _GRAPH_FILE, unused, len(self._ids), self._dimensions)
+        manifest.seal(aside, VECTOR_INDEX_KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
         self.sequence = sequence
@@ -234,10 +234,12 @@ class VectorIndex:
         At most so many each. Nothing is embedded; who searches meanwhile waits for a few milliseconds.
         """
         found: dict[str, list[VectorHit]] = {}
-        for first in range(0, len(ids), _ASKED_AT_ONCE):
+        for first in range(0, len(ids), _QUERY_BATCH_VECTORS):
             with self._lock:
                 known = [
-                    (each, self._labels[each]) for each in ids[first : first + _ASKED_AT_ONCE] if each in self._labels
+                    (each, self._labels[each])
+                    for each in ids[first : first + _QUERY_BATCH_VECTORS]
+                    if each in self._labels
                 ]
                 for (node_id, label), hits in zip(known, self._around([at for _, at in known], most + 1), strict=True):
                     others = (hit for hit in hits if hit.id != self._ids[label] and hit.similarity > above)
@@ -287,7 +289,7 @@ class VectorIndex:
     def _exact(self, query: NDArray[np.float32], limit: int, passing: Mask | None = None) -> list[VectorHit]:
         """The nearest of those that pass, which are at least ``limit``; of all if nothing is said."""
         mask = self._columns.live if passing is None else passing
-        if np.count_nonzero(mask) * DENSE >= len(mask):
+        if np.count_nonzero(mask) * SCATTERED_READ_COST >= len(mask):
             labels = np.arange(len(mask))
             scores = self._rows.values @ query
             scores[~mask] = -np.inf
@@ -310,14 +312,14 @@ class VectorIndex:
         limit = min(limit, count)
         if limit == 0:
             return []
-        wanted = int(_SPARE * limit * len(self._labels) / count) + 1
-        few = min(len(passing), DENSE * count) <= _STILL_EXACT * self._exact_up_to
-        while self._graph is not None and not few and wanted * _WALK < count:
+        wanted = int(_VECTOR_OVERFETCH * limit * len(self._labels) / count) + 1
+        few = min(len(passing), SCATTERED_READ_COST * count) <= _FILTERED_EXACT_FACTOR * self._exact_up_to
+        while self._graph is not None and not few and wanted * _GRAPH_STEP_COST < count:
             labels, similarities = self._walk(query, wanted, wanted)
             found = np.flatnonzero(passing[labels])[:limit]
             if len(found) == limit:
                 return self._hits(labels[found], similarities[found])
-            wanted *= _MORE
+            wanted *= _OVERFETCH_GROWTH
         return self._exact(query, limit, passing)
 
     def _passing(self, only: Filter) -> Mask:
@@ -362,8 +364,8 @@ class VectorIndex:
             {place: facets[label] for place, label in enumerate(labels.tolist()) if label in facets},
         )
         rows = VectorRows(self._folder.parent, self._dimensions)
-        for first in range(0, live, _BUILT_AT_ONCE):
-            rows.append(self._rows.values[labels[first : first + _BUILT_AT_ONCE]])
+        for first in range(0, live, _BUILD_BATCH_VECTORS):
+            rows.append(self._rows.values[labels[first : first + _BUILD_BATCH_VECTORS]])
         graph = self._built(rows.values) if wants_graph else None
         with self._lock:
             self._ids, self._columns, self._rows, self._graph = ids, columns, rows, graph
@@ -371,36 +373,36 @@ class VectorIndex:
 
     def _built(self, rows: Vectors) -> Any:  # hnswlib has no types
         graph = hnswlib.Index("ip", self._dimensions)
-        graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_LINKS)
+        graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_HNSW_M)
         worked = 0.0
-        for first in range(0, len(rows), _LINKED_AT_ONCE):
+        for first in range(0, len(rows), _GRAPH_INSERT_BATCH_VECTORS):
             self._between(worked)
             started = time.perf_counter()
-            some = rows[first : first + _LINKED_AT_ONCE]
+            some = rows[first : first + _GRAPH_INSERT_BATCH_VECTORS]
             graph.add_items(some, np.arange(first, first + len(some)), num_threads=1)
             worked = time.perf_counter() - started
         return graph
 
     def _load(self) -> bool:
-        found = manifest.read(self._folder, KIND, self._model) if self._folder.is_dir() else None
+        found = manifest.read(self._folder, VECTOR_INDEX_KIND, self._model) if self._folder.is_dir() else None
         if found is None:
             return False
-        entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES).read_bytes())
+        entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES_FILE).read_bytes())
         self._ids = entities.ids
         self._columns.add(entities.types, entities.since, entities.facets)
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
         for label, node_id in enumerate(self._ids):
             if not node_id:
                 self._columns.drop(label)
-        if _GRAPH in found.files:
+        if _GRAPH_FILE in found.files:
             self._load_graph()
         else:
-            self._rows.adopt(np.asarray(np.load(self._folder / _MATRIX, mmap_mode="r")))
+            self._rows.adopt(np.asarray(np.load(self._folder / _MATRIX_FILE, mmap_mode="r")))
         self.sequence = found.sequence
         return True
 
     def _load_graph(self) -> None:
-        path, count = self._folder / _GRAPH, len(self._ids)
+        path, count = self._folder / _GRAPH_FILE, len(self._ids)
         self._graph = hnswlib.Index("ip", self._dimensions)
         self._graph.load_index(str(path), max_elements=max(count, 1))
         try:
@@ -409,8 +411,8 @@ class VectorIndex:
         except ValueError as reason:
             # Slower, but sure.
             log.warning("vector_file_unknown", reason=str(reason))
-            for first in range(len(self._rows), count, _BUILT_AT_ONCE):
-                labels = np.arange(first, min(first + _BUILT_AT_ONCE, count))
+            for first in range(len(self._rows), count, _BUILD_BATCH_VECTORS):
+                labels = np.arange(first, min(first + _BUILD_BATCH_VECTORS, count))
                 self._rows.append(np.asarray(self._graph.get_items(labels), np.float32))
 
 
@@ -427,8 +429,8 @@ def _rows_of_graph(path: Path, labels: int, dimensions: int) -> Iterator[Vectors
     file does not look as those of hnswlib 0.8 do.
     """
     elements, order = _elements_of_graph(path, labels, dimensions, "r")
-    for first in range(0, labels, _READ_AT_ONCE):
-        yield elements["vector"][order[first : first + _READ_AT_ONCE]]
+    for first in range(0, labels, _READ_BATCH_VECTORS):
+        yield elements["vector"][order[first : first + _READ_BATCH_VECTORS]]
 
 
 def _blank_in_graph(path: Path, unused: Numbers, labels: int, dimensions: int) -> None:
@@ -444,8 +446,8 @@ def _blank_in_graph(path: Path, unused: Numbers, labels: int, dimensions: int) -
 def _elements_of_graph(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, Numbers]:
     """The elements in a file of hnswlib, mapped, and the place of each label among them. Raises ValueError."""
     with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    _, _, count, size, label_at, vector_at, _ = _HEADER.unpack_from(header)
+        header = file.read(_HNSW_HEADER_BYTES)
+    _, _, count, size, label_at, vector_at, _ = _HNSW_HEADER.unpack_from(header)
     if count != labels or label_at + 8 > size or vector_at + 4 * dimensions > size:
         raise ValueError(f"{path} is not laid out as expected")
     content = np.memmap(path, np.uint8, mode)
@@ -457,7 +459,7 @@ def _elements_of_graph(path: Path, labels: int, dimensions: int, mode: Literal["
             "itemsize": size,
         }
     )
-    elements = np.ndarray(count, element, content, _HEADER_BYTES)
+    elements = np.ndarray(count, element, content, _HNSW_HEADER_BYTES)
     order = np.argsort(elements["label"], kind="stable")
     if not np.array_equal(elements["label"][order], np.arange(count)):
         raise ValueError(f"{path} holds other labels than expected")

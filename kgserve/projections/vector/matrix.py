@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from kgserve.platform.durable_files import write_all
 
-IN_MEMORY = 2_000
+MAX_IN_MEMORY_ROWS = 2_000
 """Rows; with 384 dimensions 3 MB. Pages of a file can be taken back by the system, those of memory cannot."""
-DENSE = 4
+SCATTERED_READ_COST = 4
 """Picked out, a row costs so many times as much as in its place."""
 
 # A file grows ahead of what is in it, sparse, so that it need not be mapped again for each few rows.
-_LEAST_ROOM = 1024
-_LEAST_IN_MEMORY = 64
-_ROWS_AT_ONCE = 16_000
+_MIN_FILE_ROWS = 1024
+_MIN_IN_MEMORY_ROWS = 64
+_MATRIX_BATCH_ROWS = 16_000
 # Those that are picked out fit the processor's cache: with ten times as many they take twice as long.
-_PICKED_AT_ONCE = 1_000
+_PICK_BATCH_ROWS = 1_000
 
 Vectors = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -66,7 +66,7 @@ class VectorFile:
             os.lseek(descriptor, first * self._row_bytes, os.SEEK_SET)
             write_all(descriptor, np.ascontiguousarray(vectors, "<f4").tobytes())
             if end > len(self.rows):
-                room = end + max(_LEAST_ROOM, end // 4)
+                room = end + max(_MIN_FILE_ROWS, end // 4)
                 os.ftruncate(descriptor, room * self._row_bytes)
                 self.rows = self._mapped(descriptor, room)
 
@@ -74,8 +74,8 @@ class VectorFile:
         """Some of the rows, in a file of their own."""
         path.unlink(missing_ok=True)
         copied = VectorFile(path, self._dimensions)
-        for first in range(0, len(places), _ROWS_AT_ONCE):
-            copied.write(first, self.rows[np.asarray(places[first : first + _ROWS_AT_ONCE], np.int64)])
+        for first in range(0, len(places), _MATRIX_BATCH_ROWS):
+            copied.write(first, self.rows[np.asarray(places[first : first + _MATRIX_BATCH_ROWS], np.int64)])
         return copied
 
     @property
@@ -124,7 +124,7 @@ class VectorRows:
     def append(self, vectors: Vectors) -> None:
         """Add rows at the end. Raises OSError when there is no room for them on the disk; then nothing is changed."""
         end = self._count + len(vectors)
-        if self._file is None and end <= IN_MEMORY:
+        if self._file is None and end <= MAX_IN_MEMORY_ROWS:
             self._append_in_memory(vectors, end)
         else:
             file = self._file or self._moved_out()
@@ -138,15 +138,17 @@ class VectorRows:
 
     def _append_in_memory(self, vectors: Vectors, end: int) -> None:
         if end > len(self._room):
-            room = np.empty((min(max(end + end // 2, _LEAST_IN_MEMORY), IN_MEMORY), self._dimensions), np.float32)
+            room = np.empty(
+                (min(max(end + end // 2, _MIN_IN_MEMORY_ROWS), MAX_IN_MEMORY_ROWS), self._dimensions), np.float32
+            )
             room[: self._count] = self.values
             self._room = room
         self._room[self._count : end] = vectors
 
     def _moved_out(self) -> VectorFile:
         file = VectorFile.without_name(self._folder, self._dimensions)
-        for first in range(0, self._count, _ROWS_AT_ONCE):
-            file.write(first, self.values[first : first + _ROWS_AT_ONCE])
+        for first in range(0, self._count, _MATRIX_BATCH_ROWS):
+            file.write(first, self.values[first : first + _MATRIX_BATCH_ROWS])
         return file
 
 
@@ -160,14 +162,14 @@ def products(rows: Vectors, places: Places, query: Vectors) -> Vectors:
     wanted = np.zeros(int(places.max()) + 1, np.bool_)
     wanted[places] = True
     scores = np.empty(len(wanted), np.float32)
-    for first in range(0, len(wanted), _ROWS_AT_ONCE):
-        some = np.flatnonzero(wanted[first : first + _ROWS_AT_ONCE]) + first
+    for first in range(0, len(wanted), _MATRIX_BATCH_ROWS):
+        some = np.flatnonzero(wanted[first : first + _MATRIX_BATCH_ROWS]) + first
         if not len(some):
             continue
         span = slice(int(some[0]), int(some[-1]) + 1)
-        if len(some) * DENSE >= span.stop - span.start:
+        if len(some) * SCATTERED_READ_COST >= span.stop - span.start:
             scores[span] = rows[span] @ query
             continue
-        for few in np.array_split(some, -(-len(some) // _PICKED_AT_ONCE)):
+        for few in np.array_split(some, -(-len(some) // _PICK_BATCH_ROWS)):
             scores[few] = rows[few] @ query
     return scores[places]

@@ -31,15 +31,15 @@ from kgserve.projections.vector.index import VectorHit
 from kgserve.projections.vector.matrix import VectorFile, Vectors, products
 
 # A file of so many rows may keep as many that nobody names.
-SMALL = 1024
-_LOOKED_AT_ONCE = 4_096
-_IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
-_OF_IDS = "SELECT number FROM run WHERE id IN"
-_HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
-_FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
+UNUSED_ROWS_ALLOWANCE = 1024
+_UNUSED_SCAN_BATCH_ROWS = 4_096
+_SELECT_RUN_IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
+_SELECT_RUN_NUMBERS_BY_ID = "SELECT number FROM run WHERE id IN"
+_SELECT_RUNS_AT = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
+_SELECT_RUNS_FROM_ID = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
 
-_VERSION = 1
-_SCHEMA = """
+_PAST_VECTORS_FORMAT = 1
+_PAST_VECTORS_SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS vector (place INTEGER PRIMARY KEY, text BLOB NOT NULL UNIQUE, hash INTEGER NOT NULL);
@@ -54,11 +54,11 @@ CREATE TABLE IF NOT EXISTS cursor (
 );
 INSERT OR IGNORE INTO cursor VALUES (1, 0, '', 0, 0);
 """
-_FOREIGN = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
-_RUN = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
-_LAST_BEGUN = f"{_RUN} WHERE id = ? AND first <= ? ORDER BY first DESC LIMIT 1"
-_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
+_SELECT_IS_FOREIGN_FILE = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
+_SELECT_RUNS = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
+_SELECT_LAST_BEGUN_RUN = f"{_SELECT_RUNS} WHERE id = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+_UPSERT_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_DELETE_UNUSED_VECTORS = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
 
 Numbers = NDArray[np.int64]
 
@@ -119,7 +119,7 @@ class PastVectors(WrittenBesideReading):
         with self._writing:
             with self._writer as transaction:
                 transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in ids))
-                transaction.execute(_FORGET_UNUSED)
+                transaction.execute(_DELETE_UNUSED_VECTORS)
             write_anew(self._writer)
             self._held = PastTexts(_read_texts(self._writer)), self._held[1]
             self._blank_unused(self._held[1])
@@ -145,7 +145,7 @@ class PastVectors(WrittenBesideReading):
         best = np.flatnonzero(scores >= least)
         best = best[np.lexsort((best, -scores[best]))][:limit]
         chosen: list[int] = numbers[best].tolist()
-        ids = dict(self._read(_IDS, (json.dumps(chosen),)))
+        ids = dict(self._read(_SELECT_RUN_IDS, (json.dumps(chosen),)))
         # Without an id: forgotten since it was looked for.
         found = zip(chosen, scores[best].tolist(), strict=True)
         return [VectorHit(ids[number], score) for number, score in found if number in ids]
@@ -153,20 +153,22 @@ class PastVectors(WrittenBesideReading):
     def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, Vectors]:
         """The vectors of those entities that had other texts as of a commit than now. Raises sqlite3.DatabaseError."""
         texts, file = self._held
-        found = [row for node_id in ids for row in self._read(_HELD, (node_id, as_of, as_of))]
+        found = [row for node_id in ids for row in self._read(_SELECT_RUNS_AT, (node_id, as_of, as_of))]
         return {
             node_id: file.rows[row].copy() for node_id, number in found if (row := texts.row_of(number)) is not None
         }
 
     def _of(self, ids: Collection[str]) -> Numbers:
         with self._reading:
-            found = of_some(self._reader.execute, _OF_IDS, [*ids])
+            found = of_some(self._reader.execute, _SELECT_RUN_NUMBERS_BY_ID, [*ids])
             return np.array([number for (number,) in found], np.int64)
 
     def _beginning_with(self, prefix: str) -> Numbers:
         # Ids are ordered by their bytes, so those with the prefix come in a row.
         with self._reading:
-            found = takewhile(lambda row: row[0].startswith(prefix), self._reader.execute(_FROM, (prefix,)))
+            found = takewhile(
+                lambda row: row[0].startswith(prefix), self._reader.execute(_SELECT_RUNS_FROM_ID, (prefix,))
+            )
             return np.array([number for _, number in found], np.int64)
 
     # Opening
@@ -227,15 +229,15 @@ class PastVectors(WrittenBesideReading):
 
     def _blank_unused(self, file: VectorFile) -> None:
         used = np.fromiter((place for (place,) in self._writer.execute("SELECT place FROM vector")), np.int64)
-        for first in range(0, len(file.rows), _LOOKED_AT_ONCE):
-            places = np.setdiff1d(np.arange(first, min(first + _LOOKED_AT_ONCE, len(file.rows))), used)
+        for first in range(0, len(file.rows), _UNUSED_SCAN_BATCH_ROWS):
+            places = np.setdiff1d(np.arange(first, min(first + _UNUSED_SCAN_BATCH_ROWS, len(file.rows))), used)
             for place in places[file.rows[places].any(axis=1)].tolist():
                 file.write(place, np.zeros((1, self._dimensions), np.float32))
 
     def _shrunk(self, file: VectorFile) -> VectorFile:
         """The file, or one without the rows that nobody names when those are more than half."""
         places: list[int] = [place for (place,) in self._writer.execute("SELECT place FROM vector ORDER BY place")]
-        if self._used <= max(2 * len(places), len(places) + SMALL):
+        if self._used <= max(2 * len(places), len(places) + UNUSED_ROWS_ALLOWANCE):
             return file
         number = int(self._writer.execute("SELECT file + 1 FROM cursor").fetchone()[0])
         copied = file.copy(places, self._file(number))
@@ -246,7 +248,7 @@ class PastVectors(WrittenBesideReading):
                 "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
             )
             runs = [msgspec.structs.replace(past, vector=moved[past.vector]) for past in _read_texts(transaction)]
-            transaction.executemany(_PUT, [_values(past) for past in runs])
+            transaction.executemany(_UPSERT_RUN, [_values(past) for past in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
         remove_path(file.path)
@@ -328,10 +330,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     # What a flipped bit has made of a text is to be read, and then not to fit its checksum.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
-        if connection.execute(_FOREIGN, (_VERSION,)).fetchone()[0]:
+        if connection.execute(_SELECT_IS_FOREIGN_FILE, (_PAST_VECTORS_FORMAT,)).fetchone()[0]:
             raise sqlite3.DatabaseError("the file is of another kind")
-        connection.executescript(_SCHEMA)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
+        connection.executescript(_PAST_VECTORS_SCHEMA)
+        connection.execute(f"PRAGMA user_version = {_PAST_VECTORS_FORMAT}")
     except BaseException:
         connection.close()
         raise
@@ -347,7 +349,7 @@ def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
 
 def _read_texts(connection: sqlite3.Connection) -> Iterator[PastText]:
     """All texts in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
-    return (_past_text(row) for row in connection.execute(f"{_RUN} ORDER BY number"))
+    return (_past_text(row) for row in connection.execute(f"{_SELECT_RUNS} ORDER BY number"))
 
 
 def _past_text(row: tuple[Any, ...]) -> PastText:
@@ -359,7 +361,7 @@ def _past_text(row: tuple[Any, ...]) -> PastText:
 
 
 def _values(past: PastText) -> tuple[Any, ...]:
-    """What `_PUT` stores of a text."""
+    """What `_UPSERT_RUN` stores of a text."""
     facets = _packed(past.facets)
     values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
     return *values, _text_checksum(values)
@@ -370,7 +372,7 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     key = _text_key(text.meaning)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
     past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
-    begun = transaction.execute(_LAST_BEGUN, (past.id, past.first)).fetchone()
+    begun = transaction.execute(_SELECT_LAST_BEGUN_RUN, (past.id, past.first)).fetchone()
     before = None if begun is None else _past_text(begun)
     if before is not None and before.last >= past.last:
         return None
@@ -381,14 +383,14 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     else:
         next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
         past = msgspec.structs.replace(past, number=transaction.execute(next_number).fetchone()[0])
-    transaction.execute(_PUT, _values(past))
+    transaction.execute(_UPSERT_RUN, _values(past))
     return past
 
 
 def _forget_ended(transaction: sqlite3.Connection, by: int) -> int:
     """Forget what had ended by a commit, with vectors that nothing else has; how many texts. Looks at all there are."""
     if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (by,)).rowcount:
-        transaction.execute(_FORGET_UNUSED)
+        transaction.execute(_DELETE_UNUSED_VECTORS)
     return forgotten
 
 

@@ -17,16 +17,17 @@ import msgspec
 import msgspec.inspect
 from litestar import Request, Response
 
-from kgserve.api.operation import JSON, STORE_PARAMETER, UseCase
+from kgserve.api.operation import STORE_PARAMETER, UseCase
 from kgserve.errors import NoStore
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON, renamed
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, renamed
 from kgserve.platform.codecs import kind_of
+from kgserve.platform.media_types import JSON_MEDIA_TYPE
 from kgserve.server.http.problem import RENAMED
 from kgserve.server.http.request_parts import (
-    FIELD_NAMES_PARAMETER,
     NAMES_ASKED,
     NO_NAMES,
     OF_DEFAULT,
+    RENAMING_PARAMETERS,
     Service,
     asked_store,
     asks_versioned_names,
@@ -54,7 +55,7 @@ _STATUS_CREATED = 201
 
 def json_answer(body: bytes, status: int = 200) -> Response[bytes]:
     """Return a JSON answer whose body is encoded already."""
-    return Response(body, status_code=status, media_type=JSON)
+    return Response(body, status_code=status, media_type=JSON_MEDIA_TYPE)
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,7 +97,7 @@ class Endpoint:
         if versioned:
             scope["state"][RENAMED] = True
         found = await self.answer(scope, request.receive, service)
-        return Response(renamed(found), media_type=VERSIONED_JSON) if versioned else json_answer(found)
+        return Response(renamed(found), media_type=VERSIONED_JSON_MEDIA_TYPE) if versioned else json_answer(found)
 
     async def _respond_with_status(self, scope: HTTPScope, receive: Receive, service: Service) -> Response[bytes]:
         case = self.case
@@ -157,7 +158,7 @@ class Endpoint:
     def _decode(self, given: Mapping[str, str], query: bytes, body: msgspec.Struct | None) -> msgspec.Struct | None:
         """Return the request that path parameters, query and body make; None where an operation takes none."""
         has_names = self.case.takes_names and NAMES_ASKED in query
-        passed = self._passed | FIELD_NAMES_PARAMETER if has_names else self._passed
+        passed = self._passed | RENAMING_PARAMETERS if has_names else self._passed
         if query and self._refuses_query:
             query_of(query, NoQuery, passed=passed)
         elif self._query is not None:

@@ -16,18 +16,19 @@ from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
-from kgserve.api.operation import ALWAYS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
-from kgserve.graph.events import START, Delivery, EventPage, EventReader, EventSubscription
-from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS
+from kgserve.graph.events import START_POSITION, Delivery, EventPage, EventReader, EventSubscription
+from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.server.http import sse
 from kgserve.server.http.forward import in_the_name_of
 from kgserve.server.http.problem import target_of
 from kgserve.server.http.request_parts import Service, client_left, path_text, query_of, service_of
 from kgserve.server.proxy import HOPS_HEADER, NodeProxy
 from kgserve.storage.model.events import (
-    REST,
+    EVERY_OTHER_STORE,
     Position,
     Selection,
     format_positions,
@@ -78,14 +79,14 @@ class EventsQuery(StoreEventsQuery, kw_only=True):
     store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
 
 
-_EVENT_ERRORS = (*ALWAYS, "not_found", "gone")
+_EVENT_ERRORS = (*COMMON_ERRORS, "not_found", "gone")
 _STORE_EVENTS = Operation(
     id="storeEvents",
     role="read",
     tag="events",
     summary="What changes in one store, as it changes",
     query=StoreEventsQuery,
-    answer=Body(None, examples.EVENTS, sse.EVENT_STREAM_TYPE),
+    answer=Body(None, examples.STORE_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
     errors=_EVENT_ERRORS,
 )
 _EVENTS = Operation(
@@ -94,12 +95,12 @@ _EVENTS = Operation(
     tag="events",
     summary="What changes in several stores, or in all",
     query=EventsQuery,
-    answer=Body(None, examples.ALL_EVENTS, sse.EVENT_STREAM_TYPE),
+    answer=Body(None, examples.ALL_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
     errors=(*_EVENT_ERRORS, "too_large", "conflict"),
 )
 
 
-@get("/api/memory/{store:str}/events", media_type=sse.EVENT_STREAM_TYPE, opt=described(_STORE_EVENTS))
+@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=described(_STORE_EVENTS))
 async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """One event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
@@ -114,7 +115,7 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     return EventAnswer(service_of(request), EventSubscription((store,), positions, _selection(asked), prefixed=False))
 
 
-@get("/api/events", media_type=sse.EVENT_STREAM_TYPE, opt=described(_EVENTS))
+@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=described(_EVENTS))
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """As the events of one store, with ids that hold the position in every store: `a:12-3,b:4`.
 
@@ -143,7 +144,7 @@ class EventAnswer(ASGIResponse):
 
     def __init__(self, service: Service, wanted: EventSubscription, elsewhere: NodeEventsRequest | None = None) -> None:
         """With ``elsewhere`` other nodes are asked as well."""
-        super().__init__(media_type=sse.EVENT_STREAM_TYPE, headers=_HEADERS)
+        super().__init__(media_type=EVENT_STREAM_MEDIA_TYPE, headers=_HEADERS)
         self._service = service
         self._wanted = wanted
         self._elsewhere = elsewhere
@@ -249,7 +250,7 @@ class _Pump:
         """Wait for news, or until the key is to be looked at; with a sign of life when the time has come."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
-        if not await self._stream.wait(min(left, ASKED_EVERY_SECONDS)) and left <= ASKED_EVERY_SECONDS:
+        if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
             await self._write(sse.heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
@@ -282,7 +283,7 @@ def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[
 
 
 def _since(asked: StoreEventsQuery) -> dict[str, Position]:
-    return {} if asked.since is None else {REST: Position.after(asked.since)}
+    return {} if asked.since is None else {EVERY_OTHER_STORE: Position.after(asked.since)}
 
 
 GOES_ON = "kgserve-goes-on"
@@ -353,8 +354,8 @@ class Merged:
         Raises Gone and TooLarge as ``own`` does, which is open and listens from these positions on.
         """
         self._own = own
-        self._places = {name: at for name, at in positions.items() if name != REST}
-        self._rest = positions.get(REST)
+        self._places = {name: at for name, at in positions.items() if name != EVERY_OTHER_STORE}
+        self._rest = positions.get(EVERY_OTHER_STORE)
         self._reach(own.positions)
         others = self._placement.others()
         self._awaited = {*others}
@@ -379,7 +380,7 @@ class Merged:
     @property
     def place(self) -> str:
         """See `EventReader.place`."""
-        return format_positions({**self._places, REST: START})
+        return format_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
     def behind(self) -> int:
@@ -435,19 +436,23 @@ class Merged:
             if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
-                yield Delivery(f"{first},{format_positions({**others, REST: START})}", delivery.kind, delivery.data)
+                yield Delivery(
+                    f"{first},{format_positions({**others, EVERY_OTHER_STORE: START_POSITION})}",
+                    delivery.kind,
+                    delivery.data,
+                )
 
     def _is_new(self, store: str, position: Position) -> bool:
-        known = self._places.get(store, START)
-        if position > START or store in self._made:
+        known = self._places.get(store, START_POSITION)
+        if position > START_POSITION or store in self._made:
             return position > known
         # Being made comes before all positions, so who begins with a store has come as far.
         self._made.add(store)
-        return known == START
+        return known == START_POSITION
 
     def _reach(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():
-            if store != REST and position > self._places.get(store, _NOWHERE):
+            if store != EVERY_OTHER_STORE and position > self._places.get(store, _NOWHERE):
                 self._places[store] = position
 
     # What nodes send
@@ -477,7 +482,7 @@ class Merged:
         """Pass on what a node sends, until it ends. Raises Unavailable."""
         headers = self._asked.headers
         if node.node not in self._awaited:
-            positions = self._places.copy() if self._rest is None else {**self._places, REST: self._rest}
+            positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
             headers = {**headers, POSITION_HEADER: format_positions(positions), GOES_ON: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:

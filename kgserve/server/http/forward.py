@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from litestar.enums import HttpMethod, ScopeType
 
-from kgserve.api.operation import STORE
+from kgserve.api.operation import STORE_PATH
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
 from kgserve.server.http.problem import ClientLeft, is_passed_on, target_of
@@ -29,7 +29,7 @@ _OF_THE_CONNECTION = frozenset(
 )
 _MAX_WHOLE_ANSWER_BYTES = 1 << 16
 """Bytes of an answer that is passed on whole."""
-_STORES_PATH = STORE.partition("{")[0]
+_STORES_PATH = STORE_PATH.partition("{")[0]
 _UNFORWARDED_HEADERS = frozenset({READ, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"})
 """Who may read a copy may do so here, and what was passed on once is not passed on again."""
 _OF_THE_CALLER = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})

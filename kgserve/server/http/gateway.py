@@ -25,13 +25,14 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import ALIAS, JSON, KEY, Operation, UseCase, described
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, described
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
 from kgserve.graph.compat.versioned_names import renamed
-from kgserve.platform.access.authentication import NOBODY, Hidden, RequestContext, WrongKey
+from kgserve.platform.access.authentication import ANONYMOUS_CALLER, Hidden, RequestContext, WrongKey
 from kgserve.platform.log import Who, masked
 from kgserve.platform.log import request as request_line
-from kgserve.platform.metrics.observation import UNMATCHED, Origin, begin_request, end_request
+from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
+from kgserve.platform.metrics.observation import UNMATCHED_ROUTE, Origin, begin_request, end_request
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.admission import InFlightCounter
 from kgserve.server.http.browser_guard import BROWSER_HEADERS, AllowedOrigins, CsrfGuard
@@ -78,7 +79,6 @@ from kgserve.server.http.request_parts import (
     parse_replica_headers,
     read_from,
 )
-from kgserve.server.http.sse import EVENT_STREAM_TYPE
 from kgserve.server.http.trusted_proxies import Proxies
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ _new_id = random.Random().getrandbits  # noqa: S311 - ids tell requests apart an
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _MAX_LOGGED_PATH_BYTES = 300
 _OK, _NO_CONTENT, _NOT_MODIFIED, _MIN_ERROR = 200, 204, 304, 400
-_STREAM_TYPE = EVENT_STREAM_TYPE.encode()
-_JSON_TYPE = (b"content-type", JSON.encode())
+_STREAM_TYPE = EVENT_STREAM_MEDIA_TYPE.encode()
+_JSON_TYPE = (b"content-type", JSON_MEDIA_TYPE.encode())
 
 
 _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
@@ -250,7 +250,7 @@ class Gateway:
             raise
         except Unauthenticated:
             if not is_local(context.address):
-                self._rates.admit(NOBODY, context.address)
+                self._rates.admit(ANONYMOUS_CALLER, context.address)
             raise
         context.caller = caller
         asker.set(context.asker)
@@ -286,7 +286,7 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     A route without an Operation (those of OPTIONS, the files of /docs) needs the least that there is: some key.
     """
     context = cast("RequestContext", connection.scope["state"]["request_context"])
-    operation = cast("Operation | None", handler.opt.get(KEY))
+    operation = cast("Operation | None", handler.opt.get(OPERATION_OPT_KEY))
     if operation is None:
         context.authorize(connection.path_params.get("store"))
     else:
@@ -498,7 +498,7 @@ class _Observed:
 
     def _count(self) -> None:
         cycle, method = self._cycle, self._scope["method"]
-        route = self._scope.get("path_template") or UNMATCHED
+        route = self._scope.get("path_template") or UNMATCHED_ROUTE
         status = cycle.outcome or 0
         seconds = None if cycle.streamed else cycle.seconds
         self._observation.requests.done(method, route, status, (cycle.received, cycle.sent), seconds)
@@ -581,7 +581,7 @@ class RouteTable:
 
 def _handler(endpoint: Endpoint, method: Method) -> HTTPRouteHandler:
     case = endpoint.case
-    opt = described(case.operation) | {ENDPOINT: endpoint, ALIAS: method != case.method}
+    opt = described(case.operation) | {ENDPOINT: endpoint, ALIAS_OPT_KEY: method != case.method}
     path, status = case.path.replace("}", ":str}"), case.operation.statuses[0]
     route = HTTPRouteHandler(path, http_method=method, status_code=status, opt=opt)
 

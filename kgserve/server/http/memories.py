@@ -11,8 +11,8 @@ import msgspec
 from litestar import Request, Response, get, post
 
 from kgserve.api import examples, memory_examples
-from kgserve.api.memory_table import NOTHING_RECALLED
-from kgserve.api.operation import READ, Body, Operation, described
+from kgserve.api.memory_table import EMPTY_RECALL
+from kgserve.api.operation import READ_ERRORS, Body, Operation, described
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.graph import history
 from kgserve.graph.answers import EntityVersion
@@ -52,8 +52,8 @@ _SEARCH_MEMORIES = Operation(
     tag="memories",
     summary="Find memories, as a bare array",
     query=RecallQuery,
-    answer=Body(RecalledMemory, memory_examples.RECALLED.hits, many=True),
-    errors=(*READ, "conflict", "gone"),
+    answer=Body(RecalledMemory, memory_examples.RECALL_ANSWER_EXAMPLE.hits, many=True),
+    errors=(*READ_ERRORS, "conflict", "gone"),
     headers=(
         ("Kgserve-Withheld", "How many memories match and were left out, by why, as JSON"),
         ("Kgserve-Degraded", "`true`: meaning is judged by words and letters alone"),
@@ -127,7 +127,7 @@ async def _recalled(request: Request[Any, Any, Any], service: Service, asked: Re
     except NoStore as error:
         if not is_yet_to_be_made(error, graph):
             raise
-        return NOTHING_RECALLED
+        return EMPTY_RECALL
 
 
 def _asked(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
@@ -162,8 +162,8 @@ _ENTITY_HISTORY = Operation(
     tag="history",
     summary="The versions of an entity, oldest first, as a bare array",
     query=EntityHistoryQuery,
-    answer=Body(EntityVersion, examples.ENTITY_HISTORY, many=True),
-    errors=(*READ, "conflict"),
+    answer=Body(EntityVersion, examples.ENTITY_HISTORY_EXAMPLE, many=True),
+    errors=(*READ_ERRORS, "conflict"),
     of_default=True,
     headers=_LINK_HEADER,
 )
@@ -192,7 +192,7 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 _MEMORY_PATH = "/api/v1/memories/{id:str}"
-_HIERARCHY_ERRORS = (*READ, "conflict", "gone", "too_large")
+_HIERARCHY_ERRORS = (*READ_ERRORS, "conflict", "gone", "too_large")
 
 
 def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: bool) -> Operation:
@@ -202,7 +202,7 @@ def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: b
         tag="memories",
         summary=summary,
         query=asked,
-        answer=Body(PlacedMemory, memory_examples.PLACED, many=True),
+        answer=Body(PlacedMemory, memory_examples.PLACED_MEMORIES_EXAMPLE, many=True),
         errors=_HIERARCHY_ERRORS,
         of_default=True,
         headers=_LINK_HEADER if paged else (),

@@ -18,16 +18,24 @@ from litestar import Request, Response, get
 from litestar.routes import HTTPRoute
 
 from kgserve import __version__
-from kgserve.api.operation import ALIAS, KEY, STORE_HEADER, STORE_PARAMETER, Body, Operation, described
+from kgserve.api.operation import (
+    ALIAS_OPT_KEY,
+    OPERATION_OPT_KEY,
+    STORE_HEADER,
+    STORE_PARAMETER,
+    Body,
+    Operation,
+    described,
+)
 from kgserve.graph.answers import Problem
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
-from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON
-from kgserve.platform.access.authentication import PUBLIC
+from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES, VERSIONED_JSON_MEDIA_TYPE
+from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.compression import etag_of
 from kgserve.server.http.endpoints import json_answer
 from kgserve.server.http.problem import PROBLEM_JSON, PROBLEM_KINDS
-from kgserve.storage.model.store_names import MAX_STORE_NAME
+from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +76,7 @@ _STORE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 _PARAMETERS: dict[str, Json] = {
     "store": {
         "description": "Name of the store",
-        "schema": {"type": "string", "pattern": _STORE_PATTERN, "maxLength": MAX_STORE_NAME},
+        "schema": {"type": "string", "pattern": _STORE_PATTERN, "maxLength": MAX_STORE_NAME_CHARS},
         "example": "project",
     },
     "id": {
@@ -85,11 +93,11 @@ _OF_DEFAULT: tuple[Json, ...] = tuple(
     )
 )
 _FIELD_NAMES: Json = {
-    "name": FIELD_NAMES,
+    "name": FIELD_NAMES_PARAMETER,
     "in": "query",
     "required": False,
     "description": "Fields of the answer as versioned writes name them: `lineage_id`, `kind`, `metadata`",
-    "schema": {"enum": [VERSIONED]},
+    "schema": {"enum": [VERSIONED_FIELD_NAMES]},
 }
 _SECURITY_SCHEMES: dict[str, Json] = {
     "key": {
@@ -129,7 +137,7 @@ def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Ope
     for route in sorted(app.routes, key=lambda route: route.path_format):
         if isinstance(route, HTTPRoute):
             for method, (handler, _) in sorted(route.route_handler_map.items()):
-                if (operation := handler.opt.get(KEY)) and not handler.opt.get(ALIAS):
+                if (operation := handler.opt.get(OPERATION_OPT_KEY)) and not handler.opt.get(ALIAS_OPT_KEY):
                     yield route.path_format, method, handler, operation
 
 
@@ -139,13 +147,13 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
         "tags": [operation.tag],
         "summary": operation.summary,
         "description": _text(path, handler, operation),
-        "x-role": None if path in PUBLIC else operation.role,
-        "security": [] if path in PUBLIC else [{"key": []}, {}],
+        "x-role": None if path in PUBLIC_PATHS else operation.role,
+        "security": [] if path in PUBLIC_PATHS else [{"key": []}, {}],
         "parameters": [
             *_path_parameters(path),
             *_query_parameters(operation),
             *(_OF_DEFAULT if operation.of_default else ()),
-            *(_FIELD_NAMES for other in operation.others if other.media == VERSIONED_JSON),
+            *(_FIELD_NAMES for other in operation.others if other.media == VERSIONED_JSON_MEDIA_TYPE),
         ],
         "responses": _responses(operation),
     }
@@ -158,7 +166,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
 
 
 def _text(path: str, handler: HTTPRouteHandler, operation: Operation) -> str:
-    need = "Needs no key." if path in PUBLIC else f"Where keys are needed: one with the role {operation.role}."
+    need = "Needs no key." if path in PUBLIC_PATHS else f"Where keys are needed: one with the role {operation.role}."
     return f"{cleandoc(handler.fn.__doc__ or '')}\n\n{need}"
 
 

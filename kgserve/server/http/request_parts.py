@@ -14,24 +14,21 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from litestar import Request
 
-from kgserve.api.operation import (
-    SEQUENCE_HEADER,
-    STORE_HEADER,
-    STORE_PARAMETER,
-    Operation,
-)
+from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, Operation
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
-from kgserve.graph.compat.versioned_names import FIELD_NAMES, VERSIONED
-from kgserve.graph.handle import CopyReads, Graphs
+from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
+from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.codecs import convert, decode_json, lone_surrogate, place_of
+from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.problem import ClientLeft
-from kgserve.server.http.sse import EVENT_STREAM_TYPE, Streams
+from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.cluster_api import AT_LEAST_HEADER, READ_HEADER
+from kgserve.stores.access import CopyReads
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,15 +47,15 @@ SERVICE = "service"
 """The key of a request's state for its `Service`."""
 REPLICA_READ = "replica_read"
 """The key of a request's state for the replicas that may answer it."""
-READ, AT_LEAST = READ_HEADER.lower().encode(), AT_LEAST_HEADER.lower().encode()
+READ, AT_LEAST = READ_FROM_HEADER.lower().encode(), MIN_SEQUENCE_HEADER.lower().encode()
 _COPY_HEADERS = frozenset({READ, AT_LEAST})
 _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 NO_NAMES: frozenset[str] = frozenset()
 OF_DEFAULT = frozenset({STORE_PARAMETER})
 """What `asked_store` reads."""
-FIELD_NAMES_PARAMETER = frozenset({FIELD_NAMES})
+RENAMING_PARAMETERS = frozenset({FIELD_NAMES_PARAMETER})
 """What `asks_versioned_names` reads."""
-NAMES_ASKED = FIELD_NAMES.encode()
+NAMES_ASKED = FIELD_NAMES_PARAMETER.encode()
 """Stands in each query in which it may find any."""
 MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much takes about 0.1 ms, less than the way to a thread and back
 FORM = "application/x-www-form-urlencoded"
@@ -103,14 +100,14 @@ def decoded(segment: str, name: str) -> str:
 
 def parse_replica_headers(scope: HTTPScope, operation: Operation) -> CopyReads | None:
     """Return how a replica of the store may answer; None when it may not. Raises InvalidInput."""
-    if operation.role != "read" or operation.answer.media == EVENT_STREAM_TYPE:
+    if operation.role != "read" or operation.answer.media == EVENT_STREAM_MEDIA_TYPE:
         return None
     sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
     if sent[READ] != b"copy":
-        _refuse_header(READ_HEADER, "is `copy`, or left out")
+        _refuse_header(READ_FROM_HEADER, "is `copy`, or left out")
     at_least = sent.get(AT_LEAST, b"0")
     if not at_least.isdigit():
-        _refuse_header(AT_LEAST_HEADER, "is the `sequence` of a commit")
+        _refuse_header(MIN_SEQUENCE_HEADER, "is the `sequence` of a commit")
     return CopyReads(int(at_least))
 
 
@@ -178,11 +175,11 @@ def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
 
 def asks_versioned_names(query: bytes) -> bool:
     """Whether an answer shall have the fields' names of versioned writes. Raises InvalidInput for any others."""
-    given = [value for name, value in _pairs(query) if name == FIELD_NAMES] if NAMES_ASKED in query else []
-    _once([FIELD_NAMES] * len(given))
-    if given and given != [VERSIONED]:
-        message = f"is {VERSIONED}, or left out"
-        raise InvalidInput(f"query: {FIELD_NAMES}: {message}", (FieldError(FIELD_NAMES, message),))
+    given = [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER] if NAMES_ASKED in query else []
+    _once([FIELD_NAMES_PARAMETER] * len(given))
+    if given and given != [VERSIONED_FIELD_NAMES]:
+        message = f"is {VERSIONED_FIELD_NAMES}, or left out"
+        raise InvalidInput(f"query: {FIELD_NAMES_PARAMETER}: {message}", (FieldError(FIELD_NAMES_PARAMETER, message),))
     return bool(given)
 
 

@@ -13,7 +13,7 @@ from litestar.params import FromPath
 
 from kgserve.admin import metrics as ops
 from kgserve.api import examples
-from kgserve.api.operation import ALWAYS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
 from kgserve.api.table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
@@ -40,9 +40,9 @@ _METRICS = Operation(
     role="read",
     tag="service",
     summary="Numbers for Prometheus",
-    answer=Body(None, examples.METRICS, _PROMETHEUS),
-    others=(Body(None, examples.OPENMETRICS, _OPENMETRICS),),
-    errors=ALWAYS,
+    answer=Body(None, examples.METRICS_EXAMPLE, _PROMETHEUS),
+    others=(Body(None, examples.OPENMETRICS_EXAMPLE, _OPENMETRICS),),
+    errors=COMMON_ERRORS,
 )
 
 
@@ -157,8 +157,8 @@ _BROWSER_KEY = Operation(
     tag="service",
     summary="Make a key for a page in a browser",
     request=Body(BrowserKeyRequest, {"role": "read"}, optional=True),
-    answer=Body(BrowserKey, examples.BROWSER_KEY),
-    errors=(*ALWAYS, "too_large", "unsupported"),
+    answer=Body(BrowserKey, examples.BROWSER_KEY_EXAMPLE),
+    errors=(*COMMON_ERRORS, "too_large", "unsupported"),
 )
 
 

@@ -24,7 +24,6 @@ from kgserve.server.http.fair_callbacks import FairCallbackQueue
 P = ParamSpec("P")
 T = TypeVar("T")
 
-EVENT_STREAM_TYPE = "text/event-stream"
 RETRY_MILLISECONDS = 1_000
 _READER_THREADS = 4
 

@@ -15,14 +15,28 @@ from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
 from kgserve.api import examples
-from kgserve.api.operation import CSV, JSON, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
+from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, Body, Operation, described
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
-from kgserve.graph.cypher.read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
+from kgserve.graph.cypher.read import MAX_IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
 from kgserve.graph.cypher.write_transaction import run
-from kgserve.graph.requests import KEPT_AT, AsOfText, CypherRequest
-from kgserve.graph.transfer.transfer import ARCHIVE, ConvertedExport, ConvertedImport, ExportStream, Importer, export
+from kgserve.graph.requests import NODES_VALID_AT_HELP, AsOfText, CypherRequest
+from kgserve.graph.transfer.transfer import (
+    ARCHIVE_FORMAT,
+    ConvertedExport,
+    ConvertedImport,
+    ExportStream,
+    Importer,
+    export,
+)
 from kgserve.platform.gil import rest_seconds
+from kgserve.platform.media_types import (
+    CSV_MEDIA_TYPE,
+    JSON_MEDIA_TYPE,
+    NDJSON_MEDIA_TYPE,
+    XML_MEDIA_TYPE,
+    ZIP_MEDIA_TYPE,
+)
 from kgserve.projections.cypher_engine.engine.turns import asker
 from kgserve.server.http.endpoints import json_answer
 from kgserve.server.http.problem import ClientLeft
@@ -49,13 +63,13 @@ Sent = ExportStream | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 
-_GRAPHML_TYPES = frozenset({XML, "text/xml", "application/graphml+xml"})
+_GRAPHML_TYPES = frozenset({XML_MEDIA_TYPE, "text/xml", "application/graphml+xml"})
 _EXPORT_MEDIA_TYPES: dict[str, str] = {
-    "ndjson": NDJSON,
-    "graphml": XML,
-    "csv": ZIP,
-    "parquet": ZIP,
-    "memory-server": NDJSON,
+    "ndjson": NDJSON_MEDIA_TYPE,
+    "graphml": XML_MEDIA_TYPE,
+    "csv": ZIP_MEDIA_TYPE,
+    "parquet": ZIP_MEDIA_TYPE,
+    "memory-server": NDJSON_MEDIA_TYPE,
 }
 _FILE_SUFFIXES = {
     "ndjson": "ndjson",
@@ -70,11 +84,11 @@ _LINES = {"ndjson", "memory-server"}
 _SENT_MEDIA_TYPES: dict[str, frozenset[str]] = {
     "ndjson": NDJSON_TYPES,
     "graphml": _GRAPHML_TYPES | {_ANY},
-    "csv": frozenset({ZIP, _ANY}),
-    "parquet": frozenset({ZIP, _ANY}),
+    "csv": frozenset({ZIP_MEDIA_TYPE, _ANY}),
+    "parquet": frozenset({ZIP_MEDIA_TYPE, _ANY}),
     "memory-server": NDJSON_TYPES | {_ANY},
 }
-_SENT_TYPES = _GRAPHML_TYPES | NDJSON_TYPES | {ZIP}
+_SENT_TYPES = _GRAPHML_TYPES | NDJSON_TYPES | {ZIP_MEDIA_TYPE}
 
 
 _GRAPHML = (
@@ -97,7 +111,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an export."""
 
     as_of: AsOfText | None = None
-    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=NODES_VALID_AT_HELP)] | None = None
     format: (
         Annotated[ExportFormat, msgspec.Meta(description="What to give; left out: as Accept says, else lines of JSON")]
         | None
@@ -110,9 +124,9 @@ _IMPORT = Operation(
     tag="transfer",
     summary="Import nodes and edges, as NDJSON of any length or in another format",
     query=ImportQuery,
-    request=Body(None, examples.NDJSON_LINES, NDJSON),
-    answer=Body(ImportAnswer, examples.IMPORTED),
-    errors=WRITE,
+    request=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
+    answer=Body(ImportAnswer, examples.IMPORT_ANSWER_EXAMPLE),
+    errors=WRITE_ERRORS,
 )
 _EXPORT = Operation(
     id="exportStore",
@@ -120,9 +134,9 @@ _EXPORT = Operation(
     tag="transfer",
     summary="Export a store from one snapshot, as NDJSON or in another format",
     query=ExportQuery,
-    answer=Body(None, examples.NDJSON_LINES, NDJSON),
-    others=(Body(None, _GRAPHML, XML), Body(None, _ARCHIVE, ZIP)),
-    errors=(*READ, "conflict", "gone", "storage_full"),
+    answer=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
+    others=(Body(None, _GRAPHML, XML_MEDIA_TYPE), Body(None, _ARCHIVE, ZIP_MEDIA_TYPE)),
+    errors=(*READ_ERRORS, "conflict", "gone", "storage_full"),
     headers=(("Kgserve-Sequence", "The commit number of the snapshot"),),
 )
 
@@ -193,13 +207,13 @@ def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
     """The format of a body: CSV and Parquet are one, because the archive tells them apart. Raises Unsupported."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if wanted is None:
-        wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP else "ndjson"
+        wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP_MEDIA_TYPE else "ndjson"
     elif wanted != "ndjson" and media and media not in _SENT_MEDIA_TYPES[wanted]:
         raise Unsupported(f"content-type {media[:80]} is not taken for format={wanted}")
-    return ARCHIVE if wanted in {"csv", "parquet"} else wanted
+    return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 
-@get("/api/memory/{store:str}/export", media_type=NDJSON, opt=described(_EXPORT))
+@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=described(_EXPORT))
 async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """The lines that import takes: importing them elsewhere gives an equal store.
 
@@ -225,9 +239,9 @@ def _accepted(accept: str) -> str:
         media = part.partition(";")[0].strip().lower()
         if media in _GRAPHML_TYPES:
             return "graphml"
-        if media == ZIP:
+        if media == ZIP_MEDIA_TYPE:
             return "csv"
-        if media == NDJSON or media.endswith("/*"):
+        if media == NDJSON_MEDIA_TYPE or media.endswith("/*"):
             return "ndjson"
     return "ndjson"
 
@@ -286,18 +300,21 @@ Done = TypeVar("Done")
 
 CYPHER_INTERRUPT_SECONDS = 0.05
 _encode = msgspec.json.Encoder().encode
-_FORMATS: dict[str, Format] = {NDJSON: "ndjson", CSV: "csv"}
-_ANY_FORM = {JSON, "application/*", "*/*"}
+_FORMATS: dict[str, Format] = {NDJSON_MEDIA_TYPE: "ndjson", CSV_MEDIA_TYPE: "csv"}
+_ANY_FORM = {JSON_MEDIA_TYPE, "application/*", "*/*"}
 
 _CYPHER = Operation(
     id="cypher",
     role="read",
     tag="cypher",
     summary="Run one Cypher statement",
-    request=Body(CypherRequest, examples.CYPHER),
-    answer=Body(CypherAnswer, examples.CYPHER_ROWS),
-    others=(Body(None, examples.CYPHER_LINES, NDJSON), Body(None, examples.CYPHER_CSV, CSV)),
-    errors=(*READ, "conflict", "too_large", "unsupported", "storage_full"),
+    request=Body(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
+    answer=Body(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
+    others=(
+        Body(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
+        Body(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
+    ),
+    errors=(*READ_ERRORS, "conflict", "too_large", "unsupported", "storage_full"),
 )
 
 
@@ -319,20 +336,20 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     form = "json" if media is None else _FORMATS[media]
     reading = service.admission.run("statements", stream, graph, asked, form, control)
     rows = await _while_present(request, control, reading)
-    if media is None and rows.size <= IN_MEMORY_BYTES:
+    if media is None and rows.size <= MAX_IN_MEMORY_BYTES:
         with closing(rows):
             return _json(b"".join(rows))
-    return RowsAnswer(service, rows, media or JSON)
+    return RowsAnswer(service, rows, media or JSON_MEDIA_TYPE)
 
 
 def _json(body: bytes) -> ASGIResponse:
-    return ASGIResponse(body=body, media_type=JSON)
+    return ASGIResponse(body=body, media_type=JSON_MEDIA_TYPE)
 
 
 def _media(accept: str) -> str | None:
     """The first of the media types that can be had; None stands for JSON."""
     wanted = (part.partition(";")[0].strip().lower() for part in accept.split(","))
-    known = next((media for media in wanted if media in _FORMATS or media in _ANY_FORM), JSON)
+    known = next((media for media in wanted if media in _FORMATS or media in _ANY_FORM), JSON_MEDIA_TYPE)
     return known if known in _FORMATS else None
 
 

@@ -32,7 +32,8 @@ TypesField = Annotated[list[str], Meta(max_length=100, description="Any of these
 TagsField = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 AttributesField = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
 StoresField = (
-    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO, description="Other stores to ask, too")] | UnsetType
+    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO_STORES, description="Other stores to ask, too")]
+    | UnsetType
 )
 AtLeastField = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
 AsOfField = Annotated[requests.AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
@@ -43,7 +44,7 @@ AuthorField = Annotated[NameField, Meta(description="Who writes this")] | UnsetT
 MomentField = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
 TargetStoreField = Annotated[str, Meta(max_length=64, description="Store that `to` is in, if another")] | UnsetType
 EndField = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; left out: now")] | UnsetType
-_COMMON: dict[str, Any] = {
+_COMMON_FIELDS: dict[str, Any] = {
     "attributes": AttributesField,
     "types": TypesField,
     "also": StoresField,
@@ -78,7 +79,9 @@ def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S
     def extended(own: type[S]) -> type[S]:
         left = [each for each in msgspec.structs.fields(request) if each.name not in {*own.__struct_fields__, *but}]
         fields = [
-            (each.name, _COMMON[each.name], UNSET) if each.name in _COMMON else (each.name, each.type, again(each))
+            (each.name, _COMMON_FIELDS[each.name], UNSET)
+            if each.name in _COMMON_FIELDS
+            else (each.name, each.type, again(each))
             for each in left
         ]
         return _made(own.__name__, own, own.__doc__ or "", fields) if fields else own

@@ -18,12 +18,12 @@ from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.graph.compat.versioned_api import UnreadItem
 from kgserve.platform.codecs import convert, decode_json, kind_of, place_of
 from kgserve.platform.times import complete_time, has_form, has_zone, parse_time
-from kgserve.storage.model.fields import EDGE, NODE, TIME
+from kgserve.storage.model.fields import EDGE, NODE, TIMESTAMP_TYPE
 
-_SHORT = 64
-_NAMED = 10
+_MAX_COMPARED_NAME_CHARS = 64
+_MAX_SUGGESTED_NAMES = 10
 
-_GROUPS: tuple[tuple[str, ...], ...] = (
+_SYNONYM_GROUPS: tuple[tuple[str, ...], ...] = (
     ("index", "store", "store_name", "graph_id"),
     ("id", "lineage_id", "name", "node_id", "entity_id", "entity_name"),
     ("type", "kind", "entity_type", "node_type"),
@@ -45,7 +45,7 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
     ("conflict_policy", "policy"),
     ("kind_whitelist", "allowed_kinds", "whitelist"),
 )
-_FURTHER: dict[str, tuple[str, ...]] = {
+_FALLBACK_NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("type", "kind", "label"), ("relation_type",)),
     **dict.fromkeys(("relation_type", "relation", "relationship", "relationship_type", "edge_type"), ("kind",)),
     **dict.fromkeys(
@@ -58,13 +58,13 @@ _FURTHER: dict[str, tuple[str, ...]] = {
     "entity_name": ("entity",),
 }
 """Names that stand for another where a tool has none of their own group."""
-_ONLY_REQUIRED = {"relation_type", "start_id"}
+_REQUIRED_ONLY_NAMES = {"relation_type", "start_id"}
 """Those of them that are meant only where nothing can be done without."""
-_STORES = {"name", "graph", "database", "project", "memory"}
+_AMBIGUOUS_STORE_NAMES = {"name", "graph", "database", "project", "memory"}
 """Names that may well mean a store, and too much else to be taken for one."""
-_STANDS_FOR = {name: [each for each in group if each != name] for group in _GROUPS for name in group}
+_SYNONYMS = {name: [each for each in group if each != name] for group in _SYNONYM_GROUPS for name in group}
 
-EXAMPLES: dict[str, object] = {
+ARGUMENT_EXAMPLES: dict[str, object] = {
     "index": "memory",
     "id": "alice",
     "lineage_id": "alice",
@@ -87,29 +87,34 @@ EXAMPLES: dict[str, object] = {
 
 def meant(name: str, fields: Collection[str], required: Collection[str]) -> str | None:
     """The one of ``fields`` that a name which is none of them stands for, if it surely does."""
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:_SHORT]).lower().replace("-", "_").replace(" ", "_")
-    for each in (plain, *_STANDS_FOR.get(plain, ())):
+    plain = (
+        re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:_MAX_COMPARED_NAME_CHARS])
+        .lower()
+        .replace("-", "_")
+        .replace(" ", "_")
+    )
+    for each in (plain, *_SYNONYMS.get(plain, ())):
         for form in (each, f"{each}s", each.removesuffix("s")):
             if form in fields:
                 return form
-    further = (each for each in _FURTHER.get(plain, ()) if each in required or each not in _ONLY_REQUIRED)
+    further = (each for each in _FALLBACK_NAMES.get(plain, ()) if each in required or each not in _REQUIRED_ONLY_NAMES)
     return next((each for each in further if each in fields), None)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The one of some names that is most like a name, if any is."""
     by_plain = {each.lower(): each for each in names}
-    if name in _STORES and "index" in by_plain:
+    if name in _AMBIGUOUS_STORE_NAMES and "index" in by_plain:
         return "index"
-    found = get_close_matches(name[:_SHORT].lower(), by_plain, 1, cutoff=0.7)
+    found = get_close_matches(name[:_MAX_COMPARED_NAME_CHARS].lower(), by_plain, 1, cutoff=0.7)
     begun = [each for each in by_plain if name and each.startswith(name.lower())]
     return by_plain[(found or begun)[0]] if found or len(begun) == 1 else None
 
 
 def listed(name: str, names: Collection[str]) -> str:
     """Names of which there may be many, the nearest to one first, as text."""
-    near = get_close_matches(name[:_SHORT], names, _NAMED, cutoff=0.4)
-    first = [*near, *(each for each in names if each not in near)][:_NAMED]
+    near = get_close_matches(name[:_MAX_COMPARED_NAME_CHARS], names, _MAX_SUGGESTED_NAMES, cutoff=0.4)
+    first = [*near, *(each for each in names if each not in near)][:_MAX_SUGGESTED_NAMES]
     more = len(names) - len(first)
     return ", ".join(map(shown, first)) + (f" and {more:,} more" if more > 0 else "")
 
@@ -117,22 +122,22 @@ def listed(name: str, names: Collection[str]) -> str:
 def shown(value: object) -> str:
     """A value as JSON, not too long."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
+    return text if len(text) <= _MAX_COMPARED_NAME_CHARS else f"{text[:_MAX_COMPARED_NAME_CHARS]}…"
 
 
-MOMENTS = frozenset(
+TIME_FIELDS = frozenset(
     {
         *("as_of", "valid_at", "after", "before", "after_date", "before_date", "created_at", "at"),
-        *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME),
+        *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIMESTAMP_TYPE),
     }
 )
 """The fields that are times, wherever they are."""
 
-_MOST_FAULTS = 20
-_MOST_SEEN = 200
-_MOST_NOTES = 10
-_OWN_FIELDS = ("attributes", "metadata")
-_WORDS = {"as_of": re.compile(r"\d+"), "valid_at": re.compile(r"now|any")}
+_MAX_REPORTED_FAULTS = 20
+_MAX_COUNTED_NOTICES = 200
+_MAX_REPORTED_NOTES = 10
+_ATTRIBUTES_FIELDS = ("attributes", "metadata")
+_TIME_ARGUMENTS = {"as_of": re.compile(r"\d+"), "valid_at": re.compile(r"now|any")}
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
@@ -156,7 +161,7 @@ class _Notices:
 
     @property
     def is_full(self) -> bool:
-        return self._count >= _MOST_SEEN
+        return self._count >= _MAX_COUNTED_NOTICES
 
     def places(self) -> list[FieldError]:
         return [
@@ -175,9 +180,9 @@ class Mending:
 
     def __init__(self, now: float) -> None:
         self._now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-        self._moments = MOMENTS
-        self._faults = _Notices(_MOST_FAULTS)
-        self._notes = _Notices(_MOST_NOTES)
+        self._moments = TIME_FIELDS
+        self._faults = _Notices(_MAX_REPORTED_FAULTS)
+        self._notes = _Notices(_MAX_REPORTED_NOTES)
         self._mends: dict[type, Callable[[Any, Any, str], Any]] = {
             inspect.StructType: self._struct,
             inspect.ListType: self._list,
@@ -201,7 +206,7 @@ class Mending:
 
     def mended(self, given: Mapping[str, Any], struct: type[msgspec.Struct]) -> Mapping[str, Any]:
         """The arguments as ``struct`` takes them, as far as they can be put right."""
-        self._moments = MOMENTS - _names_of_texts(struct)
+        self._moments = TIME_FIELDS - _names_of_texts(struct)
         try:
             return self._struct(dict(given), kind_of(inspect.type_info(struct)), "")
         except _Enough:
@@ -395,15 +400,15 @@ class Mending:
                 chosen = [field for field in kind.fields if field.required or field.encode_name in {"type", "kind"}]
                 made: object = {field.encode_name: self._example(field.encode_name, field.type) for field in chosen}
             case inspect.ListType():
-                made = EXAMPLES.get(name) or [self._example(name.removesuffix("s"), kind.item_type)]
+                made = ARGUMENT_EXAMPLES.get(name) or [self._example(name.removesuffix("s"), kind.item_type)]
             case inspect.LiteralType():
                 made = kind.values[0]
             case inspect.IntType() | inspect.FloatType():
                 made = max(1, kind.ge or 1)
             case inspect.DictType():
-                made = EXAMPLES.get(name, {})
+                made = ARGUMENT_EXAMPLES.get(name, {})
             case _:
-                made = self._now if name in MOMENTS else EXAMPLES.get(name, "text")
+                made = self._now if name in TIME_FIELDS else ARGUMENT_EXAMPLES.get(name, "text")
         return made
 
 
@@ -422,7 +427,7 @@ def _takes_empty_text(kind: inspect.Type) -> bool:
 
 def is_moment(name: str, text: str) -> bool:
     """Whether a text is a moment as a field of times takes it; empty is none."""
-    if not text or (name in _WORDS and _WORDS[name].fullmatch(text)):
+    if not text or (name in _TIME_ARGUMENTS and _TIME_ARGUMENTS[name].fullmatch(text)):
         return True
     try:
         parse_time(text)
@@ -433,7 +438,7 @@ def is_moment(name: str, text: str) -> bool:
 
 def _unknown(name: str, value: object, fields: Mapping[str, object], missing: set[str]) -> str:
     """What to say of a name that is none of a Struct's, of which some are ``missing``."""
-    own = next((each for each in _OWN_FIELDS if each in fields), None)
+    own = next((each for each in _ATTRIBUTES_FIELDS if each in fields), None)
     only = next(iter(missing)) if len(missing) == 1 and own is None else None
     if near := nearest(name, fields) or only:
         hint = f" (did you mean `{near}`?)"
@@ -641,7 +646,7 @@ def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[frozenset[str], li
 
 def _moments_of(kind: inspect.StructType) -> frozenset[str]:
     texts = {field.encode_name for field in kind.fields if isinstance(kind_of(field.type), inspect.StrType)}
-    return MOMENTS & texts - _names_of_texts(kind.cls)
+    return TIME_FIELDS & texts - _names_of_texts(kind.cls)
 
 
 def _names_of_texts(struct: type[msgspec.Struct]) -> frozenset[str]:

@@ -27,7 +27,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.graph.compat.versioned_names import FIELD_NAMES, with_versioned_names
+from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, with_versioned_names
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.search import search
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
@@ -52,17 +52,17 @@ T = TypeVar("T")
 CALL_HEADER = "kgserve-call"
 AGE_HEADER = "kgserve-call-age"
 
-KEPT = 512
+MAX_REMEMBERED_CALLS = 512
 """Calls that are remembered, each with an answer of at most about 75 kB."""
-KEPT_OF_A_CALLER = 128
+MAX_REMEMBERED_CALLS_PER_CALLER = 128
 
-_ID = re.compile(r"[!-~]{16,128}")
+_CALL_ID = re.compile(r"[!-~]{16,128}")
 
 
 def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None) -> MadeCall | None:
     """The call that a request is, if it has an id; another tool or other arguments are another call."""
     given = headers.get(CALL_HEADER, "")
-    if not _ID.fullmatch(given):
+    if not _CALL_ID.fullmatch(given):
         return None
     try:
         said = msgspec.json.encode([tool, arguments])
@@ -103,8 +103,8 @@ class Repeats:
     def _keep(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
         self._calls[key] = task
         task.add_done_callback(lambda done: self._forget_failed(key, done))
-        self._forget_oldest([each for each in self._calls if each[0] == key[0]], KEPT_OF_A_CALLER)
-        self._forget_oldest([*self._calls], KEPT)
+        self._forget_oldest([each for each in self._calls if each[0] == key[0]], MAX_REMEMBERED_CALLS_PER_CALLER)
+        self._forget_oldest([*self._calls], MAX_REMEMBERED_CALLS)
 
     def _forget_oldest(self, keys: list[tuple[str, str]], most: int) -> None:
         """Those under way stay, however many they are."""
@@ -125,10 +125,10 @@ def _age(headers: Mapping[str, str]) -> float:
     return 0.0
 
 
-_VERSION = "2026-07-28"
+_PROTOCOL_VERSION = "2026-07-28"
 """Of the protocol, in which a request needs no session: each node has its own."""
-_META = "io.modelcontextprotocol/"
-_PASSED_ON = (CALL_HEADER, AGE_HEADER, "kgserve-store", "kgserve-tools", "kgserve-answers", "kgserve-hops")
+_META_PREFIX = "io.modelcontextprotocol/"
+_FORWARDED_HEADERS = (CALL_HEADER, AGE_HEADER, "kgserve-store", "kgserve-tools", "kgserve-answers", "kgserve-hops")
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -158,16 +158,16 @@ async def asked_elsewhere(
     """
     method, params = asked
     meta = {
-        f"{_META}protocolVersion": _VERSION,
-        f"{_META}clientCapabilities": {},
-        f"{_META}clientInfo": {"name": "kgserve", "version": __version__},
+        f"{_META_PREFIX}protocolVersion": _PROTOCOL_VERSION,
+        f"{_META_PREFIX}clientCapabilities": {},
+        f"{_META_PREFIX}clientInfo": {"name": "kgserve", "version": __version__},
     }
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    told = {each: headers[each] for each in _PASSED_ON if each in headers} | {
+    told = {each: headers[each] for each in _FORWARDED_HEADERS if each in headers} | {
         CALLER_HEADER: msgspec.json.encode(caller).decode("ascii"),
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
-        "mcp-protocol-version": _VERSION,
+        "mcp-protocol-version": _PROTOCOL_VERSION,
         "mcp-method": method,
         "mcp-name": encode_header_value(params.get("name") or params["uri"]),
     }
@@ -182,15 +182,15 @@ async def asked_elsewhere(
 
 Context = ServerRequestContext[Any, Any]
 
-PROGRESS_SECONDS = 1.0
+PROGRESS_INTERVAL_SECONDS = 1.0
 
 Searching = Search | SearchBatch | ContextArguments | RecallMemories | Recall
 """What is asked of the indexes."""
 
-OWN_WRITES_SECONDS = 0.5
+OWN_WRITES_TIMEOUT_SECONDS = 0.5
 """A search waits so long for the indexes to have seen what its caller wrote last."""
 
-MAX_WRITERS = 4_096
+MAX_REMEMBERED_WRITERS = 4_096
 """Callers whose last writes are remembered, each for each store; the longest ago goes first."""
 
 
@@ -241,7 +241,7 @@ class OwnWrites:
         if isinstance(sequence, int):
             self._last[asker, store] = sequence
             self._last.move_to_end((asker, store))
-            while len(self._last) > MAX_WRITERS:
+            while len(self._last) > MAX_REMEMBERED_WRITERS:
                 self._last.popitem(last=False)
 
     def last(self, asker: str, store: str) -> int:
@@ -321,7 +321,7 @@ class ToolCaller:
         except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
         except errors.ConflictManual as error:
-            reply = _named(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES))
+            reply = _named(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
             return _failure(explained(error))
@@ -378,7 +378,7 @@ class ToolCaller:
         """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
             if last := self._written.last(call.asker, name):
-                search.wait_for(graphs.graph(name), last, OWN_WRITES_SECONDS)
+                search.wait_for(graphs.graph(name), last, OWN_WRITES_TIMEOUT_SECONDS)
         answer: Any = call.tool.run(graph, given)
         return SearchOutcome(answer, search.behind(graph, answer.index_sequence))
 
@@ -487,7 +487,7 @@ async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T])
     async def go_on() -> None:
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
-                await asyncio.sleep(PROGRESS_SECONDS)
+                await asyncio.sleep(PROGRESS_INTERVAL_SECONDS)
                 await context.session.report_progress(round(time.monotonic() - started, 3), None, tool.doing)
 
     await context.session.report_progress(0.0, None, tool.doing)

@@ -9,11 +9,11 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.graph import answers, requests
 from kgserve.graph.cypher import write_transaction
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, as_request, with_fields_of
-from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, present
+from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, present
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import as_json, first_fitting, lines_within
 
-_ROWS: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
+_EMPTY_QUERY_RESULT: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 
 
 @with_fields_of(requests.CypherRequest, "mode")
@@ -28,8 +28,8 @@ class QueryCypher(DetailArguments, kw_only=True):
 
 @present.register
 def _query_reply(found: answers.CypherAnswer, given: QueryCypher, _store: str) -> ToolReply:
-    rows = first_fitting(found.rows, MAX_SUBJECT_BYTES)
-    lines = lines_within(map(as_json, rows), MAX_SUBJECT_BYTES)
+    rows = first_fitting(found.rows, MAX_SUBJECT_CHARS)
+    lines = lines_within(map(as_json, rows), MAX_SUBJECT_CHARS)
     rows = rows[: len(lines)]
     head = f"{counted(len(found.rows), 'row')} of {as_json(found.columns)}"
     truncated = found.truncated or len(rows) < len(found.rows)
@@ -55,7 +55,7 @@ CYPHER_TOOLS: tuple[Tool[Any], ...] = (
         "running the query",
         lambda graph, given: write_transaction.run(graph, as_request(requests.CypherRequest, given)),
         runs_statement=True,
-        nothing=_ROWS,
+        nothing=_EMPTY_QUERY_RESULT,
         is_long=True,
     ),
 )

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import Unavailable
-from kgserve.platform.access.authentication import ASKED_EVERY_SECONDS, RequestContext
+from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS, RequestContext
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_LISTENS = (b"mcp-method", b"subscriptions/listen")
+_LISTEN_HEADER = (b"mcp-method", b"subscriptions/listen")
 _BAD_REQUEST, _TOO_LARGE = 400, 413
 _INVALID_REQUEST = -32600
-_FROM_PARSER = "Validation error: "
-_NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc": "2.0", a method, params and an id'
+_VALIDATION_ERROR_PREFIX = "Validation error: "
+_INVALID_BODY_MESSAGE = (
+    'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc": "2.0", a method, params and an id'
+)
 
 
 class McpEndpoint:
@@ -56,7 +58,7 @@ class McpEndpoint:
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope["user"] = served.user_of(scope["state"]["request_context"].caller)
         served.check(scope)
-        if scope["method"] != "GET" and _LISTENS not in scope["headers"]:
+        if scope["method"] != "GET" and _LISTEN_HEADER not in scope["headers"]:
             await self._handle(served, scope, receive, send)
             return
         listener = WhileValid(receive, scope["state"]["request_context"])
@@ -135,7 +137,7 @@ class WhileValid:
         """As ASGI's."""
         coming = asyncio.ensure_future(self._receive())
         try:
-            while not (await asyncio.wait({coming}, timeout=ASKED_EVERY_SECONDS))[0]:
+            while not (await asyncio.wait({coming}, timeout=KEY_RECHECK_SECONDS))[0]:
                 if not self._context.still_valid:
                     self.is_over = True
                     return {"type": "http.disconnect"}
@@ -190,9 +192,9 @@ def _over(largest: int) -> bytes:
 def _plain(body: bytes) -> bytes:
     try:
         answer = decode_json(body, dict[str, Any])
-        if not answer["error"]["message"].startswith(_FROM_PARSER):
+        if not answer["error"]["message"].startswith(_VALIDATION_ERROR_PREFIX):
             return body
-        answer["error"]["message"] = _NO_MESSAGE
+        answer["error"]["message"] = _INVALID_BODY_MESSAGE
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
         return body
     return msgspec.json.encode(answer)

@@ -63,10 +63,17 @@ from kgserve.server.mcp.memory_tools import (
 )
 from kgserve.server.mcp.replies import ToolReply, counted, present
 from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import EXCERPT, LONG, MOST, first_fitting, lean, lines_within, shortened
+from kgserve.server.mcp.values import (
+    MAX_DETAIL_CHARS,
+    MAX_EXCERPT_CHARS,
+    MAX_RESULT_CHARS,
+    first_fitting,
+    lean,
+    lines_within,
+    shortened,
+)
 
-_ROOM = MOST - 2_000
-_MEMORIES_OF_A_NODE = 5
+_MEMORIES_PER_NODE = 5
 
 
 def _by_default(default: float, **bounds: Any) -> Meta:
@@ -227,7 +234,7 @@ def _relations(graph: Any, given: CreateRelations) -> Any:
 
 
 def _graph_of(graph: Any, given: GetEntityGraph) -> EntityGraph:
-    asked = EntityGraphRequest(max_memories=_MEMORIES_OF_A_NODE, **_sent(given, entity_name="entity_id"))
+    asked = EntityGraphRequest(max_memories=_MEMORIES_PER_NODE, **_sent(given, entity_name="entity_id"))
     return named.entity_graph(graph, asked)
 
 
@@ -258,19 +265,19 @@ def _found(found: RecallAnswer, given: RecallMemories, _store: str) -> ToolReply
 @present.register
 def _entities_made(found: EntitiesCreated, _given: CreateEntities, _store: str) -> ToolReply:
     lines = [f"{each.outcome}: {each.name} ({each.entity_type}) [{each.id}]" for each in found.entities]
-    shown = first_fitting(({**_entity(each), "outcome": each.outcome} for each in found.entities), _ROOM)
+    shown = first_fitting(({**_entity(each), "outcome": each.outcome} for each in found.entities), MAX_RESULT_CHARS)
     return _listing(f"Entities: {found.created} created.", lines, {"entities": shown, "sequence": found.sequence})
 
 
 @present.register
 def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: str) -> ToolReply:
     lines = [f"{each.outcome}: {_arrow(each)}" for each in found.relations]
-    shown = first_fitting(({**_relation(each), "outcome": each.outcome} for each in found.relations), _ROOM)
-    made = [shortened(each, EXCERPT) for each in found.entities_created]
+    shown = first_fitting(({**_relation(each), "outcome": each.outcome} for each in found.relations), MAX_RESULT_CHARS)
+    made = [shortened(each, MAX_EXCERPT_CHARS) for each in found.entities_created]
     hint = ""
     if made:
         hint = f"made as unknown, since nobody had said what they are: {', '.join(made[:20])}; create_entities says it"
-    values = {"relations": shown, "entities_created": first_fitting(made, LONG), "sequence": found.sequence}
+    values = {"relations": shown, "entities_created": first_fitting(made, MAX_DETAIL_CHARS), "sequence": found.sequence}
     return _listing(f"Relations: {found.created} created.", lines, values)._replace(hint=hint)
 
 
@@ -278,7 +285,7 @@ def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: st
 def _memories_deleted(found: MemoriesDeleted, _given: DeleteMemories, _store: str) -> ToolReply:
     more = "more of them fit than are deleted at once: call it again" if found.more else ""
     missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
-    values = {"deleted": found.count, "ids": found.ids, "missing": first_fitting(found.missing, LONG)}
+    values = {"deleted": found.count, "ids": found.ids, "missing": first_fitting(found.missing, MAX_DETAIL_CHARS)}
     return ToolReply(f"Deleted {counted(found.count, 'memory', 'memories')}.{missing}", values, more)
 
 
@@ -300,7 +307,7 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: st
         "deleted": found.count,
         "relations_deleted": found.relations_deleted,
         "memories_deleted": found.memories_deleted,
-        "missing": first_fitting(found.missing, LONG),
+        "missing": first_fitting(found.missing, MAX_DETAIL_CHARS),
     }
     return ToolReply(text, values, hint=hint)
 
@@ -309,16 +316,16 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: st
 def _relations_deleted(found: RelationsDeleted, _given: DeleteRelations, _store: str) -> ToolReply:
     missing = [f"{each.source} -[{each.relation_type}]-> {each.target}" for each in found.missing]
     said = f" Not there: {', '.join(missing[:20])}." if missing else ""
-    values = {"deleted": found.deleted, "missing": first_fitting(missing, LONG)}
+    values = {"deleted": found.deleted, "missing": first_fitting(missing, MAX_DETAIL_CHARS)}
     return ToolReply(f"Deleted {counted(found.deleted, 'relation')}.{said}", values)
 
 
 @present.register
 def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> ToolReply:
-    nodes = first_fitting(map(_node, found.nodes), _ROOM * 2 // 3)
-    edges = first_fitting(map(_relation, found.edges), _ROOM // 3)
+    nodes = first_fitting(map(_node, found.nodes), MAX_RESULT_CHARS * 2 // 3)
+    edges = first_fitting(map(_relation, found.edges), MAX_RESULT_CHARS // 3)
     lines = [f"{each.name} ({each.entity_type}){_about(each.memories or ())}" for each in found.nodes[: len(nodes)]]
-    lines = lines_within([*lines, *map(_arrow, found.edges[: len(edges)])], _ROOM)
+    lines = lines_within([*lines, *map(_arrow, found.edges[: len(edges)])], MAX_RESULT_CHARS)
     cut = found.truncated or (len(nodes), len(edges)) < (len(found.nodes), len(found.edges))
     more = "not all of it is shown: a smaller depth, or a higher min_strength" if cut else ""
     counts = f"{counted(len(found.nodes), 'entity', 'entities')}, {counted(len(found.edges), 'relation')}"
@@ -341,8 +348,8 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _stor
         "memories_merged": found.memories_merged,
         "memories_deleted": found.memories_deleted,
         "near_checked": found.near_checked,
-        "clusters": first_fitting(map(msgspec.to_builtins, found.clusters), _ROOM // 2),
-        "kept_apart": first_fitting(map(msgspec.to_builtins, found.kept_apart), _ROOM // 4),
+        "clusters": first_fitting(map(msgspec.to_builtins, found.clusters), MAX_RESULT_CHARS // 2),
+        "kept_apart": first_fitting(map(msgspec.to_builtins, found.kept_apart), MAX_RESULT_CHARS // 4),
     }
     hints = [f"the run {found.run} can be undone"] if found.run else []
     hints += (
@@ -362,7 +369,7 @@ def _listing(head: str, lines: Sequence[str], values: dict[str, Any]) -> ToolRep
     return ToolReply("\n".join(filter(None, (head, text))), values, more)
 
 
-_TOLD = (
+_MEMORY_RESULT_FIELDS = (
     *("id", "content", "memory_type", "tags", "confidence", "source", "context", "metadata", "entities"),
     *("created_at", "score"),
 )
@@ -371,13 +378,13 @@ _TOLD = (
 
 def _values(memory: Memory) -> dict[str, Any]:
     values = values_of(memory)
-    return {name: values[name] for name in _TOLD if name in values}
+    return {name: values[name] for name in _MEMORY_RESULT_FIELDS if name in values}
 
 
 def _line(memory: Memory) -> str:
     names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
     facts = f"{memory.memory_type}, confidence {memory.effective_confidence:.2f}"
-    return f"[{memory.id}] ({facts}) {shortened(memory.content, EXCERPT)}{names}"
+    return f"[{memory.id}] ({facts}) {shortened(memory.content, MAX_EXCERPT_CHARS)}{names}"
 
 
 def _similar_line(similar: Similar) -> str:
@@ -389,7 +396,7 @@ def _entity(entity: NamedEntity) -> dict[str, Any]:
         "id": entity.id,
         "name": entity.name,
         "entity_type": entity.entity_type,
-        "description": shortened(entity.description, EXCERPT),
+        "description": shortened(entity.description, MAX_EXCERPT_CHARS),
     }
     return {name: value for name, value in values.items() if value}
 
@@ -420,8 +427,8 @@ def _arrow(relation: Relation) -> str:
     )
 
 
-_MAKER = "store_memory"
-_NO_STATS: dict[str, Any] = {
+_STORE_MEMORY_TOOL = "store_memory"
+_EMPTY_STATS_RESULT: dict[str, Any] = {
     **dict.fromkeys(("total_memories", "total_entities", "total_relations", "low_confidence_count"), 0),
     **dict.fromkeys(("average_confidence", "oldest_memory", "newest_memory")),
     "memories_by_type": {},
@@ -448,7 +455,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "recalling",
         _recalled,
         nothing={"memories": []},
-        maker=_MAKER,
+        maker=_STORE_MEMORY_TOOL,
     ),
     Tool(
         "create_entities",
@@ -503,7 +510,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "looking around",
         _graph_of,
         nothing={"nodes": [], "edges": []},
-        maker=_MAKER,
+        maker=_STORE_MEMORY_TOOL,
     ),
     Tool(
         "consolidate_memories",
@@ -523,8 +530,8 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         GetMemoryStats,
         "counting",
         lambda graph, _given: analytics.overview(graph),
-        nothing=_NO_STATS,
-        maker=_MAKER,
+        nothing=_EMPTY_STATS_RESULT,
+        maker=_STORE_MEMORY_TOOL,
     ),
 )
 """In the order of the interface that they follow."""

@@ -14,7 +14,7 @@ from kgserve.graph import answers, queries, reading, requests
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import EdgeList
 from kgserve.graph.handle import Graph, as_struct
-from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE
+from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
 from kgserve.server.mcp.argument_fields import (
     AsOfField,
     AttributesField,
@@ -29,7 +29,7 @@ from kgserve.server.mcp.argument_fields import (
     with_fields_of,
 )
 from kgserve.server.mcp.replies import (
-    MAX_SUBJECT_BYTES,
+    MAX_SUBJECT_CHARS,
     ToolReply,
     arrow,
     counted,
@@ -45,8 +45,9 @@ from kgserve.server.mcp.replies import (
 )
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import (
-    LONG,
-    TEASER,
+    MAX_DETAIL_CHARS,
+    MAX_TEASER_CHARS,
+    MAX_WHOLE_CONTENT_CHARS,
     as_json,
     brief_attributes,
     brief_tags,
@@ -61,16 +62,15 @@ from kgserve.server.mcp.values import (
 )
 from kgserve.storage.model import walk
 
-_RELATIONS = 100
-_CONTENT_OF_ONE = 12_000
-_ATTRIBUTES_OF_ONE = 4_000
-_TAGS_OF_ONE = 1_500
-_EDGES_OF_ONE = 3_000
-_NODES = "=== Nodes ==="
-_EDGES = "=== Edges ==="
-_NEARER = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
-_LISTED: dict[str, Any] = {"nodes": []}
-_WALKED: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
+_RELATIONS_PER_PAGE = 100
+_MAX_WHOLE_ATTRIBUTES_CHARS = 4_000
+_MAX_WHOLE_TAGS_CHARS = 1_500
+_MIN_EDGES_CHARS = 3_000
+_NODES_HEADING = "=== Nodes ==="
+_EDGES_HEADING = "=== Edges ==="
+_NARROW_WALK_HINT = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
+_EMPTY_NODES_RESULT: dict[str, Any] = {"nodes": []}
+_EMPTY_WALK_RESULT: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
 
 
 @with_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
@@ -78,7 +78,7 @@ class Traverse(DetailArguments, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
     start_id: IdField
-    depth: Annotated[int, Meta(ge=1, le=walk.MAX_DEPTH, description="Hops")] = 1
+    depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops")] = 1
     relation_types: RelationTypesField = UNSET
     direction: Annotated[walk.Direction, Meta(description="Of relations")] = "outgoing"
     max_nodes: Annotated[int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
@@ -108,12 +108,12 @@ class ListEntities(DetailArguments, kw_only=True):
     types: TypesField = UNSET
     tags: TagsField = UNSET
     attributes: AttributesField = UNSET
-    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE, description="Just these, in this order")] | UnsetType = (
-        UNSET
-    )
+    ids: (
+        Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Just these, in this order")] | UnsetType
+    ) = UNSET
     count: Annotated[bool, Meta(description="Just how many")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most entities")] = 50
-    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Entities to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most entities")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Entities to pass over")] = 0
     cursor: Annotated[str, Meta(description="The next_cursor of the page before, for the next one")] | UnsetType = UNSET
     compact: Annotated[bool, Meta(description="Without contents and attributes")] = True
     as_of: AsOfField = UNSET
@@ -129,7 +129,7 @@ class ListRelations(DetailArguments, kw_only=True):
     ] = "outgoing"
     relation_types: RelationTypesField = UNSET
     follow_symlinks: Annotated[bool, Meta(description="Incoming ones of other stores, too")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most relations")] = 50
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most relations")] = 50
     offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
@@ -145,7 +145,7 @@ def _get_entity(graph: Graph, given: GetEntity) -> answers.NodeAnswer:
     if not given.relations_offset or given.version:
         return found
     wanted = as_request(queries.IncomingRequest, given)
-    wanted.offset, wanted.limit = given.relations_offset, _RELATIONS
+    wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
         name: as_struct(reading.edges_of_node(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList)
         for name in ("outgoing", "incoming")
@@ -196,14 +196,14 @@ def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str)
     if not found.nodes:
         hint = f"there is no node {quoted(given.start_id)}{when}; search_knowledge finds ids"
         values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
-        return ToolReply(f"{head}\n\n{_NODES}", values, hint=hint, names_store=False)
-    edge_room = min(MAX_SUBJECT_BYTES * 2 // 5, len(encode(found.edges)))
-    shown = lines_within(map(_walked_node_line, found.nodes), MAX_SUBJECT_BYTES - edge_room)
+        return ToolReply(f"{head}\n\n{_NODES_HEADING}", values, hint=hint, names_store=False)
+    edge_room = min(MAX_SUBJECT_CHARS * 2 // 5, len(encode(found.edges)))
+    shown = lines_within(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
     reached = found.nodes[: len(shown)]
     nodes = (
-        items(reached, MAX_SUBJECT_BYTES - edge_room, detail=True)
+        items(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
         if given.detail
-        else first_fitting(map(outline, reached), MAX_SUBJECT_BYTES - edge_room)
+        else first_fitting(map(outline, reached), MAX_SUBJECT_CHARS - edge_room)
     )
     ids = {(node.get("store"), node["id"]) for node in nodes}
     between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
@@ -213,8 +213,14 @@ def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str)
     more = ""
     if any(left) or found.truncated:
         beyond = ", and more are within reach" if found.truncated else ""
-        more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NEARER}"
-    lines = [head, "", _NODES, *shown[: len(nodes)], *(["", _EDGES, *links[: len(edges)]] if edges else [])]
+        more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NARROW_WALK_HINT}"
+    lines = [
+        head,
+        "",
+        _NODES_HEADING,
+        *shown[: len(nodes)],
+        *(["", _EDGES_HEADING, *links[: len(edges)]] if edges else []),
+    ]
     hint, redirected = redirect_note(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
     return ToolReply("\n".join(lines), values, more, hint, names_store=False)
@@ -233,7 +239,7 @@ def _walked_node_line(node: answers.ReachedNode) -> str:
     if is_missing(node):
         return f"{named}{store} is not there"
     whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
-    content = f" content={quoted(shortened(node.content, TEASER, '...'))}" if node.content else ""
+    content = f" content={quoted(shortened(node.content, MAX_TEASER_CHARS, '...'))}" if node.content else ""
     return f"{named} type={quoted(node.type)}{content}{store}{node_facts(whole)}"
 
 
@@ -252,14 +258,14 @@ def _weight(weight: float) -> str:
 @present.register
 def _get_entity_reply(found: answers.NodeAnswer, given: GetEntity, _store: str) -> ToolReply:
     whole = found.node
-    end = given.content_offset + _CONTENT_OF_ONE
+    end = given.content_offset + MAX_WHOLE_CONTENT_CHARS
     node = replace(
         whole,
         content=whole.content[given.content_offset : end],
-        attributes=brief_attributes(whole.attributes, _ATTRIBUTES_OF_ONE),
-        tags=whole.tags and brief_tags(whole.tags, _TAGS_OF_ONE),
+        attributes=brief_attributes(whole.attributes, _MAX_WHOLE_ATTRIBUTES_CHARS),
+        tags=whole.tags and brief_tags(whole.tags, _MAX_WHOLE_TAGS_CHARS),
     )
-    room = _EDGES_OF_ONE + (_CONTENT_OF_ONE - len(node.content)) // 2
+    room = _MIN_EDGES_CHARS + (MAX_WHOLE_CONTENT_CHARS - len(node.content)) // 2
     sides = {"outgoing": found.outgoing, "incoming": found.incoming}
     shown = {name: items(edges, room, detail=given.detail) for name, edges in sides.items()}
     cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
@@ -303,18 +309,18 @@ def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when:
     lines += [f"Attributes: {as_json(node.attributes)}"] if node.attributes else []
     lines += ["Outgoing:", *map(edge_line, edges["outgoing"])] if edges["outgoing"] else []
     lines += ["Incoming:", *map(edge_line, edges["incoming"])] if edges["incoming"] else []
-    kept = lines_within(lines, MAX_SUBJECT_BYTES + 500)
+    kept = lines_within(lines, MAX_SUBJECT_CHARS + 500)
     return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "")
 
 
 def count_fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
     """How many of a page's first nodes can be presented, as text and as values; one at least."""
-    return max(len(list_page(nodes, node_line, detail=detail, content=LONG)[0]), 1)
+    return max(len(list_page(nodes, node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
 
 
 @present.register
 def _list_entities_reply(found: answers.ListedPage, given: ListEntities, store: str) -> ToolReply:
-    nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=LONG)
+    nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=MAX_DETAIL_CHARS)
     more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
     return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
@@ -322,11 +328,13 @@ def _list_entities_reply(found: answers.ListedPage, given: ListEntities, store: 
 
 @present.register
 def _some_entities_reply(found: answers.NodesAnswer, given: ListEntities, store: str) -> ToolReply:
-    nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=TEASER if given.compact else LONG)
+    nodes, lines = list_page(
+        found.nodes, node_line, detail=given.detail, content=MAX_TEASER_CHARS if given.compact else MAX_DETAIL_CHARS
+    )
     more = (
         f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
     )
-    missing = first_fitting(found.missing, MAX_SUBJECT_BYTES // 4)
+    missing = first_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
     hint = f"there is no {', '.join(map(quoted, missing))}" if missing else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
     values = {"nodes": nodes} | ({"missing": missing} if missing else {})
@@ -370,7 +378,7 @@ ENTITY_TOOLS: tuple[Tool[Any], ...] = (
         lambda graph, given: as_struct(
             reading.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
         ),
-        nothing=_WALKED,
+        nothing=_EMPTY_WALK_RESULT,
     ),
     Tool(
         "list_entities",
@@ -380,7 +388,7 @@ ENTITY_TOOLS: tuple[Tool[Any], ...] = (
         ListEntities,
         "listing entities",
         _list_entities,
-        nothing=_LISTED,
+        nothing=_EMPTY_NODES_RESULT,
     ),
     Tool(
         "list_relations",

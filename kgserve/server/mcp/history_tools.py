@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, history, queries, requests
 from kgserve.graph.handle import Graph
-from kgserve.graph.queries import MAX_STATES
+from kgserve.graph.queries import MAX_PAGE_STATES
 from kgserve.server.mcp.argument_fields import (
     Arguments,
     DetailArguments,
@@ -20,16 +20,16 @@ from kgserve.server.mcp.argument_fields import (
 )
 from kgserve.server.mcp.replies import ToolReply, counted, list_page, moment, present, quoted, write_counts
 from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import EXCERPT, as_json, item, shortened
+from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, as_json, item, shortened
 
-_VALUE_LINE = 120
+_MAX_VALUE_LINE_CHARS = 120
 
 
 class EntityHistory(DetailArguments, kw_only=True):
     """The entity whose states are asked for, and a page of them, or the version to go back to."""
 
     id: IdField
-    limit: Annotated[int, Meta(ge=1, le=MAX_STATES, description="Most states")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Most states")] = 20
     before: Annotated[VersionField, Meta(description="The next_before of the page before")] | UnsetType = UNSET
     revert_to: Annotated[VersionField, Meta(description="Write it as it was in this version")] | UnsetType = UNSET
 
@@ -64,7 +64,7 @@ def _state_values(state: answers.NodeState) -> dict[str, Any]:
     node = state.node
     named = {"version": node.version, "created_by": node.created_by}
     if not state.diff:
-        named |= {"type": node.type, "content": shortened(node.content, EXCERPT)}
+        named |= {"type": node.type, "content": shortened(node.content, MAX_EXCERPT_CHARS)}
     values = item(state, detail=False)
     former = {} if node.is_current is UNSET else {"is_current": node.is_current}
     return {**values, "node": {name: value for name, value in named.items() if value} | former}
@@ -80,7 +80,7 @@ def _state_lines(state: answers.NodeState) -> str:
 
 
 def _value(value: Any) -> str:
-    return shortened(as_json(value), _VALUE_LINE)
+    return shortened(as_json(value), _MAX_VALUE_LINE_CHARS)
 
 
 def revert_reply(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:

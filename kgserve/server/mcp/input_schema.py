@@ -11,16 +11,16 @@ import msgspec
 Schema = Mapping[str, Any]
 UNLISTED = "unlisted"
 """Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
-_REFERENCE = "#/$defs/"
-_KEPT = ("type", "description", "enum", "default", "required")
-_LARGEST_LIMIT = 100_000
+_DEFS_REFERENCE_PREFIX = "#/$defs/"
+_SCHEMA_KEYWORDS = ("type", "description", "enum", "default", "required")
+_MAX_STATED_MAXIMUM = 100_000
 """A maximum above it is no word to a model."""
-_ANY_VALUE = {"description": "Any"}
+_ANY_VALUE_SCHEMA = {"description": "Any"}
 """What an object with names of the caller's own may hold. Some models send an empty object where a schema does not say.
 
 As a schema and not as `true`: the converter of google-genai fails at `true`.
 """
-_ITEMS: dict[str, str] = {
+_ITEM_FIELD_DESCRIPTIONS: dict[str, str] = {
     **dict.fromkeys(("id", "type", "content", "attributes", "metadata", "tags", "relation_type", "weight"), ""),
     "summary": "Short form of the content",
     "freshness_at": "Stale from then on, RFC 3339",
@@ -51,20 +51,20 @@ def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _parts(struct: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The schema of ``struct`` itself, and those of others that it refers to, by name."""
-    [root], made = msgspec.json.schema_components([struct], ref_template=f"{_REFERENCE}{{name}}")
+    [root], made = msgspec.json.schema_components([struct], ref_template=f"{_DEFS_REFERENCE_PREFIX}{{name}}")
     definitions = _typed(made)
     return definitions.pop(_name(root)), definitions
 
 
 def _name(part: Schema) -> str:
-    return part["$ref"].removeprefix(_REFERENCE)
+    return part["$ref"].removeprefix(_DEFS_REFERENCE_PREFIX)
 
 
 def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
     """The part without anything that some family of models does not take."""
     found = _one(part, definitions)
-    made = {key: found[key] for key in _KEPT if found.get(key)}
-    if found.get("maximum", _LARGEST_LIMIT) < _LARGEST_LIMIT:
+    made = {key: found[key] for key in _SCHEMA_KEYWORDS if found.get(key)}
+    if found.get("maximum", _MAX_STATED_MAXIMUM) < _MAX_STATED_MAXIMUM:
         made["maximum"] = found["maximum"]
     if "items" in found:
         made["items"] = _item(_plain(found["items"], definitions))
@@ -72,7 +72,7 @@ def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
         shown = {name: field for name, field in found["properties"].items() if UNLISTED not in field}
         made["properties"] = {name: _plain(field, definitions) for name, field in shown.items()}
     elif made.get("type") == "object":
-        made["additionalProperties"] = dict(_ANY_VALUE)
+        made["additionalProperties"] = dict(_ANY_VALUE_SCHEMA)
     return made
 
 
@@ -90,10 +90,10 @@ def _item(part: dict[str, Any]) -> dict[str, Any]:
     """An item of a list, whose fields are described in the words for those; it has none itself if it is plain."""
     if "properties" not in part:
         return {key: value for key, value in part.items() if key != "description"}
-    for name in part["properties"].keys() & _ITEMS.keys():
+    for name in part["properties"].keys() & _ITEM_FIELD_DESCRIPTIONS.keys():
         field = part["properties"][name]
         field.pop("description", None)
-        if words := _ITEMS[name]:
+        if words := _ITEM_FIELD_DESCRIPTIONS[name]:
             field["description"] = words
     return part
 

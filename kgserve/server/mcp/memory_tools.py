@@ -19,7 +19,7 @@ from kgserve.graph.handle import Graph
 from kgserve.graph.requests import SearchMode
 from kgserve.memory import forget, reflect, retain, retain_api, whole_memory
 from kgserve.memory.api import (
-    SPAN,
+    EXPIRES_IN_PATTERN,
     AssociatedEntity,
     DeletedEntity,
     Id,
@@ -42,9 +42,10 @@ from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, as_req
 from kgserve.server.mcp.replies import ToolReply, counted, present
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import (
-    EXCERPT,
-    LONG,
-    MOST,
+    MAX_DETAIL_CHARS,
+    MAX_EXCERPT_CHARS,
+    MAX_RESULT_CHARS,
+    MAX_WHOLE_CONTENT_CHARS,
     brief_attributes,
     first_fitting,
     lean,
@@ -52,9 +53,7 @@ from kgserve.server.mcp.values import (
     shortened,
 )
 
-_ROOM = MOST - 2_000
-_CONTENT_OF_ONE = 12_000
-_VERSIONS_SHOWN = 20
+_MAX_LISTED_VERSIONS = 20
 
 _Labels = Annotated[list[Label], Meta(max_length=100)]
 _Layer = Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")]
@@ -94,14 +93,15 @@ class Retain(Arguments, kw_only=True):
     content: (
         Annotated[
             Annotated[str, Meta(min_length=1)]
-            | Annotated[list[retain_api.Message], Meta(min_length=1, max_length=retain_api.MAX_MESSAGES)],
+            | Annotated[list[retain_api.Message], Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES)],
             Meta(description="One thing, as a sentence"),
         ]
         | UnsetType
     ) = UNSET
     messages: (
         Annotated[
-            list[Turn], Meta(min_length=1, max_length=retain_api.MAX_MESSAGES, description="Or the turns of a talk")
+            list[Turn],
+            Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES, description="Or the turns of a talk"),
         ]
         | UnsetType
     ) = UNSET
@@ -119,7 +119,9 @@ class Retain(Arguments, kw_only=True):
     relations: Annotated[list[NamedRelations], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
     metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
-    expires_in: Annotated[str, Meta(pattern=SPAN, description="True so long: 12h, 7d, 2w")] | UnsetType = UNSET
+    expires_in: (
+        Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="True so long: 12h, 7d, 2w")] | UnsetType
+    ) = UNSET
     dedup: Annotated[Dedup | UnsetType, UNLISTED_FIELD] = UNSET
     extract: Annotated[bool | None, UNLISTED_FIELD] = None
     importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades away")] | UnsetType = UNSET
@@ -232,8 +234,8 @@ def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str)
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
     ]
     values: dict[str, Any] = {
-        "operations": first_fitting(map(lean, found.operations), _ROOM // 2),
-        "similar": first_fitting(map(lean, found.similar), _ROOM // 4),
+        "operations": first_fitting(map(lean, found.operations), MAX_RESULT_CHARS // 2),
+        "similar": first_fitting(map(lean, found.similar), MAX_RESULT_CHARS // 4),
         "sequence": found.sequence,
     }
     hint = ""
@@ -245,13 +247,13 @@ def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str)
 
 def listing(lines: Sequence[str]) -> tuple[str, str]:
     """The first lines, as many as fit, as a text, and what is said of those that do not."""
-    kept = lines_within(lines, _ROOM)
+    kept = lines_within(lines, MAX_RESULT_CHARS)
     return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
 
 
 def _step_line(step: retain_api.RetainOperation) -> str:
     version = f", former version [{step.version_id}]" if step.version_id and step.version_id != step.memory_id else ""
-    return f"{step.type} [{step.memory_id}]{version}: {shortened(step.content, EXCERPT)} ({step.reason})"
+    return f"{step.type} [{step.memory_id}]{version}: {shortened(step.content, MAX_EXCERPT_CHARS)} ({step.reason})"
 
 
 @present.register
@@ -272,10 +274,10 @@ def recollection(
 ) -> ToolReply:
     """What was recalled; ``told`` is each memory as values and as a line."""
     each_values, each_line = [*zip(*told, strict=True)] or ((), ())
-    shown, lines = first_fitting(each_values, _ROOM), lines_within(each_line, _ROOM)
+    shown, lines = first_fitting(each_values, MAX_RESULT_CHARS), lines_within(each_line, MAX_RESULT_CHARS)
     count = min(len(shown), len(lines))
     hints = [*hints] if found.hits else ["nothing that is remembered is relevant to this query", *hints]
-    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, EXCERPT)!r}"
+    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, MAX_EXCERPT_CHARS)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     if found.deleted_entity:
         hints = [deletion_told(found.deleted_entity), *hints]
@@ -305,7 +307,7 @@ def without_meaning(found: RecallAnswer, mode: SearchMode) -> list[str]:
 def _answered(answer: str, used: list[str]) -> ToolReply:
     lines = [answer or "Nothing is remembered that could answer it.", *(f"taken from [{each}]" for each in used)]
     values = {"dry_run": False, "proposals": [], "answer": answer, "used": used}
-    return ToolReply("\n".join(lines_within(lines, _ROOM)), values)
+    return ToolReply("\n".join(lines_within(lines, MAX_RESULT_CHARS)), values)
 
 
 @present.register
@@ -332,8 +334,8 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
         "looked_at": found.looked_at,
         "merged": found.merged,
         "linked_count": found.linked_count,
-        "linked": first_fitting(map(msgspec.to_builtins, found.linked), _ROOM // 4),
-        "proposals": first_fitting(map(lean, found.proposals), _ROOM // 3),
+        "linked": first_fitting(map(msgspec.to_builtins, found.linked), MAX_RESULT_CHARS // 4),
+        "proposals": first_fitting(map(lean, found.proposals), MAX_RESULT_CHARS // 3),
         "proposals_count": found.proposals_count,
         "stale": found.stale,
         "undone": found.undone,
@@ -349,9 +351,9 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
 @present.register
 def _forgotten(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> ToolReply:
     if given.query or found.matches:
-        lines = lines_within(map(_match_line, found.matches), _ROOM)
+        lines = lines_within(map(_match_line, found.matches), MAX_RESULT_CHARS)
         head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
-        shown = first_fitting(map(lean, found.matches), _ROOM)
+        shown = first_fitting(map(lean, found.matches), MAX_RESULT_CHARS)
         hint = "forget with the ids of those that are meant" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
@@ -365,7 +367,7 @@ def _forgotten(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> To
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
     hint = "" if undone else "undo=true with the same ids brings back"
     if found.remains:
-        values["remains"] = first_fitting(map(lean, found.remains), _ROOM // 4)
+        values["remains"] = first_fitting(map(lean, found.remains), MAX_RESULT_CHARS // 4)
         hint = "may still have it: " + ", ".join(each.name for each in found.remains)
     ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
     return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
@@ -378,22 +380,24 @@ def _match_line(match: retain_api.ForgetMatch) -> str:
 @present.register
 def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> ToolReply:
     now = time.time()
-    content = shortened(found.content, _CONTENT_OF_ONE)
-    lines = [memory_line(found, now, _CONTENT_OF_ONE)]
+    content = shortened(found.content, MAX_WHOLE_CONTENT_CHARS)
+    lines = [memory_line(found, now, MAX_WHOLE_CONTENT_CHARS)]
     lines += [f"below {memory_line(found.parent, now)}"] if found.parent is not None else []
     lines += [f"{counted(found.children, 'memory stands', 'memories stand')} below it"] if found.children else []
-    versions = found.versions[-_VERSIONS_SHOWN:]
+    versions = found.versions[-_MAX_LISTED_VERSIONS:]
     lines += [
-        f"before [{each.id}]: {shortened(each.content, EXCERPT)} ({_when(each.valid_from, each.valid_to)})"
+        f"before [{each.id}]: {shortened(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
         for each in versions
     ]
     values = values_of(found) | {"content": content}
     values |= (
-        {"parent": {"id": found.parent.id, "content": shortened(found.parent.content, EXCERPT)}} if found.parent else {}
+        {"parent": {"id": found.parent.id, "content": shortened(found.parent.content, MAX_EXCERPT_CHARS)}}
+        if found.parent
+        else {}
     )
     values |= {"children": found.children} if found.children else {}
-    values |= {"versions": first_fitting(map(lean, versions), _ROOM // 3)} if versions else {}
-    cut = len(found.content) > _CONTENT_OF_ONE
+    values |= {"versions": first_fitting(map(lean, versions), MAX_RESULT_CHARS // 3)} if versions else {}
+    cut = len(found.content) > MAX_WHOLE_CONTENT_CHARS
     return ToolReply("\n".join(lines), values, "the end of its content; REST answers with the whole" if cut else "")
 
 
@@ -401,13 +405,13 @@ def values_of(memory: Memory) -> dict[str, Any]:
     """A memory as values, without what is empty or usual."""
     values: dict[str, Any] = {
         "id": memory.id,
-        "content": shortened(memory.content, LONG),
+        "content": shortened(memory.content, MAX_DETAIL_CHARS),
         "memory_type": memory.memory_type,
         "confidence": round(memory.effective_confidence, 3),
         "tags": memory.tags,
         "source": memory.source,
-        "context": memory.context and shortened(memory.context, EXCERPT),
-        "metadata": brief_attributes(memory.metadata, LONG),
+        "context": memory.context and shortened(memory.context, MAX_EXCERPT_CHARS),
+        "metadata": brief_attributes(memory.metadata, MAX_DETAIL_CHARS),
         "entities": [each.name for each in memory.entities],
         "layer": memory.layer,
         "parent_id": memory.parent_id,
@@ -426,7 +430,7 @@ def _when(since: str | None, until: str | None) -> str:
     return f"true from {since or 'the beginning'} until {until or 'now'}"
 
 
-_MAKER = "retain"
+_RETAIN_TOOL = "retain"
 MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "retain",
@@ -449,7 +453,7 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "recalling",
         _recalled,
         nothing={"memories": []},
-        maker=_MAKER,
+        maker=_RETAIN_TOOL,
     ),
     Tool(
         "reflect",

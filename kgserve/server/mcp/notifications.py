@@ -36,9 +36,9 @@ from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import Position, StoreEvent, Told
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.stores.pool import StorePool
+from kgserve.stores.access import StoreAccess
 
-MAX_STORES = 256
+MAX_SUBSCRIBED_STORES = 256
 """Stores that are followed at once: of each that is, the newest commits are kept in memory."""
 
 
@@ -69,7 +69,7 @@ class Watching:
     For one event loop, that calls `begin` first. What blocks runs in a thread of its own.
     """
 
-    def __init__(self, pool: StorePool) -> None:
+    def __init__(self, pool: StoreAccess) -> None:
         self._pool = pool
         self._thread = CapacityLimiter(1)
         self._stores: dict[str, _Store] = {}
@@ -84,7 +84,7 @@ class Watching:
 
     def has_room(self, places: Iterable[ResourceAddress]) -> bool:
         """Whether the stores of these places can be followed as well."""
-        return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_STORES
+        return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_SUBSCRIBED_STORES
 
     async def add(self, places: Iterable[ResourceAddress]) -> None:
         """Watch these as well, from now on. A store that is not there is looked for when one is made."""
@@ -293,10 +293,10 @@ def _ends(key: EdgeKey) -> tuple[str, str]:
 log = structlog.get_logger()
 
 MAX_LISTENERS = 256
-MAX_LISTENERS_OF_A_KEY = 64
-GATHERED_SECONDS = 0.25
+MAX_LISTENERS_PER_KEY = 64
+NOTIFICATION_DEBOUNCE_SECONDS = 0.25
 """What changes within so long is told once."""
-_SECONDS = 1.0
+_SEND_TIMEOUT_SECONDS = 1.0
 _SESSION_HEADER = "mcp-session-id"
 
 _listening: ContextVar[Subscriber] = ContextVar("listening")
@@ -306,7 +306,7 @@ _listening: ContextVar[Subscriber] = ContextVar("listening")
 class Notifications:
     """Follows the stores of a pool while `following` runs."""
 
-    def __init__(self, pool: StorePool) -> None:
+    def __init__(self, pool: StoreAccess) -> None:
         self._feeds = pool.feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
@@ -373,8 +373,8 @@ class Notifications:
         if key is None:
             yield
             return
-        if self._listeners[key] >= MAX_LISTENERS_OF_A_KEY:
-            refusal = f"a key may have {MAX_LISTENERS_OF_A_KEY} listeners; end another first"
+        if self._listeners[key] >= MAX_LISTENERS_PER_KEY:
+            refusal = f"a key may have {MAX_LISTENERS_PER_KEY} listeners; end another first"
             raise MCPError(types.INTERNAL_ERROR, refusal)
         self._listeners[key] += 1
         try:
@@ -417,7 +417,7 @@ class Notifications:
 
     async def _tell_of_resources(self) -> None:
         await self._watching.some_news.wait()
-        await asyncio.sleep(GATHERED_SECONDS)
+        await asyncio.sleep(NOTIFICATION_DEBOUNCE_SECONDS)
         news = await self._watching.news()
         await self._bus.tell(news)
         concerned = [
@@ -497,13 +497,16 @@ async def _updated(stream: ServerSession, uris: list[str]) -> None:
 
 async def _patiently(send: Callable[[], Awaitable[None]]) -> None:
     """Send something to a session: nobody is waited for longer than a second, and who has just left not at all."""
-    with anyio.move_on_after(_SECONDS), contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+    with (
+        anyio.move_on_after(_SEND_TIMEOUT_SECONDS),
+        contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError),
+    ):
         await send()
 
 
 MAX_SUBSCRIPTIONS = 100
 """Resources that one session or listener may subscribe to."""
-MAX_SUBSCRIPTIONS_OF_A_KEY = 1_000
+MAX_SUBSCRIPTIONS_PER_KEY = 1_000
 
 
 class Subscriber:
@@ -561,23 +564,23 @@ class Subscriptions:
         if len(subscriber.places) + len(new) > MAX_SUBSCRIPTIONS:
             raise _too_many(f"a session or listener may subscribe to {MAX_SUBSCRIPTIONS} resources")
         key = subscriber.visit.caller.key_id
-        if key is not None and self._of_keys[key] + len(new) > MAX_SUBSCRIPTIONS_OF_A_KEY:
-            raise _too_many(f"a key may have {MAX_SUBSCRIPTIONS_OF_A_KEY:,} subscriptions to resources")
+        if key is not None and self._of_keys[key] + len(new) > MAX_SUBSCRIPTIONS_PER_KEY:
+            raise _too_many(f"a key may have {MAX_SUBSCRIPTIONS_PER_KEY:,} subscriptions to resources")
         if not self._watching.has_room(new.values()):
-            raise _too_many(f"resources of {MAX_STORES} stores may be subscribed to at once")
+            raise _too_many(f"resources of {MAX_SUBSCRIBED_STORES} stores may be subscribed to at once")
 
 
 def _too_many(limit: str) -> MCPError:
     return MCPError(types.INTERNAL_ERROR, f"{limit}; end another first")
 
 
-LEVELS: tuple[types.LoggingLevel, ...] = get_args(types.LoggingLevel)
+LOG_LEVELS: tuple[types.LoggingLevel, ...] = get_args(types.LoggingLevel)
 """The least first."""
-LOGGER = "kgserve.indexes"
-SEARCHING = frozenset({"search_knowledge", "search_batch", "get_context"})
-_VIEWS = ("keyword", "vector")
-_LEVEL = "kgserve.log_level"
-_META_LEVEL = "io.modelcontextprotocol/logLevel"
+INDEXES_LOGGER = "kgserve.indexes"
+SEARCH_TOOL_NAMES = frozenset({"search_knowledge", "search_batch", "get_context"})
+_INDEX_NAMES = ("keyword", "vector")
+_LOG_LEVEL_STATE_KEY = "kgserve.log_level"
+_LOG_LEVEL_META_KEY = "io.modelcontextprotocol/logLevel"
 
 
 class Notice(NamedTuple):
@@ -600,13 +603,13 @@ class Notices:
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         """Remember from which level on a session of the handshake era wants to be told."""
-        _state(context)[_LEVEL] = params.level
+        _state(context)[_LOG_LEVEL_STATE_KEY] = params.level
         return types.EmptyResult()
 
     async def after(self, context: Context, params: types.CallToolRequestParams) -> None:
         """Tell what concerns a call that was just answered, on the stream of its answer."""
         level = _wanted(context)
-        if level is None or params.name not in SEARCHING:
+        if level is None or params.name not in SEARCH_TOOL_NAMES:
             return
         given = params.arguments or {}
         store = given.get("index") or given.get("store") or default_store(context)
@@ -615,7 +618,7 @@ class Notices:
         graphs = self._graphs.seen_by(visit_of(context).caller)
         try:
             for notice in await self._threads.read(lambda: list(_of_store(graphs, store))):
-                if LEVELS.index(notice.level) >= LEVELS.index(level):
+                if LOG_LEVELS.index(notice.level) >= LOG_LEVELS.index(level):
                     await _send(context, notice, store)
         except Exception:  # the call has its answer
             log.exception("client_not_told", store=store)
@@ -630,7 +633,7 @@ def _of_store(graphs: Graphs, name: str) -> Iterator[Notice]:
             found = standing_of(store, indexer, None)
     except KgserveError:
         return  # the answer of the call says why
-    for view in _VIEWS:
+    for view in _INDEX_NAMES:
         if found.failing.get(view):
             yield Notice("error", f"the {view} index fails; searches use what it has so far, the server's log says why")
         if lag := found.lags.get(view):
@@ -642,12 +645,14 @@ def _of_store(graphs: Graphs, name: str) -> Iterator[Notice]:
 
 def _wanted(context: Context) -> types.LoggingLevel | None:
     """From which level on the caller wants to be told; None when it has not asked."""
-    asked: Any = (context.meta or {}).get(_META_LEVEL) if context.protocol_version >= "2026" else _level(context)
-    return asked if asked in LEVELS else None
+    asked: Any = (
+        (context.meta or {}).get(_LOG_LEVEL_META_KEY) if context.protocol_version >= "2026" else _level(context)
+    )
+    return asked if asked in LOG_LEVELS else None
 
 
 def _level(context: Context) -> Any:
-    return _state(context).get(_LEVEL)
+    return _state(context).get(_LOG_LEVEL_STATE_KEY)
 
 
 def _state(context: Context) -> dict[str, Any]:
@@ -657,7 +662,7 @@ def _state(context: Context) -> dict[str, Any]:
 
 async def _send(context: Context, notice: Notice, store: str) -> None:
     data: Mapping[str, str] = {"store": store, "message": notice.message}
-    params = types.LoggingMessageNotificationParams(level=notice.level, logger=LOGGER, data=data)
+    params = types.LoggingMessageNotificationParams(level=notice.level, logger=INDEXES_LOGGER, data=data)
     await context.session.send_notification(
         types.LoggingMessageNotification(params=params), related_request_id=context.request_id
     )

@@ -117,36 +117,36 @@ class _Prompt(NamedTuple):
     arguments: dict[str, str]
 
 
-_STORE = {"store": "Name of the store to use"}
-_TOPIC = {"topic": "What the work is about"}
+_STORE_ARGUMENT = {"store": "Name of the store to use"}
+_TOPIC_ARGUMENT = {"topic": "What the work is about"}
 
-_ALL = (
+_PROMPTS_IN_ORDER = (
     _Prompt(
         "record_and_recall",
         "Record and recall",
         "How to keep what is worth remembering in a knowledge graph, and how to find it again",
         _RECORD_AND_RECALL,
-        _STORE | _TOPIC,
+        _STORE_ARGUMENT | _TOPIC_ARGUMENT,
     ),
     _Prompt(
         "begin_session",
         "Begin a session",
         "Find out what is known before the work begins, and say what is open",
         _BEGIN_SESSION,
-        _STORE | _TOPIC,
+        _STORE_ARGUMENT | _TOPIC_ARGUMENT,
     ),
     _Prompt(
         "tidy_up",
         "Tidy up",
         "Look for doubles, contradictions and what is out of date, propose what to do, and do it once agreed",
         _TIDY_UP,
-        _STORE | {"type": "Only entities of this type", "tag": "Only entities with this tag"},
+        _STORE_ARGUMENT | {"type": "Only entities of this type", "tag": "Only entities with this tag"},
     ),
 )
 
-PROMPTS = {prompt.name: prompt for prompt in _ALL}
+PROMPTS = {prompt.name: prompt for prompt in _PROMPTS_IN_ORDER}
 
-_LISTED = types.ListPromptsResult(
+_PROMPTS_RESULT = types.ListPromptsResult(
     prompts=[
         types.Prompt(
             name=prompt.name,
@@ -157,14 +157,14 @@ _LISTED = types.ListPromptsResult(
                 for name, description in prompt.arguments.items()
             ],
         )
-        for prompt in _ALL
+        for prompt in _PROMPTS_IN_ORDER
     ]
 )
 
 
 async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
     """All of them."""
-    return _LISTED
+    return _PROMPTS_RESULT
 
 
 async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
@@ -200,32 +200,32 @@ def _narrowed(given: dict[str, str]) -> str:
     return f", only those of {' and '.join(chosen)}" if chosen else ""
 
 
-MOST = 100
+MAX_COMPLETIONS = 100
 """Names that are given at once."""
 
 
 def stores_like(graphs: Graphs, start: str) -> list[str]:
-    """The stores whose names start so, in order; at most one more than `MOST`."""
-    return [name for name in graphs.pool.names() if name.startswith(start)][: MOST + 1]
+    """The stores whose names start so, in order; at most one more than `MAX_COMPLETIONS`."""
+    return [name for name in graphs.pool.names() if name.startswith(start)][: MAX_COMPLETIONS + 1]
 
 
 def ids_like(graph: Graph, start: str) -> list[str]:
-    """The ids that start so, in order; at most one more than `MOST`. Raises NotFound for the store."""
+    """The ids that start so, in order; at most one more than `MAX_COMPLETIONS`. Raises NotFound for the store."""
     if not _may_begin(start):
         return []
     with graph.lease() as store, store.reading() as rows:
         behind = takewhile(lambda node_id: node_id.startswith(start), rows.ids_behind(start))
-        return list(islice(chain([start] if rows.has(start) else [], behind), MOST + 1))
+        return list(islice(chain([start] if rows.has(start) else [], behind), MAX_COMPLETIONS + 1))
 
 
 def types_like(graph: Graph, start: str) -> list[str]:
-    """The node types that start so, the most frequent first; at most one more than `MOST`. Raises NotFound."""
-    return _listed(graph, start, lambda catalog: catalog.types_like(start, MOST + 1))
+    """The most frequent node types that start so; at most one more than `MAX_COMPLETIONS`. Raises NotFound."""
+    return _listed(graph, start, lambda catalog: catalog.types_like(start, MAX_COMPLETIONS + 1))
 
 
 def tags_like(graph: Graph, start: str) -> list[str]:
-    """The tags that start so, the most frequent first; at most one more than `MOST`. Raises NotFound."""
-    return _listed(graph, start, lambda catalog: [each.tag for each in catalog.tags(start, MOST + 1)])
+    """The tags that start so, the most frequent first; at most one more than `MAX_COMPLETIONS`. Raises NotFound."""
+    return _listed(graph, start, lambda catalog: [each.tag for each in catalog.tags(start, MAX_COMPLETIONS + 1)])
 
 
 def _listed(graph: Graph, start: str, question: Callable[[Catalog], list[str]]) -> list[str]:
@@ -243,15 +243,19 @@ def _may_begin(start: str) -> bool:
         return False
 
 
-_STORE_NAME = "store"
-_IN_A_STORE: dict[str, Callable[[Graph, str], list[str]]] = {
+_STORE_TEMPLATE_VARIABLE = "store"
+_STORE_COMPLETERS: dict[str, Callable[[Graph, str], list[str]]] = {
     "id": ids_like,
     "type": types_like,
     "tag": tags_like,
     "topic": tags_like,
 }
 """What fits an argument, by its name. What a work is about is what tags name."""
-_OF_TEMPLATES = {STORE_TEMPLATE: (_STORE_NAME,), MEMORY_TEMPLATE: (_STORE_NAME,), ENTITY_TEMPLATE: (_STORE_NAME, "id")}
+_TEMPLATE_VARIABLES = {
+    STORE_TEMPLATE: (_STORE_TEMPLATE_VARIABLE,),
+    MEMORY_TEMPLATE: (_STORE_TEMPLATE_VARIABLE,),
+    ENTITY_TEMPLATE: (_STORE_TEMPLATE_VARIABLE, "id"),
+}
 
 
 class Completions:
@@ -266,20 +270,22 @@ class Completions:
         name, start = params.argument.name, params.argument.value
         _check_argument(params.ref, name)
         chosen = (params.context.arguments or {}) if params.context else {}
-        store = chosen.get(_STORE_NAME) or default_store(context) or ""
+        store = chosen.get(_STORE_TEMPLATE_VARIABLE) or default_store(context) or ""
         with as_protocol_errors(argument=name):
             found = await self._threads.read(lambda: self._like(context, name, store, start))
-        more = len(found) > MOST
+        more = len(found) > MAX_COMPLETIONS
         total = None if more else len(found)
-        return types.CompleteResult(completion=types.Completion(values=found[:MOST], total=total, has_more=more))
+        return types.CompleteResult(
+            completion=types.Completion(values=found[:MAX_COMPLETIONS], total=total, has_more=more)
+        )
 
     def _like(self, context: Context, name: str, store: str, start: str) -> list[str]:
         visit = visit_of(context)
         graphs = self._graphs.seen_by(visit.caller).near_enough()
-        if name == _STORE_NAME:
+        if name == _STORE_TEMPLATE_VARIABLE:
             return stores_like(graphs, start)
         try:
-            return _IN_A_STORE[name](graphs.graph(store), start) if store else []
+            return _STORE_COMPLETERS[name](graphs.graph(store), start) if store else []
         except Hidden as error:
             visit.denied("404", act=context.method, store=error.store)
         except (NotFound, InvalidInput):
@@ -291,8 +297,8 @@ def _check_argument(ref: types.ResourceTemplateReference | types.PromptReference
     """Raises MCPError for a prompt, a template or an argument that there is not."""
     if isinstance(ref, types.PromptReference):
         known = tuple(prompt_named(ref.name).arguments)
-    elif (known := _OF_TEMPLATES.get(ref.uri, ())) == ():
-        templates = ", ".join(_OF_TEMPLATES)
+    elif (known := _TEMPLATE_VARIABLES.get(ref.uri, ())) == ():
+        templates = ", ".join(_TEMPLATE_VARIABLES)
         raise MCPError(types.INVALID_PARAMS, f"there is no template {ref.uri[:200]!r}; there are {templates}")
     if name not in known:
         raise MCPError(types.INVALID_PARAMS, f"there is no argument {name[:80]!r}; there are {', '.join(known)}")

@@ -14,13 +14,22 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kgserve.graph import answers
-from kgserve.server.mcp.values import LONG, MOST, TEASER, as_json, items, lines_within, own_attributes, shortened
+from kgserve.server.mcp.values import (
+    MAX_DETAIL_CHARS,
+    MAX_REPLY_CHARS,
+    MAX_TEASER_CHARS,
+    as_json,
+    items,
+    lines_within,
+    own_attributes,
+    shortened,
+)
 
-MAX_SUBJECT_BYTES = MOST - 1_000
+MAX_SUBJECT_CHARS = MAX_REPLY_CHARS - 1_000
 """Of what an answer is about, without its frame."""
-_TAGS_LINE = 200
-MAX_ATTRIBUTES_LINE = 300
-_HEADS_LINE = 20
+_MAX_TAGS_LINE_CHARS = 200
+MAX_ATTRIBUTES_LINE_CHARS = 300
+_MAX_SHOWN_HEADS = 20
 T = TypeVar("T")
 
 
@@ -93,15 +102,15 @@ def present(answer: Any, _given: Any, _store: str) -> ToolReply:
 
 def joined(lines: Iterable[str]) -> str:
     """The first of some lines, as many as an answer has room for."""
-    return "\n".join(lines_within(lines, MAX_SUBJECT_BYTES))
+    return "\n".join(lines_within(lines, MAX_SUBJECT_CHARS))
 
 
 def list_page(
-    things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = TEASER
+    things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The first things that fit, as values and as lines of text."""
-    shown = items(things, MAX_SUBJECT_BYTES, detail=detail, content=content)
-    lines = lines_within(map(line, things[: len(shown)]), MAX_SUBJECT_BYTES)
+    shown = items(things, MAX_SUBJECT_CHARS, detail=detail, content=content)
+    lines = lines_within(map(line, things[: len(shown)]), MAX_SUBJECT_CHARS)
     return shown[: len(lines)], lines
 
 
@@ -147,7 +156,7 @@ def store_suffix(store: str | UnsetType) -> str:
 
 def node_line(node: answers.Node | answers.ListedNode) -> str:
     """Return a node as a line of a list."""
-    return f"  - {quoted(node.id)} ({node.type}){node_facts(node)}{content_suffix(node, LONG)}"
+    return f"  - {quoted(node.id)} ({node.type}){node_facts(node)}{content_suffix(node, MAX_DETAIL_CHARS)}"
 
 
 def content_suffix(node: answers.Node | answers.ListedNode, most: int) -> str:
@@ -168,7 +177,7 @@ def edge_facts(edge: answers.Edge) -> Iterator[str]:
         yield f"ordinal={edge.ordinal}"
     yield from validity_facts(edge)
     if attributes := own_attributes(edge):
-        yield shortened(as_json(attributes), MAX_ATTRIBUTES_LINE)
+        yield shortened(as_json(attributes), MAX_ATTRIBUTES_LINE_CHARS)
 
 
 def node_facts(node: answers.Node | answers.ListedNode) -> str:
@@ -178,18 +187,18 @@ def node_facts(node: answers.Node | answers.ListedNode) -> str:
 
 def _each_fact(node: answers.Node | answers.ListedNode) -> Iterator[str]:
     if node.summary:
-        yield f"summary={quoted(shortened(node.summary, TEASER))}"
+        yield f"summary={quoted(shortened(node.summary, MAX_TEASER_CHARS))}"
     if node.tags:
-        yield f"tags={shortened(', '.join(map(quoted, node.tags)), _TAGS_LINE)}"
+        yield f"tags={shortened(', '.join(map(quoted, node.tags)), _MAX_TAGS_LINE_CHARS)}"
     if node.attributes:
-        yield shortened(as_json(node.attributes), MAX_ATTRIBUTES_LINE)
+        yield shortened(as_json(node.attributes), MAX_ATTRIBUTES_LINE_CHARS)
     yield from validity_facts(node)
     if node.stale:
         yield "stale"
     if node.conflicts:
-        heads = ",".join(map(str, node.conflicts[:_HEADS_LINE]))
+        heads = ",".join(map(str, node.conflicts[:_MAX_SHOWN_HEADS]))
         yield f"version={node.version} conflicts_with_versions={heads}" + (
-            ",…" if len(node.conflicts) > _HEADS_LINE else ""
+            ",…" if len(node.conflicts) > _MAX_SHOWN_HEADS else ""
         )
     if node.is_current:
         yield f"version={node.version} in conflict with the present one"

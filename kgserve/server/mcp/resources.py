@@ -32,6 +32,7 @@ from kgserve.memory.api import Memory
 from kgserve.memory.presentation import now_in_microseconds, settings_of, shown
 from kgserve.memory.reflect_api import memory_line
 from kgserve.platform.access.authentication import Hidden
+from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
 from kgserve.server.admission import Admission
@@ -42,15 +43,15 @@ from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.rows.snapshot import Rows
 
-SCHEME = "kgserve://"
-STORES = f"{SCHEME}stores"
-STORE_TEMPLATE = f"{SCHEME}{{store}}"
-MEMORY_TEMPLATE = f"{SCHEME}{{store}}/memory"
-ENTITY_TEMPLATE = f"{SCHEME}{{store}}/{{id}}"
+URI_SCHEME = "kgserve://"
+STORES_URI = f"{URI_SCHEME}stores"
+STORE_TEMPLATE = f"{URI_SCHEME}{{store}}"
+MEMORY_TEMPLATE = f"{URI_SCHEME}{{store}}/memory"
+ENTITY_TEMPLATE = f"{URI_SCHEME}{{store}}/{{id}}"
 
-_MEMORY = "/memory"
-_PARTS = ("after", "content_offset", "attributes_offset", "outgoing_offset", "incoming_offset")
-_NUMBER = re.compile(r"[0-9]{1,12}")
+_MEMORY_SUFFIX = "/memory"
+_PAGE_PARAMETERS = ("after", "content_offset", "attributes_offset", "outgoing_offset", "incoming_offset")
+_PAGE_NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class ResourceAddress(NamedTuple):
@@ -64,11 +65,11 @@ class ResourceAddress(NamedTuple):
     def uri(self) -> str:
         """The URI of it."""
         if self.store is None:
-            return STORES
+            return STORES_URI
         store = "%73tores" if self.store == "stores" else quote(self.store, safe="")
         if self.node is None:
-            return f"{SCHEME}{store}{_MEMORY if self.remembered else ''}"
-        return f"{SCHEME}{store}/{'%6Demory' if self.node == 'memory' else quote(self.node, safe='')}"
+            return f"{URI_SCHEME}{store}{_MEMORY_SUFFIX if self.remembered else ''}"
+        return f"{URI_SCHEME}{store}/{'%6Demory' if self.node == 'memory' else quote(self.node, safe='')}"
 
 
 class ResourcePart(NamedTuple):
@@ -80,60 +81,60 @@ class ResourcePart(NamedTuple):
     @property
     def offset(self) -> int:
         """The place as a number. Raises InvalidInput."""
-        if not _NUMBER.fullmatch(self.value):
+        if not _PAGE_NUMBER.fullmatch(self.value):
             raise InvalidInput(f"{self.name}: expected a number from 0, such as {self.name}=1000")
         return int(self.value)
 
 
 def place_of(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
     """What a URI names, and which part of it. Raises NotFound for a URI of others, InvalidInput for an unknown part."""
-    if not uri.startswith(SCHEME):
-        raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
+    if not uri.startswith(URI_SCHEME):
+        raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {URI_SCHEME}")
     address, _, query = uri.partition("?")
     part = _part_of(query) if query else None
-    if address == STORES:
+    if address == STORES_URI:
         return ResourceAddress(), part
-    if address.endswith(_MEMORY) and address.count("/") == SCHEME.count("/") + 1:
-        return ResourceAddress(unquote(address.removeprefix(SCHEME).removesuffix(_MEMORY)), remembered=True), part
-    name, slash, node = address.removeprefix(SCHEME).partition("/")
+    if address.endswith(_MEMORY_SUFFIX) and address.count("/") == URI_SCHEME.count("/") + 1:
+        return ResourceAddress(
+            unquote(address.removeprefix(URI_SCHEME).removesuffix(_MEMORY_SUFFIX)), remembered=True
+        ), part
+    name, slash, node = address.removeprefix(URI_SCHEME).partition("/")
     return ResourceAddress(unquote(name), unquote(node) if slash else None), part
 
 
 def _part_of(query: str) -> ResourcePart:
     name, _, value = query.partition("=")
-    if name not in _PARTS or "&" in value:
-        raise InvalidInput(f"?{query[:80]}: a resource is read on with one of {', '.join(_PARTS)}")
+    if name not in _PAGE_PARAMETERS or "&" in value:
+        raise InvalidInput(f"?{query[:80]}: a resource is read on with one of {', '.join(_PAGE_PARAMETERS)}")
     return ResourcePart(name, unquote(value))
 
 
 T = TypeVar("T")
 
-JSON = "application/json"
-TEXT_TYPE = "text/plain"
-_REMEMBERED = "What is pinned, preferred, was decided last and is best known, in at most 1,500 tokens"
-PAGE = 100
-TEXT = 20_000
+_MEMORY_DESCRIPTION = "What is pinned, preferred, was decided last and is best known, in at most 1,500 tokens"
+STORES_PER_PAGE = 100
+MAX_RESOURCE_TEXT_CHARS = 20_000
 """Characters of a content, or of attributes as JSON, that are read at once."""
-EDGES = 20_000
+MAX_RESOURCE_EDGES_BYTES = 20_000
 """Bytes of edges in one direction that are read at once, as JSON."""
-_MOST_EDGES = 200
+_MAX_RESOURCE_EDGES = 200
 RESOURCE_NOT_FOUND = -32002
 
-_TEMPLATES = types.ListResourceTemplatesResult(
+_TEMPLATES_RESULT = types.ListResourceTemplatesResult(
     resource_templates=[
         types.ResourceTemplate(
             name="store",
             title="A store",
             uri_template=STORE_TEMPLATE,
             description="What a store holds: types with counts and examples, relation types with counts",
-            mime_type=JSON,
+            mime_type=JSON_MEDIA_TYPE,
         ),
         types.ResourceTemplate(
             name="memory",
             title="What a store remembers",
             uri_template=MEMORY_TEMPLATE,
-            description=_REMEMBERED,
-            mime_type=TEXT_TYPE,
+            description=_MEMORY_DESCRIPTION,
+            mime_type=TEXT_MEDIA_TYPE,
         ),
         types.ResourceTemplate(
             name="entity",
@@ -141,7 +142,7 @@ _TEMPLATES = types.ListResourceTemplatesResult(
             uri_template=ENTITY_TEMPLATE,
             description="One entity with its relations; the id is percent-encoded. What is long comes in parts: `more` "
             "names the URIs of what was left out",
-            mime_type=JSON,
+            mime_type=JSON_MEDIA_TYPE,
         ),
     ]
 )
@@ -206,13 +207,13 @@ class Resources:
         graphs = self._graphs.seen_by(visit_of(context).caller)
         names = await self._threads.read(graphs.pool.names)
         later = [name for name in names if name > after]
-        page = [each for name in later[:PAGE] for each in (_store(name), _memory(name))]
-        cursor = quote(later[PAGE - 1]) if len(later) > PAGE else None
-        return types.ListResourcesResult(resources=page if after else [_LIST, *page], next_cursor=cursor)
+        page = [each for name in later[:STORES_PER_PAGE] for each in (_store(name), _memory(name))]
+        cursor = quote(later[STORES_PER_PAGE - 1]) if len(later) > STORES_PER_PAGE else None
+        return types.ListResourcesResult(resources=page if after else [_STORES_RESOURCE, *page], next_cursor=cursor)
 
     async def templates(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListResourceTemplatesResult:
         """What can be read beyond the list."""
-        return _TEMPLATES
+        return _TEMPLATES_RESULT
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """One resource as JSON, or as text. Raises MCPError."""
@@ -260,7 +261,9 @@ def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
         found = _found(graphs, uri)
     except ServedElsewhere as elsewhere:
         return elsewhere
-    return (TEXT_TYPE, found) if isinstance(found, str) else (JSON, msgspec.json.encode(found).decode())
+    return (
+        (TEXT_MEDIA_TYPE, found) if isinstance(found, str) else (JSON_MEDIA_TYPE, msgspec.json.encode(found).decode())
+    )
 
 
 def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
@@ -291,17 +294,17 @@ def _there(graphs: Graphs, place: ResourceAddress) -> ResourceAddress:
 def _stores(graphs: Graphs, after: str) -> StoresPage:
     listed = stores.list_stores(graphs)
     later = [each for each in listed.stores if each.name > after]
-    page = later[:PAGE]
-    more = [_more("the next stores", ResourceAddress(), "after", page[-1].name)] if len(later) > PAGE else []
+    page = later[:STORES_PER_PAGE]
+    more = [_more("the next stores", ResourceAddress(), "after", page[-1].name)] if len(later) > STORES_PER_PAGE else []
     return StoresPage(stores=page, count=listed.count, more=more)
 
 
 def _entity(graph: Graph, place: ResourceAddress) -> EntityResource:
     whole = _node(graph, place)
     outgoing, incoming = (_edges(graph, place, 0, outgoing=way) for way in (True, False))
-    content = whole.content[:TEXT]
+    content = whole.content[:MAX_RESOURCE_TEXT_CHARS]
     attributes = msgspec.json.encode(whole.attributes)
-    fits = len(attributes) <= TEXT
+    fits = len(attributes) <= MAX_RESOURCE_TEXT_CHARS
     more = [
         *_rest(place, "content", len(content), len(whole.content)),
         *([] if fits else [_more("the attributes, as text of JSON", place, "attributes_offset", 0)]),
@@ -321,7 +324,7 @@ def _entity(graph: Graph, place: ResourceAddress) -> EntityResource:
 def _text_part(graph: Graph, place: ResourceAddress, part: ResourcePart) -> TextPart:
     node, what = _node(graph, place), part.name.removesuffix("_offset")
     whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
-    text = whole[part.offset : part.offset + TEXT]
+    text = whole[part.offset : part.offset + MAX_RESOURCE_TEXT_CHARS]
     more = _rest(place, what, part.offset + len(text), len(whole))
     return TextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
 
@@ -337,9 +340,9 @@ def _node(graph: Graph, place: ResourceAddress) -> Node:
 def _edges(graph: Graph, place: ResourceAddress, offset: int, *, outgoing: bool) -> EdgesPart:
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"at most {MAX_EDGES_OFFSET:,} edges are passed over; query_cypher finds those behind")
-    request = EdgesRequest(node_id=place.node or "", limit=_MOST_EDGES, offset=offset)
+    request = EdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
     page = as_struct(reading.edges_of_node(graph, request, outgoing=outgoing), EdgeList)
-    edges = first_fitting(page.edges, EDGES) or page.edges[:1]
+    edges = first_fitting(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
     end = offset + len(edges)
     way = "outgoing" if outgoing else "incoming"
     is_last = page.next_offset is None and len(edges) == len(page.edges)
@@ -357,26 +360,32 @@ def _more(what: str, place: ResourceAddress, part: str, value: str | int) -> Mor
     return More(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
 
 
-_LIST = types.Resource(
-    name="stores", title="All stores", uri=STORES, description="Names, counts and sizes of all stores", mime_type=JSON
+_STORES_RESOURCE = types.Resource(
+    name="stores",
+    title="All stores",
+    uri=STORES_URI,
+    description="Names, counts and sizes of all stores",
+    mime_type=JSON_MEDIA_TYPE,
 )
 
 
 def _memory(name: str) -> types.Resource:
     place = ResourceAddress(name, remembered=True)
-    return types.Resource(name=f"{name} memory", uri=place.uri, description=_REMEMBERED, mime_type=TEXT_TYPE)
+    return types.Resource(
+        name=f"{name} memory", uri=place.uri, description=_MEMORY_DESCRIPTION, mime_type=TEXT_MEDIA_TYPE
+    )
 
 
 def _store(name: str) -> types.Resource:
     return types.Resource(
-        name=name, uri=ResourceAddress(name).uri, description=f"What the store {name} holds", mime_type=JSON
+        name=name, uri=ResourceAddress(name).uri, description=f"What the store {name} holds", mime_type=JSON_MEDIA_TYPE
     )
 
 
-MOST_TOKENS = 1_500
-_CHARACTERS = 300
+MAX_MEMORY_RESOURCE_TOKENS = 1_500
+_MAX_MEMORY_LINE_CHARS = 300
 """Of one memory; the whole is read by its id."""
-_START = MemoryPlace()
+_FIRST_MEMORY_PLACE = MemoryPlace()
 
 
 class ResourceSection(msgspec.Struct, frozen=True):
@@ -415,7 +424,7 @@ def digest(graph: Graph) -> str:
 
 def _chosen(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
     def listed(sort: Sort, limit: int, *types: str) -> list[str]:
-        return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _START, limit).ids
+        return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit).ids
 
     yield "Pinned", memories.pinned(wanted.now, 20)
     yield "Preferences", listed("created", 10, "preference")
@@ -423,14 +432,14 @@ def _chosen(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, lis
     yield "Also known", listed("confidence", 40)
 
 
-def text_of(store: str, sections: Iterable[ResourceSection], now: float, most: int = MOST_TOKENS) -> str:
+def text_of(store: str, sections: Iterable[ResourceSection], now: float, most: int = MAX_MEMORY_RESOURCE_TOKENS) -> str:
     """The sections as text that is within a number of tokens; ``now`` is in seconds since 1970."""
     lines = [f'What the store "{store}" remembers. recall finds more, get_memory shows one whole.']
     spent = count_tokens(lines[0]) + 1
     for section in sections:
         head = [f"\n{section.title}:"]
         for memory in section.memories:
-            line = f"- {memory_line(memory, now, _CHARACTERS)}"
+            line = f"- {memory_line(memory, now, _MAX_MEMORY_LINE_CHARS)}"
             cost = sum(count_tokens(each) + 1 for each in (*head, line))
             if spent + cost > most:
                 return "\n".join(lines)

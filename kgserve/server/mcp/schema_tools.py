@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from kgserve.graph import answers, queries, reading
 from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments, NameField, as_request
-from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, joined, present, quoted
+from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, joined, present, quoted
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import first_fitting, lines_within
 from kgserve.storage.model import kinds
-from kgserve.storage.model.kinds import MAX_TAGS_LISTED
+from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
 
 class DescribeSchema(FieldNameArguments, kw_only=True):
@@ -25,13 +25,13 @@ class ListTags(Arguments, kw_only=True):
     """Which tags to list."""
 
     prefix: Annotated[NameField, Meta(description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_TAGS_LISTED
+    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_LISTED_TAGS
 
 
 @present.register
 def _describe_schema_reply(found: answers.SchemaDescription, _given: DescribeSchema, _store: str) -> ToolReply:
     lists = {
-        name: first_fitting(getattr(found, name), MAX_SUBJECT_BYTES // 3) for name in ("kinds", "tag_prefixes", "tags")
+        name: first_fitting(getattr(found, name), MAX_SUBJECT_CHARS // 3) for name in ("kinds", "tag_prefixes", "tags")
     }
     cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
     more = "less frequent ones were left out for their size; list_tags takes a prefix" if cut else ""
@@ -51,8 +51,8 @@ def _schema_lines(values: answers.SchemaDescription) -> list[str]:
 
 @present.register
 def _list_tags_reply(found: answers.TagList, given: ListTags, _store: str) -> ToolReply:
-    tags = first_fitting(found.tags, MAX_SUBJECT_BYTES)
-    lines = lines_within(map(_tag_line, tags), MAX_SUBJECT_BYTES)
+    tags = first_fitting(found.tags, MAX_SUBJECT_CHARS)
+    lines = lines_within(map(_tag_line, tags), MAX_SUBJECT_CHARS)
     more = ""
     if len(lines) < len(found.tags):
         more = "less frequent ones were left out for their size; ask with a longer prefix"

@@ -26,14 +26,14 @@ from kgserve.server.mcp.argument_fields import (
 )
 from kgserve.server.mcp.replies import ToolReply, counted, list_page, node_facts, present, quoted
 from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import EXCERPT, shortened
+from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, shortened
 from kgserve.storage.model import walk
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_CONTEXT_TOKENS = 25_000
-_OF_A_VARIANT = 20
-NO_HITS: dict[str, Any] = {"hits": []}
-_CONTEXT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
+_HITS_PER_VARIANT = 20
+EMPTY_HITS_RESULT: dict[str, Any] = {"hits": []}
+_EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 
 
 @with_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
@@ -57,7 +57,7 @@ class Search(DetailArguments, kw_only=True):
     types: TypesField = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
     start_id: Annotated[IdField, Meta(description="Start of mode graph")] | UnsetType = UNSET
-    depth: Annotated[int, Meta(ge=1, le=walk.MAX_DEPTH, description="Hops in mode graph")] = 2
+    depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
     tags: TagsField = UNSET
     fresh_only: Annotated[bool, Meta(description="Nothing stale")] = False
 
@@ -93,7 +93,7 @@ def _search(graph: Graph, given: Search) -> answers.SearchAnswer | answers.Batch
 
 def _variant(given: Search) -> dict[str, Any]:
     values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix", "fresh_only")}
-    return {"limit": _OF_A_VARIANT} | {name: value for name, value in values.items() if value}
+    return {"limit": _HITS_PER_VARIANT} | {name: value for name, value in values.items() if value}
 
 
 @present.register
@@ -123,9 +123,9 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
 
 
 def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
-    head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, EXCERPT))}"
+    head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, MAX_EXCERPT_CHARS))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
-    shown, lines = list_page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=EXCERPT)
+    shown, lines = list_page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS)
     if len(shown) == len(hits):
         return ToolReply("\n".join([head, *lines]), {"hits": shown})
     more = f"{len(hits) - len(shown):,} hits are not shown here: offset={offset + len(shown)} or a lower limit"
@@ -141,7 +141,7 @@ def _degraded(reply: ToolReply, *, degraded: bool, meaning: bool) -> ToolReply:
 
 def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
     node = hit.node
-    content = f"\n   {shortened(node.content, EXCERPT)}" if node.content else ""
+    content = f"\n   {shortened(node.content, MAX_EXCERPT_CHARS)}" if node.content else ""
     facts = node_facts(node)
     return f"{number}. {quoted(node.id)} ({node.type}), score {hit.score:.2f}{facts}{content}"
 
@@ -149,7 +149,7 @@ def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
 @present.register
 def _context_reply(found: answers.ContextAnswer, given: ContextArguments, _store: str) -> ToolReply:
     if not found.ids:
-        text = f"Nothing was found for {quoted(shortened(given.query, EXCERPT))}."
+        text = f"Nothing was found for {quoted(shortened(given.query, MAX_EXCERPT_CHARS))}."
         return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
     more = "there is more than the budget allowed: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
@@ -166,7 +166,7 @@ SEARCH_TOOLS: tuple[Tool[Any], ...] = (
         ContextArguments,
         "gathering context",
         lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
-        nothing=_CONTEXT,
+        nothing=_EMPTY_CONTEXT_RESULT,
     ),
     Tool(
         "search_knowledge",
@@ -176,7 +176,7 @@ SEARCH_TOOLS: tuple[Tool[Any], ...] = (
         Search,
         "searching",
         _search,
-        nothing=NO_HITS,
+        nothing=EMPTY_HITS_RESULT,
     ),
     Tool(
         "search_batch",
@@ -185,6 +185,6 @@ SEARCH_TOOLS: tuple[Tool[Any], ...] = (
         SearchBatch,
         "searching",
         lambda graph, given: search.search_batch(graph, as_request(requests.BatchSearchRequest, given)),
-        nothing=NO_HITS,
+        nothing=EMPTY_HITS_RESULT,
     ),
 )

@@ -43,12 +43,12 @@ from kgserve.server.proxy import NodeProxy
 
 RETRY_MS = 1_000
 """How long a client is to wait before it comes back."""
-MAX_EVENTS = 64
+MAX_SESSION_EVENTS = 64
 """Events of one session that are kept."""
-MAX_BYTES = 16 << 20
+MAX_EVENT_STORE_BYTES = 16 << 20
 """Bytes of the events of all sessions that are kept."""
 _OWN_STREAM, _ANSWER = "s", "a"
-_ID = re.compile(r"([0-9]{1,18})-([sa])")
+_EVENT_ID = re.compile(r"([0-9]{1,18})-([sa])")
 
 
 class _Event(NamedTuple):
@@ -71,7 +71,7 @@ class SentEvents:
     of requests are a session's, too, so in one store for all of them the answers of one would be replayed to another.
     """
 
-    def __init__(self, most: int = MAX_BYTES) -> None:
+    def __init__(self, most: int = MAX_EVENT_STORE_BYTES) -> None:
         """Keep at most so many bytes."""
         self._most = most
         self._held: OrderedDict[tuple[SessionEvents, int], int] = OrderedDict()
@@ -111,7 +111,7 @@ class SessionEvents(EventStore):
         self._number += 1
         event = self.events[self._number] = _Event(stream_id, text)
         self._sent.hold(self, self._number, event.bytes)
-        if len(self.events) > MAX_EVENTS:
+        if len(self.events) > MAX_SESSION_EVENTS:
             self._forget_oldest()
         self._wake()
         return _id(self._number, stream_id)
@@ -122,7 +122,7 @@ class SessionEvents(EventStore):
         Who comes back later for the same stream takes it over. Always None, at which the SDK ends the stream: it would
         go on with it by a way of its own, which misses what comes until that is open.
         """
-        given = _ID.fullmatch(last_event_id)
+        given = _EVENT_ID.fullmatch(last_event_id)
         if given is None:
             return None
         seen = int(given[1])
@@ -190,12 +190,12 @@ def _id(number: int, stream: str) -> str:
 
 
 MAX_SESSIONS = 256
-MAX_SESSIONS_OF_A_KEY = 64
-IDLE_SECONDS = 30 * 60.0
+MAX_SESSIONS_PER_KEY = 64
+SESSION_IDLE_TIMEOUT_SECONDS = 30 * 60.0
 MAX_BODY_MB = 4
 """The SDK decodes bodies on the event loop: this much takes about 100 ms. Who has more, imports it."""
 
-_FIXED = CacheHint(ttl_ms=3_600_000, scope="public")
+_FIXED_LIST_CACHE = CacheHint(ttl_ms=3_600_000, scope="public")
 
 
 class Announcing(Server[Any]):
@@ -223,7 +223,7 @@ class Sessions(StreamableHTTPSessionManager):
             server,
             retry_interval=RETRY_MS,
             max_sessions=MAX_SESSIONS,
-            session_idle_timeout=IDLE_SECONDS,
+            session_idle_timeout=SESSION_IDLE_TIMEOUT_SECONDS,
             max_request_body_size=max_request_body_size,
         )
         self._sent = SentEvents()
@@ -231,7 +231,7 @@ class Sessions(StreamableHTTPSessionManager):
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         """As the SDK's: None, which is answered with 503, when there are too many and each is in use."""
         own = [key for key, owner in self._session_owners.items() if owner == requestor]
-        if len(own) >= MAX_SESSIONS_OF_A_KEY and not self._end_longest_idle(own):
+        if len(own) >= MAX_SESSIONS_PER_KEY and not self._end_longest_idle(own):
             return None
         if len(self._server_instances) >= MAX_SESSIONS and not self._end_longest_idle(self._server_instances):
             return None
@@ -312,7 +312,11 @@ def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifi
         version=__version__,
         title="kgserve knowledge graphs",
         instructions=INSTRUCTIONS,
-        cache_hints={"tools/list": _FIXED, "prompts/list": _FIXED, "resources/templates/list": _FIXED},
+        cache_hints={
+            "tools/list": _FIXED_LIST_CACHE,
+            "prompts/list": _FIXED_LIST_CACHE,
+            "resources/templates/list": _FIXED_LIST_CACHE,
+        },
         get_tool_input_schema=calls.input_schema,
         on_list_tools=calls.list_tools,
         on_call_tool=call,

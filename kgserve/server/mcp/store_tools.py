@@ -24,12 +24,11 @@ from kgserve.graph.cross_store_links import store_links
 from kgserve.graph.handle import Graph
 from kgserve.graph.queries import DropQuery, NodesQuery, TagsQuery
 from kgserve.server.mcp.argument_fields import Arguments, as_request, with_fields_of
-from kgserve.server.mcp.replies import ToolReply, counted, joined, present, quoted
+from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, joined, present, quoted
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import (
-    LEFT_OUT,
-    MOST,
-    TEASER,
+    MAX_TEASER_CHARS,
+    OMITTED_ATTRIBUTES,
     as_json,
     brief_attributes,
     brief_tags,
@@ -41,11 +40,10 @@ from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.kinds import TagFreq
 from kgserve.storage.model.store_settings import MAX_NAME_BYTES, ConflictPolicy
 
-_TYPES_WITH_EXAMPLES = 20
-_EXAMPLES = 3
-_EXAMPLES_SHOWN = 2
-_TAGS_SHOWN = 20
-_ROOM = MOST - 1_000
+_MAX_TYPES_WITH_EXAMPLES = 20
+_EXAMPLES_PER_TYPE = 3
+_MAX_SHOWN_EXAMPLES = 2
+_MAX_SHOWN_TAGS = 20
 
 
 class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -144,7 +142,7 @@ def describe(graph: Graph, tags_prefix: str = "") -> Description:
         TypeDescription(
             type=type_,
             count=count,
-            examples=_examples(graph, type_) if place < _TYPES_WITH_EXAMPLES else [],
+            examples=_examples(graph, type_) if place < _MAX_TYPES_WITH_EXAMPLES else [],
         )
         for place, (type_, count) in enumerate(held.types.items())
     ]
@@ -167,8 +165,8 @@ def describe(graph: Graph, tags_prefix: str = "") -> Description:
 
 
 def _examples(graph: Graph, type_: str) -> list[Example]:
-    page = reading.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES))
-    return [Example(id=node.id, content=shortened(node.content or "", TEASER)) for node in page.nodes]
+    page = reading.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE))
+    return [Example(id=node.id, content=shortened(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
 
 
 def _configure(graph: Graph, given: ConfigureStore) -> Configured:
@@ -196,8 +194,8 @@ def _dropped_reply(found: DropAnswer, _given: DropStore, _store: str) -> ToolRep
 @present.register
 def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolReply:
     offset = given.offset if isinstance(given, ListStores) else 0
-    fitting = first_fitting(map(_store_values, found.stores), _ROOM)
-    lines = lines_within(map(_store_line, fitting), _ROOM)
+    fitting = first_fitting(map(_store_values, found.stores), MAX_SUBJECT_CHARS)
+    lines = lines_within(map(_store_line, fitting), MAX_SUBJECT_CHARS)
     named = fitting[: len(lines)]
     shown = offset + len(lines)
     more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
@@ -214,14 +212,14 @@ def _store_line(each: dict[str, Any]) -> str:
 
 def _store_values(each: StoreSummary) -> dict[str, Any]:
     links = {"links": msgspec.to_builtins(each.links)} if each.links else {}
-    chosen = _settings_values(each.settings, _ROOM // 40) if each.settings else {}
+    chosen = _settings_values(each.settings, MAX_SUBJECT_CHARS // 40) if each.settings else {}
     return {"name": each.name, "nodes": each.nodes, "edges": each.edges} | links | chosen
 
 
 def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, room: int) -> dict[str, Any]:
     """The settings of a store, but for empty ones. Lists and metadata of more than ``room`` characters are cut."""
     about = chosen.description if isinstance(chosen, Description) else chosen.name
-    metadata = LEFT_OUT if chosen.metadata is UNSET else brief_attributes(chosen.metadata, room)
+    metadata = OMITTED_ATTRIBUTES if chosen.metadata is UNSET else brief_attributes(chosen.metadata, room)
     found = {
         "description": about,
         "kind_whitelist": brief_tags(chosen.kind_whitelist, room),
@@ -246,7 +244,7 @@ def _settings_said(values: dict[str, Any]) -> Iterator[str]:
 
 @present.register
 def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> ToolReply:
-    values = _settings_values(found.settings, _ROOM // 3)
+    values = _settings_values(found.settings, MAX_SUBJECT_CHARS // 3)
     hint = "the store was there and keeps its settings; without create they are changed" if found.kept else ""
     done = f'{"Made" if found.created else "Settings of"} "{store}"'
     text = f"{done}: {', '.join(_settings_said(values))}. Sequence {found.settings.sequence}."
@@ -255,11 +253,11 @@ def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> 
 
 @present.register
 def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> ToolReply:
-    tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_TAGS_SHOWN]
-    types = first_fitting((_type_values(each) for each in found.types), _ROOM * 2 // 5)
-    relations = dict(first_fitting(found.relation_types.items(), _ROOM // 7))
-    shown_tags = first_fitting(((each.tag, each.count) for each in tags), _ROOM // 7)
-    chosen = _settings_values(found, _ROOM // 12)
+    tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_MAX_SHOWN_TAGS]
+    types = first_fitting((_type_values(each) for each in found.types), MAX_SUBJECT_CHARS * 2 // 5)
+    relations = dict(first_fitting(found.relation_types.items(), MAX_SUBJECT_CHARS // 7))
+    shown_tags = first_fitting(((each.tag, each.count) for each in tags), MAX_SUBJECT_CHARS // 7)
+    chosen = _settings_values(found, MAX_SUBJECT_CHARS // 12)
     lines = [f'Store "{found.name}": {counted(found.nodes, "node")}, {counted(found.edges, "edge")}']
     lines += [f"  {each}" for each in _settings_said(chosen)]
     lines += ["Types:", *map(_type_line, types)] if types else []
@@ -292,12 +290,13 @@ def _linked(links: LinkManifest) -> dict[str, dict[str, int]]:
     """The stores on each side, with how many links there are, as far as they fit."""
     sides = {"outbound": links.outbound, "inbound": links.inbound}
     named = {side: ((each.graph_id, each.edge_count) for each in found) for side, found in sides.items() if found}
-    return {side: dict(first_fitting(each, _ROOM // 20)) for side, each in named.items()}
+    return {side: dict(first_fitting(each, MAX_SUBJECT_CHARS // 20)) for side, each in named.items()}
 
 
 def _type_values(each: TypeDescription) -> dict[str, Any]:
     examples = [
-        {"id": one.id} | ({"content": one.content} if one.content else {}) for one in each.examples[:_EXAMPLES_SHOWN]
+        {"id": one.id} | ({"content": one.content} if one.content else {})
+        for one in each.examples[:_MAX_SHOWN_EXAMPLES]
     ]
     return {"type": each.type, "count": each.count} | ({"examples": examples} if examples else {})
 
@@ -310,7 +309,7 @@ def _type_line(each: dict[str, Any]) -> str:
     return f"  {each['type']}: {each['count']:,}" + (f", such as {examples}" if examples else "")
 
 
-_DESCRIBED: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
+_EMPTY_STORE_RESULT: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
 
 STORE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
@@ -322,7 +321,7 @@ STORE_TOOLS: tuple[Tool[Any], ...] = (
         "describing the store",
         _describe,
         without_store=True,
-        nothing=_DESCRIBED,
+        nothing=_EMPTY_STORE_RESULT,
     ),
     Tool(
         "list_stores",

@@ -30,28 +30,28 @@ from kgserve.server.mcp.values import shortened
 from kgserve.server.mcp.version_tools import VERSION_TOOLS
 from kgserve.server.mcp.write_tools import WRITE_TOOLS
 
-MEMORY = "memory"
-GRAPH = "graph"
-DEFAULT = "default"
-ALL = "all"
-ENTITY_MEMORY = "entity-memory"
-MEMORY_SERVER = "memory-server"
-_GRAPH_NAMES = (
+TOOLSET_MEMORY = "memory"
+TOOLSET_GRAPH = "graph"
+TOOLSET_DEFAULT = "default"
+TOOLSET_ALL = "all"
+TOOLSET_ENTITY_MEMORY = "entity-memory"
+TOOLSET_MEMORY_SERVER = "memory-server"
+_GRAPH_TOOL_NAMES = (
     *("get_context", "search_knowledge", "get_entity", "traverse_knowledge_graph", "inject_knowledge_graph"),
     *("list_entities", "query_cypher", "delete_graph_entity", "delete_graph_relation"),
 )
-_TIME_NAMES = ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history")
-_STORE_NAMES = ("describe_store", "list_stores", "configure_store", "drop_store")
+_TIME_TOOL_NAMES = ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history")
+_STORE_TOOL_NAMES = ("describe_store", "list_stores", "configure_store", "drop_store")
 
 
 def _ordered(tools: Sequence[Tool[Any]]) -> list[Tool[Any]]:
     """Return tools of graphs in the order of lists: those of a set as it has them, those of stores last."""
-    order = {name: place for place, name in enumerate((*_GRAPH_NAMES, *_TIME_NAMES))}
-    last = {name: len(order) + 1 + place for place, name in enumerate(_STORE_NAMES)}
+    order = {name: place for place, name in enumerate((*_GRAPH_TOOL_NAMES, *_TIME_TOOL_NAMES))}
+    last = {name: len(order) + 1 + place for place, name in enumerate(_STORE_TOOL_NAMES)}
     return sorted(tools, key=lambda tool: order.get(tool.name, last.get(tool.name, len(order))))
 
 
-_ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+_ENTITY_MEMORY_TOOLS_BY_NAME: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
 _GRAPH_TOOLS = (
     *(*SEARCH_TOOLS, *ENTITY_TOOLS, *WRITE_TOOLS, *CYPHER_TOOLS),
     *(*VERSION_TOOLS, *HISTORY_TOOLS, *SCHEMA_TOOLS, *STORE_TOOLS),
@@ -60,19 +60,19 @@ TOOLS: dict[str, Tool[Any]] = {
     tool.name: tool for tool in (*MEMORY_TOOLS, *_ordered(_GRAPH_TOOLS), *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 }
 """By name, in the order of lists; of a name that two sets have, the memory server's."""
-SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
+SHARED_TOOL_NAMES = frozenset(_ENTITY_MEMORY_TOOLS_BY_NAME) & {tool.name for tool in MEMORY_SERVER_TOOLS}
 TOOLSETS: dict[str, tuple[str, ...]] = {
-    MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
-    GRAPH: (*_GRAPH_NAMES, "describe_store", "list_stores"),
-    "time": _TIME_NAMES,
-    "stores": _STORE_NAMES,
-    ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
-    MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
+    TOOLSET_MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
+    TOOLSET_GRAPH: (*_GRAPH_TOOL_NAMES, "describe_store", "list_stores"),
+    "time": _TIME_TOOL_NAMES,
+    "stores": _STORE_TOOL_NAMES,
+    TOOLSET_ENTITY_MEMORY: tuple(_ENTITY_MEMORY_TOOLS_BY_NAME),
+    TOOLSET_MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
 }
-TOOLSETS[DEFAULT] = (*TOOLSETS[MEMORY], *TOOLSETS[GRAPH])
-TOOLSETS[ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *_GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
+TOOLSETS[TOOLSET_DEFAULT] = (*TOOLSETS[TOOLSET_MEMORY], *TOOLSETS[TOOLSET_GRAPH])
+TOOLSETS[TOOLSET_ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *_GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
 """What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
-_WITH_ENTITY_MEMORY = frozenset({ENTITY_MEMORY, ALL})
+_TOOLSETS_WITH_ENTITY_MEMORY = frozenset({TOOLSET_ENTITY_MEMORY, TOOLSET_ALL})
 
 
 def chosen(asked: str) -> Sequence[Tool[Any]]:
@@ -81,8 +81,8 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
     Raises InvalidInput for what is neither, and for two sets with the same names.
     """
     wanted, names = _asked(asked), set[str]()
-    if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
-        both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
+    if {TOOLSET_ENTITY_MEMORY, TOOLSET_MEMORY_SERVER} <= {*wanted}:
+        both = f"{TOOLSET_ENTITY_MEMORY} and {TOOLSET_MEMORY_SERVER} both have {', '.join(sorted(SHARED_TOOL_NAMES))}"
         raise errors.InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
     for name in wanted:
         if name not in TOOLSETS and name not in TOOLS:
@@ -90,25 +90,29 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
             unknown = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
             raise errors.InvalidInput.at("tools", unknown)
         names.update(TOOLSETS.get(name, (name,)))
-    tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
-    listed = names or {*TOOLSETS[DEFAULT]}
+    tools = TOOLS | _ENTITY_MEMORY_TOOLS_BY_NAME if _has_entity_memory(wanted) else TOOLS
+    listed = names or {*TOOLSETS[TOOLSET_DEFAULT]}
     return [tool for tool in tools.values() if tool.name in listed]
 
 
 def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
     """The tool that a call means, on a connection that asked for these; None for none that there is."""
-    if name not in SHARED_NAMES:
+    if name not in SHARED_TOOL_NAMES:
         return TOOLS.get(name)
     wanted = _asked(asked)
     if _has_entity_memory(wanted):
-        return _ENTITY_MEMORY[name]
-    if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
+        return _ENTITY_MEMORY_TOOLS_BY_NAME[name]
+    if (
+        TOOLSET_MEMORY_SERVER in wanted
+        or _fits(TOOLS[name], arguments)
+        or not _fits(_ENTITY_MEMORY_TOOLS_BY_NAME[name], arguments)
+    ):
         return TOOLS[name]
-    return _ENTITY_MEMORY[name]
+    return _ENTITY_MEMORY_TOOLS_BY_NAME[name]
 
 
 def _has_entity_memory(wanted: Sequence[str]) -> bool:
-    return not _WITH_ENTITY_MEMORY.isdisjoint(wanted) and MEMORY_SERVER not in wanted
+    return not _TOOLSETS_WITH_ENTITY_MEMORY.isdisjoint(wanted) and TOOLSET_MEMORY_SERVER not in wanted
 
 
 def _asked(text: str) -> list[str]:

@@ -14,27 +14,32 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kgserve.graph import answers
+from kgserve.graph.versions import TIMESTAMP_NAMES
 
-MOST = 25_000
+MAX_REPLY_CHARS = 25_000
 """Characters of an answer, as text and as JSON."""
+MAX_RESULT_CHARS = MAX_REPLY_CHARS - 2_000
+"""Of the results of a tool, without the frame and what is said about them."""
+MAX_WHOLE_CONTENT_CHARS = 12_000
+"""Of the content of one node or memory that is shown whole."""
 
-TEASER = 60
+MAX_TEASER_CHARS = 60
 """Characters of a content in a walk."""
 
-EXCERPT = 200
+MAX_EXCERPT_CHARS = 200
 """Characters of the content of a hit."""
 
-LEFT_OUT: dict[str, Any] = {"…": "left out for its size"}
+OMITTED_ATTRIBUTES: dict[str, Any] = {"…": "left out for its size"}
 """In the place of attributes, or of metadata, that are too large."""
 
-LONG = 1_000
+MAX_DETAIL_CHARS = 1_000
 """Characters of a content, or of attributes as JSON, in a list with details."""
 
-_SUMMARY = 500
-_TAGS = 1_000
-_ATTRIBUTES = 500
-_VALUE = 500
-_CHANGES = 5_000
+_MAX_SUMMARY_CHARS = 500
+_MAX_TAGS_CHARS = 1_000
+_MIN_ATTRIBUTES_CHARS = 500
+_MAX_VALUE_CHARS = 500
+_MAX_CHANGES_CHARS = 5_000
 
 T = TypeVar("T")
 
@@ -46,7 +51,7 @@ def as_json(value: Any) -> str:
     return encode(value).decode()
 
 
-_UNASKED: dict[type[msgspec.Struct], tuple[str, ...]] = {
+_OMITTED_FIELDS_BY_STRUCT: dict[type[msgspec.Struct], tuple[str, ...]] = {
     **dict.fromkeys(
         (answers.Node, answers.ReachedNode, answers.ListedNode),
         ("version", "sequence", "created_at", "updated_at", "created_by", "freshness_at", "depth"),
@@ -59,16 +64,15 @@ _UNASKED: dict[type[msgspec.Struct], tuple[str, ...]] = {
 }
 """What is left out unless it is asked for."""
 
-_OUTLINE = ("summary", "tags", "attributes")
+_WALK_OMITTED_FIELDS = ("summary", "tags", "attributes")
 """What a walk leaves out besides: it shows what hangs together, and get_entity shows one whole."""
 
-_STAMPS = ("created_at", "updated_at")
-_USUAL_WEIGHT = 1.0
+_DEFAULT_WEIGHT = 1.0
 
 
-def item(thing: Any, *, detail: bool, content: int = TEASER) -> dict[str, Any]:
+def item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
     """A node, an edge, a hit or a state as an agent gets it in a list; of contents at most ``content`` characters."""
-    brief = _BRIEF[type(thing)](thing, LONG if detail else content)
+    brief = _SHORTENERS[type(thing)](thing, MAX_DETAIL_CHARS if detail else content)
     return msgspec.to_builtins(brief) if detail and not is_missing(thing) else lean(brief)
 
 
@@ -77,14 +81,18 @@ def is_missing(thing: object) -> bool:
     return isinstance(thing, answers.ReachedNode) and bool(thing.missing)
 
 
-def items(things: Iterable[Any], room: int, *, detail: bool, content: int = TEASER) -> list[dict[str, Any]]:
+def items(things: Iterable[Any], room: int, *, detail: bool, content: int = MAX_TEASER_CHARS) -> list[dict[str, Any]]:
     """The first of some things, each as `item`, that take at most ``room`` characters of JSON."""
     return first_fitting((item(each, detail=detail, content=content) for each in things), room)
 
 
 def outline(node: answers.ReachedNode) -> dict[str, Any]:
     """A node of a walk, by id, type and the beginning of its content."""
-    return {name: value for name, value in lean(_brief_node(node, TEASER)).items() if name not in _OUTLINE}
+    return {
+        name: value
+        for name, value in lean(_brief_node(node, MAX_TEASER_CHARS)).items()
+        if name not in _WALK_OMITTED_FIELDS
+    }
 
 
 def lean(thing: Any) -> Any:
@@ -97,11 +105,11 @@ def lean(thing: Any) -> Any:
         return thing
     values = msgspec.structs.asdict(thing)
     names = zip(thing.__struct_fields__, thing.__struct_encode_fields__, strict=True)
-    unasked = _UNASKED.get(type(thing), ())
+    unasked = _OMITTED_FIELDS_BY_STRUCT.get(type(thing), ())
     found = {wire: lean(values[name]) for name, wire in names if name not in unasked}
     if isinstance(thing, answers.Edge):
         found["attributes"] = own_attributes(thing)
-        if thing.weight == _USUAL_WEIGHT:
+        if thing.weight == _DEFAULT_WEIGHT:
             del found["weight"]
     if isinstance(thing, answers.SearchHit | answers.BatchHit):
         found["score"] = round(thing.score, 2)
@@ -119,7 +127,7 @@ def _is_former(name: str, value: object) -> bool:
 
 def own_attributes(edge: answers.Edge) -> dict[str, Any]:
     """The attributes of an edge but for the times that each has."""
-    return {name: value for name, value in edge.attributes.items() if name not in _STAMPS}
+    return {name: value for name, value in edge.attributes.items() if name not in TIMESTAMP_NAMES}
 
 
 def fits(value: object, room: int) -> bool:
@@ -149,7 +157,7 @@ def _beginning(things: Iterable[T], room: int, size: Callable[[T], int]) -> list
 
 def brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
     """The attributes, or a word in their place when they take more than ``room`` characters."""
-    return attributes if not attributes or fits(attributes, room) else LEFT_OUT
+    return attributes if not attributes or fits(attributes, room) else OMITTED_ATTRIBUTES
 
 
 def brief_tags(tags: list[str], room: int) -> list[str]:
@@ -167,14 +175,14 @@ def _brief_node(node: answers.Node | answers.ListedNode, content: int) -> answer
     return replace(
         node,
         content=node.content and shortened(node.content, content),
-        attributes=node.attributes and brief_attributes(node.attributes, max(content, _ATTRIBUTES)),
-        summary=node.summary and shortened(node.summary, _SUMMARY),
-        tags=node.tags and brief_tags(node.tags, _TAGS),
+        attributes=node.attributes and brief_attributes(node.attributes, max(content, _MIN_ATTRIBUTES_CHARS)),
+        summary=node.summary and shortened(node.summary, _MAX_SUMMARY_CHARS),
+        tags=node.tags and brief_tags(node.tags, _MAX_TAGS_CHARS),
     )
 
 
 def _brief_edge(edge: answers.Edge, content: int) -> answers.Edge:
-    return replace(edge, attributes=brief_attributes(edge.attributes, max(content, _ATTRIBUTES)))
+    return replace(edge, attributes=brief_attributes(edge.attributes, max(content, _MIN_ATTRIBUTES_CHARS)))
 
 
 def _brief_hit(hit: answers.SearchHit | answers.BatchHit, content: int) -> answers.SearchHit | answers.BatchHit:
@@ -183,7 +191,7 @@ def _brief_hit(hit: answers.SearchHit | answers.BatchHit, content: int) -> answe
 
 def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
     changes = [replace(each, before=_brief_value(each.before), after=_brief_value(each.after)) for each in state.diff]
-    kept = first_fitting(changes, _CHANGES)
+    kept = first_fitting(changes, _MAX_CHANGES_CHARS)
     if len(kept) < len(changes):
         kept.append(answers.FieldChange(path="…", before=None, after=f"{len(changes) - len(kept):,} more changes"))
     return replace(state, node=_brief_node(state.node, content), diff=kept)
@@ -191,11 +199,11 @@ def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
 
 def _brief_value(value: Any) -> Any:
     if isinstance(value, str):
-        return shortened(value, _VALUE)
-    return value if fits(value, 2 * _VALUE) else "… left out for its size"
+        return shortened(value, _MAX_VALUE_CHARS)
+    return value if fits(value, 2 * _MAX_VALUE_CHARS) else "… left out for its size"
 
 
-_BRIEF: dict[type[Any], Callable[[Any, int], Any]] = {
+_SHORTENERS: dict[type[Any], Callable[[Any, int], Any]] = {
     **dict.fromkeys((answers.Node, answers.ReachedNode, answers.ListedNode), _brief_node),
     **dict.fromkeys((answers.SearchHit, answers.BatchHit), _brief_hit),
     answers.Edge: _brief_edge,

@@ -26,12 +26,12 @@ from kgserve.server.mcp.argument_fields import (
     as_request,
     with_fields_of,
 )
-from kgserve.server.mcp.replies import MAX_SUBJECT_BYTES, ToolReply, counted, joined, node_facts, present, quoted
+from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, joined, node_facts, present, quoted
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import fits, item, shortened
 from kgserve.storage.model.fields import MAX_TAGS
 
-_ERROR = 120
+_MAX_ERROR_CHARS = 120
 _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
 
 
@@ -182,7 +182,7 @@ def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraph, store: st
     there = [f"edges[{place}]" for place, edge in enumerate(found.edges) if edge.created is False]
     lines += [f"Not new, the result says what was replaced: {', '.join(there)}."] if there else []
     values = msgspec.to_builtins(found)
-    if fits(values, MAX_SUBJECT_BYTES):
+    if fits(values, MAX_SUBJECT_CHARS):
         return ToolReply(joined(lines), values)
     values["nodes"] = list(map(_short_node_result, found.nodes))
     values["edges"] = list(map(_short_edge_result, found.edges))
@@ -191,13 +191,13 @@ def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraph, store: st
 
 
 def _short_node_result(result: NodeResult) -> dict[str, Any]:
-    short = replace(result, ref=None, error=result.error and shortened(result.error, _ERROR))
+    short = replace(result, ref=None, error=result.error and shortened(result.error, _MAX_ERROR_CHARS))
     return msgspec.to_builtins(short)
 
 
 def _short_edge_result(result: EdgeResult) -> dict[str, Any]:
     if result.error:
-        return {"error": shortened(result.error, _ERROR)}
+        return {"error": shortened(result.error, _MAX_ERROR_CHARS)}
     return {"created": False} if result.created is False else {}
 
 

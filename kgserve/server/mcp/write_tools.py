@@ -15,7 +15,7 @@ from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import RetireAnswer
 from kgserve.graph.handle import Graph
 from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
-from kgserve.graph.queries import MAX_PAGE
+from kgserve.graph.queries import MAX_PAGE_ROWS
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
@@ -33,7 +33,7 @@ from kgserve.server.mcp.argument_fields import (
 )
 from kgserve.server.mcp.history_tools import EntityHistory, RevertEntity, revert_reply
 from kgserve.server.mcp.replies import (
-    MAX_SUBJECT_BYTES,
+    MAX_SUBJECT_CHARS,
     ToolReply,
     arrow,
     counted,
@@ -49,8 +49,8 @@ from kgserve.server.mcp.values import first_fitting
 from kgserve.server.mcp.version_tools import _written
 
 _When = Annotated[str, Meta(max_length=64)] | None
-_SKIPPED_SHOWN = 20
-_FORGET_THEM = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+_MAX_SHOWN_SKIPPED = 20
+_FORGET_HINT = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
 
 
 class InjectNode(requests.NodeInput):
@@ -94,7 +94,7 @@ class DeleteNodeArguments(Arguments, kw_only=True):
     """The node to delete, or which nodes."""
 
     id: IdField | UnsetType = UNSET
-    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE, description="Or these")] | UnsetType = UNSET
+    ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Or these")] | UnsetType = UNSET
     types: TypesField = UNSET
     tags: TagsField = UNSET
     attributes: AttributesField = UNSET
@@ -207,8 +207,8 @@ def _inject_reply(found: answers.InjectAnswer, given: msgspec.Struct, store: str
     if not found.edges_skipped_count:
         return ToolReply(joined(lines), counts, hint=redirect_hint(found.redirected))
     lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
-    lines += [f"  {arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
-    skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), MAX_SUBJECT_BYTES // 2)
+    lines += [f"  {arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_MAX_SHOWN_SKIPPED]]
+    skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_MAX_SHOWN_SKIPPED]), MAX_SUBJECT_CHARS // 2)
     hint = "add the nodes that are missing and send the skipped edges again"
     hint = "; ".join(filter(None, (hint, redirect_hint(found.redirected))))
     return ToolReply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
@@ -218,13 +218,13 @@ def merged_lines(found: answers.InjectAnswer) -> list[str]:
     """Say which items of a batch are about the same as an earlier one."""
     if not found.merged:
         return []
-    named = ", ".join(f"{each.path} and {each.earlier_path}" for each in found.merged[:_SKIPPED_SHOWN])
+    named = ", ".join(f"{each.path} and {each.earlier_path}" for each in found.merged[:_MAX_SHOWN_SKIPPED])
     return [f"Written as one, the later counts where both say something: {named}."]
 
 
 def redirect_hint(redirected: dict[str, str] | UnsetType) -> str:
     """What is said of edges that went to other nodes than those that they named, which had been merged."""
-    each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_SKIPPED_SHOWN]]
+    each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_MAX_SHOWN_SKIPPED]]
     return f"ends that were merged are followed: {', '.join(each)}" if each else ""
 
 
@@ -244,15 +244,15 @@ def _delete_entity_reply(found: answers.DeleteNodeAnswer, _given: DeleteNodeArgu
     hint = ""
     if found.memories_about:
         text += f" {_memories_left(found)}"
-        hint = _FORGET_THEM
+        hint = _FORGET_HINT
     return ToolReply(text, msgspec.to_builtins(found), hint=hint)
 
 
 @present.register
 def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
     done = "Would delete" if found.dry_run else "Deleted"
-    ids = first_fitting(found.ids, MAX_SUBJECT_BYTES // 2)
-    missing = first_fitting(found.missing, MAX_SUBJECT_BYTES // 4)
+    ids = first_fitting(found.ids, MAX_SUBJECT_CHARS // 2)
+    missing = first_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
     text = f"{done} {counted(found.count, 'entity', 'entities')} with {counted(found.edges_deleted, 'edge')}"
     lines = [f"{text}{': ' + ', '.join(map(quoted, ids)) if ids else ''}."]
     lines += [f"Not there, or not fitting: {', '.join(map(quoted, missing))}."] if missing else []
@@ -263,7 +263,7 @@ def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteNodeA
         values |= {"memories_about": found.memories_about, "memory_ids": found.memory_ids}
     more = "more entities fit than go at once: send it again" if found.more else ""
     values |= {"edges_deleted": found.edges_deleted, "sequence": found.sequence}
-    return ToolReply(joined(lines), values, more, _FORGET_THEM if found.memories_about else "")
+    return ToolReply(joined(lines), values, more, _FORGET_HINT if found.memories_about else "")
 
 
 def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) -> str:
@@ -299,7 +299,7 @@ def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntities, _store: str) ->
     )
     values = {"id": found.id, "out_of": found.out_of, "changed": True, **_written(found.node)}
     values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
-    lost = [f"{arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_SKIPPED_SHOWN]]
+    lost = [f"{arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_MAX_SHOWN_SKIPPED]]
     hint = f"not put back: {'; '.join(lost)}" if lost else ""
     return ToolReply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
 

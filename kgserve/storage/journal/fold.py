@@ -19,10 +19,10 @@ from msgspec.structs import astuple
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.storage.journal.snapshot import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    EDGES,
-    NODES,
+    EDGES_FILE,
+    NODES_FILE,
+    SNAPSHOT_BATCH_BYTES,
+    SNAPSHOT_BATCH_ROWS,
     parquet_writer,
     read_rows,
     schema_of,
@@ -34,20 +34,20 @@ from kgserve.storage.model.digest import rows_digest
 from kgserve.storage.model.fields import EDGE, NODE, Width
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values, width_of
 
-MEMORY_BYTES = 128 << 20
+MAX_IN_MEMORY_FOLD_BYTES = 128 << 20
 """What the change sets that are folded in memory may have in rows; there they take two to three times as much."""
-_ROW_BYTES = 200
+_FOLDED_ROW_OVERHEAD_BYTES = 200
 """What a row takes beside its texts."""
 Row = TypeVar("Row", NodeRow, EdgeRow)
-PARTS = 256
+FOLD_PARTITIONS = 256
 """Files, all of which are open while they are merged; 100 GB of rows make parts of 400 MB."""
 _LENGTH_BYTES = 4
-_BUFFERED_BYTES = 64 << 20
-_READ_BYTES = 1 << 16
+_PARTITION_BUFFER_BYTES = 64 << 20
+_PARTITION_READ_BYTES = 1 << 16
 
 _encode = msgspec.msgpack.Encoder().encode
 # Columns whose values are worth looking up: of texts that are all different it takes longer than writing them.
-_REPEATED = ["type", "relation_type", "created_by"]
+_DICTIONARY_COLUMNS = ["type", "relation_type", "created_by"]
 
 
 class Folded(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def fold(
     target: Path,
     *,
     drop_loose: bool = False,
-    memory_bytes: int = MEMORY_BYTES,
+    memory_bytes: int = MAX_IN_MEMORY_FOLD_BYTES,
 ) -> Folded:
     """Write nodes.parquet and edges.parquet of the state that ``changes`` lead to from snapshot ``base``.
 
@@ -92,18 +92,18 @@ def write_rows(
 ) -> Folded:
     """Write the same two files of all rows of a store, some at a time; ``width`` is that of the widest."""
     found = ([*map(astuple, rows)] for rows in nodes)
-    written = _write(target / NODES, found, iter(()), width=width)
+    written = _write(target / NODES_FILE, found, iter(()), width=width)
     found = ([*map(astuple, rows)] for rows in edges)
-    return _folded(expected, written, _write(target / EDGES, found, iter(()), width=width))
+    return _folded(expected, written, _write(target / EDGES_FILE, found, iter(()), width=width))
 
 
 def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
     expected = net.state or (verify(base).state if base is not None else StoreState())
     width = max(net.width, width_of_rows(base))
-    nodes = _merge(base, NODES, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
+    nodes = _merge(base, NODES_FILE, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
     fresh_nodes = (astuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
-    written = _write(target / NODES, nodes, fresh_nodes, width=width)
-    kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
+    written = _write(target / NODES_FILE, nodes, fresh_nodes, width=width)
+    kept = _merge(base, EDGES_FILE, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
     fresh = (astuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
     return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, width=width))
 
@@ -115,13 +115,13 @@ def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path,
         nodes = stack.enter_context(_Spill(target / "nodes.spill", NodeRow))
         edges = stack.enter_context(_Spill(target / "edges.spill", EdgeRow))
         if base is not None:
-            for name, spill, key_fields in ((NODES, nodes, 1), (EDGES, edges, 3)):
+            for name, spill, key_fields in ((NODES_FILE, nodes, 1), (EDGES_FILE, edges, 3)):
                 for rows in read_rows(base / name):
                     spill.put_tuples(rows, key_fields)
         for change in changes:
             width = max(width, _spill(change, nodes, edges))
             expected = change.state
-        written = _write(target / NODES, (), map(astuple, nodes.rows()), width=width)
+        written = _write(target / NODES_FILE, (), map(astuple, nodes.rows()), width=width)
         left = map(astuple, edges.rows())
         return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
 
@@ -152,7 +152,7 @@ def _drained(first: deque[ChangeSet], rest: Iterator[ChangeSet]) -> Generator[Ch
 def _size(change: ChangeSet) -> int:
     nodes = sum(len(row.content) + len(row.attributes) for row in (*change.nodes_created, *change.nodes_updated))
     edges = (*change.edges_created, *change.edges_updated, *change.edges_touched)
-    return nodes + sum(len(row.attributes) for row in edges) + _ROW_BYTES * change.size
+    return nodes + sum(len(row.attributes) for row in edges) + _FOLDED_ROW_OVERHEAD_BYTES * change.size
 
 
 def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
@@ -166,10 +166,10 @@ def _write_edges(
 ) -> tuple[int, int]:
     """The edges; if loose ones are dropped, only those whose both ends are among the nodes already written."""
     if drop_loose:
-        ids = {row[0] for rows in read_rows(target / NODES) for row in rows}
+        ids = {row[0] for rows in read_rows(target / NODES_FILE) for row in rows}
         kept = ([row for row in rows if row[0] in ids and row[1] in ids] for rows in kept)
         fresh = (row for row in fresh if row[0] in ids and row[1] in ids)
-    return _write(target / EDGES, kept, fresh, width=width)
+    return _write(target / EDGES_FILE, kept, fresh, width=width)
 
 
 def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int) -> Iterator[list[RowTuple]]:
@@ -189,7 +189,7 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     digest = count = 0
     schema = schema_of(path.name, width)
     values = _values_of(path.name, width)
-    with parquet_writer(path, schema, _REPEATED) as writer:
+    with parquet_writer(path, schema, _DICTIONARY_COLUMNS) as writer:
         for rows in _batches(kept, fresh):
             columns = zip(*map(values, rows), strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -201,7 +201,7 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
 
 def _values_of(name: str, width: Width) -> Callable[[RowTuple], RowTuple]:
     """What makes the values of the columns of one of the two files from a row."""
-    fields, values = (NODE, node_values) if name == NODES else (EDGE, edge_values)
+    fields, values = (NODE, node_values) if name == NODES_FILE else (EDGE, edge_values)
     wanted = itemgetter(slice(len(fields.columns(width))))
     return wanted if width is Width.PLAIN else lambda row: wanted(values(row))
 
@@ -214,7 +214,7 @@ def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Itera
     for row in fresh:
         rows.append(row)
         size += sum(len(value) for value in row if isinstance(value, str))
-        if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+        if len(rows) == SNAPSHOT_BATCH_ROWS or size >= SNAPSHOT_BATCH_BYTES:
             yield rows
             rows, size = [], 0
     if rows:
@@ -234,7 +234,7 @@ class _Spill(Generic[Row]):
         self._folder = folder
         self._decode = msgpack_decoder(kind | bytes).decode
         self._decode_key = msgpack_decoder(str | EdgeKey).decode
-        self._buffers = [bytearray() for _ in range(PARTS)]
+        self._buffers = [bytearray() for _ in range(FOLD_PARTITIONS)]
         self._buffered = 0
 
     def __enter__(self) -> Self:
@@ -259,16 +259,16 @@ class _Spill(Generic[Row]):
     def rows(self) -> Iterator[Row]:
         """The rows that are left, by sequence. Only once, and nothing may be added afterwards."""
         self._flush()
-        for part in range(PARTS):
+        for part in range(FOLD_PARTITIONS):
             self._settle(self._path(part))
-        return heapq.merge(*(self._read(self._path(part)) for part in range(PARTS)), key=_sequence)
+        return heapq.merge(*(self._read(self._path(part)) for part in range(FOLD_PARTITIONS)), key=_sequence)
 
     def _write(self, key: str | EdgeKey, record: bytes) -> None:
-        buffer = self._buffers[xxhash.xxh3_64_intdigest(_encode(key)) % PARTS]
+        buffer = self._buffers[xxhash.xxh3_64_intdigest(_encode(key)) % FOLD_PARTITIONS]
         buffer += len(record).to_bytes(_LENGTH_BYTES)
         buffer += record
         self._buffered += _LENGTH_BYTES + len(record)
-        if self._buffered >= _BUFFERED_BYTES:
+        if self._buffered >= _PARTITION_BUFFER_BYTES:
             self._flush()
 
     def _flush(self) -> None:
@@ -296,7 +296,7 @@ class _Spill(Generic[Row]):
                     file.write(len(encoded).to_bytes(_LENGTH_BYTES) + encoded)
 
     def _read(self, path: Path) -> Iterator[Any]:
-        with path.open("rb", buffering=_READ_BYTES) as file:
+        with path.open("rb", buffering=_PARTITION_READ_BYTES) as file:
             while record := _next(file):
                 yield self._decode(record)
 

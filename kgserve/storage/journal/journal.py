@@ -29,18 +29,18 @@ from kgserve.platform.durable_files import named, storage_error, storing, sync_f
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change import ChangeSet
 
-MAGIC, PACKED = b"KGF1", b"KGF2"
-_EITHER = b"KGF"
-MANY = 250
+FRAME_MAGIC, PACKED_FRAME_MAGIC = b"KGF1", b"KGF2"
+_MAGIC_PREFIX = b"KGF"
+MIN_PACKED_ROWS = 250
 """Rows from which on packing a frame is looked at: few large ones would wait for it longer than for their planning."""
-_SAMPLE = 1 << 15
-_WORTH = 2.5
+_PACKING_SAMPLE_BYTES = 1 << 15
+_MIN_PACKING_RATIO = 2.5
 """A frame is packed if its beginning becomes so many times shorter: rows that are much alike, as imports write them.
 What is less alike takes three times as long to compress, and more of it is left."""
-_LEVEL = 1
-_HEADER = struct.Struct("<4sIQIq")
-_CHECKSUM = struct.Struct("<Q")
-HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+_COMPRESSION_LEVEL = 1
+_FRAME_HEADER_STRUCT = struct.Struct("<4sIQIq")
+_FRAME_CHECKSUM_STRUCT = struct.Struct("<Q")
+FRAME_HEADER_BYTES = _FRAME_HEADER_STRUCT.size + _FRAME_CHECKSUM_STRUCT.size
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(list[ChangeSet]).decode
@@ -92,7 +92,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 def encode_frame(changes: list[ChangeSet]) -> bytes:
     """The bytes of one frame. The change sets must be consecutive."""
-    return _framed(MAGIC, _encode(changes), changes)
+    return _framed(FRAME_MAGIC, _encode(changes), changes)
 
 
 class EncodedFrame(NamedTuple):
@@ -105,43 +105,43 @@ class EncodedFrame(NamedTuple):
 def encode_packed(changes: list[ChangeSet]) -> EncodedFrame:
     """As `encode_frame`, packed where that is worth its time."""
     payload = _encode(changes)
-    if sum(change.size for change in changes) < MANY or not _is_worth_packing(payload):
-        return EncodedFrame(_framed(MAGIC, payload, changes), 0)
-    packed = zlib.compress(payload, _LEVEL)
-    return EncodedFrame(_framed(PACKED, packed, changes), len(payload) - len(packed))
+    if sum(change.size for change in changes) < MIN_PACKED_ROWS or not _is_worth_packing(payload):
+        return EncodedFrame(_framed(FRAME_MAGIC, payload, changes), 0)
+    packed = zlib.compress(payload, _COMPRESSION_LEVEL)
+    return EncodedFrame(_framed(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
 
 
 def frame_bytes(frame: Frame) -> bytes:
     """The bytes of a frame that was read, as of one that is not packed."""
-    return _framed(MAGIC, frame.payload, frame.changes())
+    return _framed(FRAME_MAGIC, frame.payload, frame.changes())
 
 
 def _is_worth_packing(payload: bytes) -> bool:
-    sample = payload[:_SAMPLE]
-    return _WORTH * len(zlib.compress(sample, _LEVEL)) < len(sample)
+    sample = payload[:_PACKING_SAMPLE_BYTES]
+    return _MIN_PACKING_RATIO * len(zlib.compress(sample, _COMPRESSION_LEVEL)) < len(sample)
 
 
 def _framed(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> bytes:
-    header = _HEADER.pack(magic, len(payload), changes[0].sequence, len(changes), changes[-1].time)
-    return header + _CHECKSUM.pack(_checksum(header, payload)) + payload
+    header = _FRAME_HEADER_STRUCT.pack(magic, len(payload), changes[0].sequence, len(changes), changes[-1].time)
+    return header + _FRAME_CHECKSUM_STRUCT.pack(_checksum(header, payload)) + payload
 
 
 def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
     """The frame at ``offset`` of a file whose bytes count up to ``end``. Raises FrameError."""
-    if end - offset < HEADER_BYTES:
+    if end - offset < FRAME_HEADER_BYTES:
         raise FrameError(offset, "a cut-off header")
     file.seek(offset)
-    header = file.read(_HEADER.size)
-    checksum: int = _CHECKSUM.unpack(file.read(_CHECKSUM.size))[0]
-    magic, length, first, count, _time = _HEADER.unpack(header)
-    if magic not in (MAGIC, PACKED):
+    header = file.read(_FRAME_HEADER_STRUCT.size)
+    checksum: int = _FRAME_CHECKSUM_STRUCT.unpack(file.read(_FRAME_CHECKSUM_STRUCT.size))[0]
+    magic, length, first, count, _time = _FRAME_HEADER_STRUCT.unpack(header)
+    if magic not in (FRAME_MAGIC, PACKED_FRAME_MAGIC):
         raise FrameError(offset, "no frame")
-    if end - offset - HEADER_BYTES < length:
+    if end - offset - FRAME_HEADER_BYTES < length:
         raise FrameError(offset, "a frame longer than the file")
     payload = file.read(length)
     if _checksum(header, payload) != checksum:
         raise FrameError(offset, "a frame whose checksum does not fit")
-    return Frame(offset, offset + HEADER_BYTES + length, first, count, payload, magic == PACKED)
+    return Frame(offset, offset + FRAME_HEADER_BYTES + length, first, count, payload, magic == PACKED_FRAME_MAGIC)
 
 
 def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[Frame]:
@@ -163,13 +163,13 @@ def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
     Only headers before it are looked at. Raises FrameError.
     """
     with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
-        while end - offset >= HEADER_BYTES:
-            magic, length, first, count, _time = _HEADER.unpack_from(data, offset)
-            if magic not in (MAGIC, PACKED):
+        while end - offset >= FRAME_HEADER_BYTES:
+            magic, length, first, count, _time = _FRAME_HEADER_STRUCT.unpack_from(data, offset)
+            if magic not in (FRAME_MAGIC, PACKED_FRAME_MAGIC):
                 raise FrameError(offset, "no frame")
             if first + count > sequence:
                 return offset
-            offset += HEADER_BYTES + length
+            offset += FRAME_HEADER_BYTES + length
     return end
 
 
@@ -187,10 +187,10 @@ def find_frame(file: BinaryIO, offset: int, end: int) -> int | None:
 def _find_magic(file: BinaryIO, offset: int, end: int, block: int = 1 << 20) -> int:
     while offset < end:
         file.seek(offset)
-        found = file.read(min(block, end - offset)).find(_EITHER)
+        found = file.read(min(block, end - offset)).find(_MAGIC_PREFIX)
         if found >= 0:
             return offset + found
-        offset += block - len(_EITHER) + 1
+        offset += block - len(_MAGIC_PREFIX) + 1
     return -1
 
 
@@ -200,7 +200,7 @@ def _checksum(header: bytes, payload: bytes) -> int:
     return hasher.intdigest()
 
 
-SUFFIX = ".log"
+SEGMENT_SUFFIX = ".log"
 DAMAGED_SUFFIX = ".damaged"
 
 
@@ -229,12 +229,12 @@ class Witness(msgspec.Struct, frozen=True):
 
 def segment_path(folder: Path, first: int) -> Path:
     """Name of the segment that starts with a sequence."""
-    return folder / f"{first:020d}{SUFFIX}"
+    return folder / f"{first:020d}{SEGMENT_SUFFIX}"
 
 
 def list_segments(folder: Path) -> list[Segment]:
     """The segments of a folder, oldest first. Raises JournalDamaged where one is no file."""
-    found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal()]
+    found = [path for path in folder.iterdir() if path.suffix == SEGMENT_SUFFIX and path.stem.isdecimal()]
     for path in found:
         if path.is_symlink() or path.is_dir():
             raise JournalDamaged(f"{named(path)}: it is no file; put the file back, from a backup for one")

@@ -34,14 +34,14 @@ def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[A
         if kept := [access for access in some if access.id not in changed]:
             yield kept
     coming = (access for access in changed.values() if access is not None)
-    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+    while some := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
         yield some
 
 
 def _base_of_accesses(layout: Layout, journal: Journal, last: int) -> Path | None:
     """The newest snapshot up to a commit whose accesses are whole; None where the journal is all that there is."""
     try:
-        return _base_with(snapshot.ACCESSES, layout, journal, last)
+        return _base_with(snapshot.ACCESSES_FILE, layout, journal, last)
     except JournalDamaged:
         # Rows may be whole where no snapshot is. Better a count that is too low than no snapshot ever.
         log.error("accesses_lost", store=layout.name, before=journal.oldest)
@@ -53,7 +53,7 @@ def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[Link
 
     Memory is taken for those alone that have changed since the snapshot. Raises JournalDamaged.
     """
-    base = _base_with(snapshot.LINKS, layout, journal, last)
+    base = _base_with(snapshot.LINKS_FILE, layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
     changed: dict[LinkKey, LinkRow | None] = {}
     for change in link_changes(journal.frames(after), after, last):
@@ -63,7 +63,7 @@ def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[Link
         if kept := [row for row in some if row.key not in changed]:
             yield kept
     coming = (row for row in changed.values() if row is not None)
-    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+    while some := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
         yield some
 
 
@@ -74,14 +74,14 @@ def all_ended(
 
     Raises JournalDamaged.
     """
-    base = _base_with(snapshot.ENDED, layout, journal, last)
+    base = _base_with(snapshot.ENDED_FILE, layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
     changed = last_versions(journal.frames(after), after, last)
     for some in snapshot.read_ended(base) if base else ():
         if kept := [each for each in some if each[0] not in changed and each[0] not in forgotten]:
             yield kept
     coming = (each for each in changed.items() if each[1] and each[0] not in forgotten)
-    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+    while some := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
         yield some
 
 

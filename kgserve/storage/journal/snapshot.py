@@ -27,25 +27,25 @@ from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
 from kgserve.storage.model import fields
 from kgserve.storage.model.change import Access, LinksState, StoreState
 from kgserve.storage.model.digest import from_text, rows_digest, shift_links, to_text
-from kgserve.storage.model.fields import STORE, Width
+from kgserve.storage.model.fields import LINK_STORE_FIELD, Width
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, RowTuple, edge_tuples, edge_values, node_tuples
 
-PREFIX = "snapshot."
-_REMOVED = ".removed"
-NODES = "nodes.parquet"
-EDGES = "edges.parquet"
-ACCESSES = "accesses.parquet"
-LINKS = "links.parquet"
-ENDED = "ended.parquet"
-MANIFEST = "manifest.json"
-FORMAT = 1
-BATCH_ROWS = 10_000
+SNAPSHOT_PREFIX = "snapshot."
+_REMOVED_SUFFIX = ".removed"
+NODES_FILE = "nodes.parquet"
+EDGES_FILE = "edges.parquet"
+ACCESSES_FILE = "accesses.parquet"
+LINKS_FILE = "links.parquet"
+ENDED_FILE = "ended.parquet"
+SNAPSHOT_MANIFEST_FILE = "manifest.json"
+SNAPSHOT_FORMAT = 1
+SNAPSHOT_BATCH_ROWS = 10_000
 # Otherwise whole columns of a row group are read at once.
-_READ_BYTES = 1 << 20
-BATCH_BYTES = 16 << 20
+PARQUET_READ_BUFFER_BYTES = 1 << 20
+SNAPSHOT_BATCH_BYTES = 16 << 20
 """Size of the rows that are read at a time, by their average; texts may have a MiB each."""
 
-_FIELDS = {NODES: fields.NODE, EDGES: fields.EDGE}
+_FIELDS = {NODES_FILE: fields.NODE, EDGES_FILE: fields.EDGE}
 
 
 def schema_of(name: str, width: Width) -> pa.Schema:
@@ -55,7 +55,7 @@ def schema_of(name: str, width: Width) -> pa.Schema:
 
 def width_of_rows(folder: Path | None) -> Width:
     """For which fields the rows in a folder have columns; of no folder, for plain ones."""
-    return Width.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES)))
+    return Width.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -84,7 +84,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def list_snapshots(folder: Path) -> list[Path]:
     """The installed snapshots of a journal's folder, newest first."""
-    found = (p for p in folder.iterdir() if p.name.startswith(PREFIX) and p.name[len(PREFIX) :].isdecimal())
+    found = (
+        p for p in folder.iterdir() if p.name.startswith(SNAPSHOT_PREFIX) and p.name[len(SNAPSHOT_PREFIX) :].isdecimal()
+    )
     return sorted(found, key=sequence_of, reverse=True)
 
 
@@ -95,38 +97,38 @@ def newest_sequence(folder: Path) -> int:
 
 def sequence_of(snapshot: Path) -> int:
     """The sequence in a snapshot's name."""
-    return int(snapshot.name[len(PREFIX) :])
+    return int(snapshot.name[len(SNAPSHOT_PREFIX) :])
 
 
 def read_rows(file: Path) -> Iterator[list[RowTuple]]:
     """The rows of a Parquet file of a snapshot in batches, as tuples in the order of the Structs' fields."""
-    tuples = node_tuples if file.name == NODES else edge_tuples
+    tuples = node_tuples if file.name == NODES_FILE else edge_tuples
     for batch in record_batches(file):
         yield list(tuples([column.to_pylist() for column in batch.columns]))
 
 
 def read_nodes(folder: Path) -> Iterator[NodeRow]:
     """The nodes in a folder of rows, a batch in memory at a time."""
-    for rows in read_rows(folder / NODES):
+    for rows in read_rows(folder / NODES_FILE):
         yield from (NodeRow(*row) for row in rows)
 
 
 def read_edges(folder: Path) -> Iterator[EdgeRow]:
     """The edges in a folder of rows, a batch in memory at a time."""
-    for rows in read_rows(folder / EDGES):
+    for rows in read_rows(folder / EDGES_FILE):
         yield from (EdgeRow(*row) for row in rows)
 
 
 def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
     """The accesses in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
-    if (file := part_file(snapshot, ACCESSES)) is not None:
+    if (file := part_file(snapshot, ACCESSES_FILE)) is not None:
         for batch in record_batches(file):
             yield [Access(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
 def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
     """The links in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
-    if (file := part_file(snapshot, LINKS)) is not None:
+    if (file := part_file(snapshot, LINKS_FILE)) is not None:
         yield from _links_in(file)
 
 
@@ -141,7 +143,7 @@ def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
 
     Raises JournalDamaged.
     """
-    if (file := part_file(snapshot, ENDED)) is not None:
+    if (file := part_file(snapshot, ENDED_FILE)) is not None:
         for batch in record_batches(file):
             yield [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
@@ -159,20 +161,20 @@ def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
     """Write accesses, some at a time, into a folder of rows; no file where there are none."""
     texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
     schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
-    _write_part(folder / ACCESSES, schema, (map(astuple, some) for some in accesses))
+    _write_part(folder / ACCESSES_FILE, schema, (map(astuple, some) for some in accesses))
 
 
 def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
     """The same of links; they have the columns of an edge behind that of the store."""
-    schema = pa.schema([(STORE, arrow_type("string")), *schema_of(EDGES, Width.MEMORY)])
+    schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *schema_of(EDGES_FILE, Width.MEMORY)])
     values = ([(row.store, *edge_values(astuple(row.edge))) for row in some] for some in links)
-    _write_part(folder / LINKS, schema, values)
+    _write_part(folder / LINKS_FILE, schema, values)
 
 
 def write_ended(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
     """The same of the last versions of deleted nodes."""
     schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
-    _write_part(folder / ENDED, schema, ended)
+    _write_part(folder / ENDED_FILE, schema, ended)
 
 
 def parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
@@ -207,17 +209,17 @@ def table(file: Path) -> pa.Table:
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """The same as Arrow batches, times as integers of microseconds."""
-    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
             yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
 
 
 def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
     # By the largest rows of any row group. Of columns: what the engine says of whole groups is wrong.
-    at_a_time = BATCH_ROWS
+    at_a_time = SNAPSHOT_BATCH_ROWS
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         size = sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
-        at_a_time = min(at_a_time, BATCH_BYTES * group.num_rows // max(size, 1))
+        at_a_time = min(at_a_time, SNAPSHOT_BATCH_BYTES * group.num_rows // max(size, 1))
     return max(1, at_a_time)
 
 
@@ -225,7 +227,7 @@ def measure(folder: Path) -> tuple[int, int, int]:
     """Digest, nodes and edges of the rows in a folder's two files."""
     digest = 0
     counts: list[int] = []
-    for name in (NODES, EDGES):
+    for name in (NODES_FILE, EDGES_FILE):
         count = 0
         for rows in read_rows(folder / name):
             digest += rows_digest(rows)
@@ -236,7 +238,7 @@ def measure(folder: Path) -> tuple[int, int, int]:
 
 def measure_links(folder: Path) -> LinksState | None:
     """What the links in a folder of rows come to; None where it has no file of them."""
-    file = folder / LINKS
+    file = folder / LINKS_FILE
     if not file.exists():
         return None
     return reduce(lambda state, some: shift_links(state, some, ()), _links_in(file), LinksState())
@@ -247,13 +249,19 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
 
     Nobody may be reading a snapshot of the same sequence.
     """
-    names = (NODES, EDGES, *(name for name in (ACCESSES, LINKS, ENDED) if (folder / name).exists()))
+    names = (
+        NODES_FILE,
+        EDGES_FILE,
+        *(name for name in (ACCESSES_FILE, LINKS_FILE, ENDED_FILE) if (folder / name).exists()),
+    )
     for name in names:
         sync_file(folder / name)
     files = {name: _entry(folder / name) for name in names}
-    manifest = Manifest(FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files)
-    write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-    target = journal_folder / f"{PREFIX}{state.sequence}"
+    manifest = Manifest(
+        SNAPSHOT_FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files
+    )
+    write_whole(folder / SNAPSHOT_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
+    target = journal_folder / f"{SNAPSHOT_PREFIX}{state.sequence}"
     if target.exists():
         _remove(target)
     folder.rename(target)
@@ -271,12 +279,12 @@ def verify(snapshot: Path) -> Manifest:
 
 def _manifest(snapshot: Path) -> Manifest:
     try:
-        manifest = decode_json((snapshot / MANIFEST).read_bytes(), Manifest)
+        manifest = decode_json((snapshot / SNAPSHOT_MANIFEST_FILE).read_bytes(), Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise JournalDamaged(f"{named(snapshot / MANIFEST)} cannot be read: {reason}") from error
-    if manifest.format != FORMAT or manifest.sequence != sequence_of(snapshot):
-        raise JournalDamaged(f"{named(snapshot / MANIFEST)} is of another format or another snapshot")
+        raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} cannot be read: {reason}") from error
+    if manifest.format != SNAPSHOT_FORMAT or manifest.sequence != sequence_of(snapshot):
+        raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} is of another format or another snapshot")
     return manifest
 
 
@@ -299,14 +307,14 @@ def remove_but_newest(journal_folder: Path, keep: int) -> int:
     snapshots = list_snapshots(journal_folder)
     for snapshot in snapshots[keep:]:
         _remove(snapshot)
-    for left in journal_folder.glob(f"{PREFIX}*{_REMOVED}"):
+    for left in journal_folder.glob(f"{SNAPSHOT_PREFIX}*{_REMOVED_SUFFIX}"):
         shutil.rmtree(left, ignore_errors=True)
     return sequence_of(snapshots[:keep][-1]) if snapshots else 0
 
 
 def _remove(snapshot: Path) -> None:
     # One that has its name is whole, whatever comes in between.
-    removed = snapshot.with_name(snapshot.name + _REMOVED)
+    removed = snapshot.with_name(snapshot.name + _REMOVED_SUFFIX)
     shutil.rmtree(removed, ignore_errors=True)
     snapshot.rename(removed)
     sync_folder(snapshot.parent)

@@ -28,9 +28,9 @@ from kgserve.storage.journal.journal import (
 from kgserve.storage.model.change import Access, ChangeSet, LinksState, NetChange
 from kgserve.storage.model.rows import LinkKey, LinkRow
 
-MOST_ROWS = 50_000
+TAIL_BATCH_ROWS = 50_000
 """Rows that are taken in at once, about."""
-MOST_BYTES = 16 << 20
+TAIL_BATCH_BYTES = 16 << 20
 """And of these, about: so much of the journal, which takes two to three times as much in memory."""
 _split = msgpack_decoder(list[msgspec.Raw]).decode
 _decode = msgpack_decoder(ChangeSet).decode
@@ -70,7 +70,7 @@ class Tail:
             if first == wanted:
                 raise _damaged(segment, f"sequence {wanted} is missing")
 
-    def page(self, after: int, last: int, rows: int = MOST_ROWS) -> list[ChangeSet]:
+    def page(self, after: int, last: int, rows: int = TAIL_BATCH_ROWS) -> list[ChangeSet]:
         """The change sets after one up to the ``last``, as many as come to so many rows or accesses; [] for none.
 
         They come to about 16 MiB at most. Raises what `read` does.
@@ -80,7 +80,7 @@ class Tail:
         for change in self.read(after + 1, last):
             found.append(change)
             size += change.size + len(change.accessed)
-            if size >= rows or self._taken - begun >= MOST_BYTES:
+            if size >= rows or self._taken - begun >= TAIL_BATCH_BYTES:
                 break
         return found
 

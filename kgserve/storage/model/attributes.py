@@ -18,14 +18,16 @@ from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES
 
 MAX_CONDITIONS = 20
 MAX_ATTRIBUTES_TEXT = MAX_ATTRIBUTES_BYTES
-ATTRIBUTES = "Only nodes with all of these attributes, exactly: texts, numbers, true, false; null: there, and null"
+ATTRIBUTES_DESCRIPTION = (
+    "Only nodes with all of these attributes, exactly: texts, numbers, true, false; null: there, and null"
+)
 
 Scalar = str | int | float | bool | None
-Wanted = Annotated[dict[str, Scalar], Meta(max_length=MAX_CONDITIONS, description=ATTRIBUTES)]
+Wanted = Annotated[dict[str, Scalar], Meta(max_length=MAX_CONDITIONS, description=ATTRIBUTES_DESCRIPTION)]
 """Attributes asked for, by key."""
 
 _DIGEST_BYTES = 16
-_INT64 = range(-(1 << 63), 1 << 64)
+_INTEGER_KEY_RANGE = range(-(1 << 63), 1 << 64)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = json_decoder(dict[str, Any]).decode
 
@@ -69,6 +71,6 @@ def _is(value: Any, wanted: bytes) -> bool:
 
 def _one_form(value: Scalar) -> bytes:
     """A value in MessagePack; a number without a fraction is an integer, however it was written."""
-    if isinstance(value, float) and value.is_integer() and int(value) in _INT64:
+    if isinstance(value, float) and value.is_integer() and int(value) in _INTEGER_KEY_RANGE:
         return _encode(int(value))
     return _encode(value)

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from kgserve.errors import Conflict
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import (
-    AUTHOR,
+    AUTHOR_FIELD,
     NO_EDGE_EXTRAS,
     NO_EXTRAS,
     EdgeExtras,
@@ -149,7 +149,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
     """The extras of the next state, which stands alone. Once a node has any, it keeps some, be they empty."""
-    extras = (put or _KEPT).onto(old or NO_EXTRAS) if put or old else NO_EXTRAS
+    extras = (put or _NO_NODE_EXTRAS_PUT).onto(old or NO_EXTRAS) if put or old else NO_EXTRAS
     return None if old is None and extras == NO_EXTRAS else extras
 
 
@@ -174,12 +174,12 @@ def put_again(row: NodeRow) -> NodePut:
 
 
 _said = attrgetter(*NodeExtrasPut.__struct_fields__)
-_AUTHOR_AT = NodeExtrasPut.__struct_fields__.index(AUTHOR)
+_AUTHOR_AT = NodeExtrasPut.__struct_fields__.index(AUTHOR_FIELD)
 
 
 def edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
     """The extras of the next state; None when there is nothing in them."""
-    extras = (put or _KEPT_OF_EDGE).onto(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
+    extras = (put or _NO_EDGE_EXTRAS_PUT).onto(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
     return None if extras == NO_EDGE_EXTRAS else extras
 
 
@@ -211,22 +211,22 @@ def _bare_edge(extras: EdgeExtras | None) -> EdgeExtras:
     return NO_EDGE_EXTRAS if extras is None else msgspec.structs.replace(extras, created_by="")
 
 
-_KEPT = NodeExtrasPut()
-_KEPT_OF_EDGE = EdgeExtrasPut()
+_NO_NODE_EXTRAS_PUT = NodeExtrasPut()
+_NO_EDGE_EXTRAS_PUT = EdgeExtrasPut()
 
 
-MAX_NAMED = 10
+MAX_TYPES_IN_MESSAGE = 10
 MAX_HEADS = 100
 
 Fault = tuple[str, str]
 """A field, and what is wrong with it."""
 
 
-RUN = "consolidation"
+KIND_CONSOLIDATION = "consolidation"
 """The type of the node that says what a run of consolidation has done."""
-REFLECTION = "reflection"
+KIND_REFLECTION = "reflection"
 """The same of a run of reflecting."""
-OWN_KINDS = frozenset({RUN, REFLECTION})
+OWN_KINDS = frozenset({KIND_CONSOLIDATION, KIND_REFLECTION})
 """Types of the nodes that a store writes itself; none keeps them out."""
 
 
@@ -246,7 +246,7 @@ class Rules(msgspec.Struct, frozen=True):
         return node_type is None or not self.kinds or node_type in self.kinds or node_type in OWN_KINDS
 
 
-ANY = Rules()
+NO_RULES = Rules()
 
 
 def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
@@ -255,15 +255,15 @@ def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
         return "type", "is required for a node that does not exist yet"
     if not rules.allows(put.type):
         return "type", f"{put.type!r} is not one of the kinds that this store takes: {_some(rules.kinds)}"
-    return _BACKWARDS if _is_backwards(put.extras, old and old.extras) else None
+    return _ENDS_BEFORE_START if _is_backwards(put.extras, old and old.extras) else None
 
 
 def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
     """What is wrong with an edge, if anything is."""
-    return _BACKWARDS if _is_backwards(put.extras, old and old.extras) else None
+    return _ENDS_BEFORE_START if _is_backwards(put.extras, old and old.extras) else None
 
 
-_BACKWARDS = ("valid_to", "is before valid_from")
+_ENDS_BEFORE_START = ("valid_to", "is before valid_from")
 
 
 def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
@@ -319,5 +319,5 @@ def _is_backwards(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | E
 
 def _some(kinds: frozenset[str]) -> str:
     names = sorted(kinds)
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+    more = f" and {len(names) - MAX_TYPES_IN_MESSAGE} more" if len(names) > MAX_TYPES_IN_MESSAGE else ""
+    return ", ".join(names[:MAX_TYPES_IN_MESSAGE]) + more

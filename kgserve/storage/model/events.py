@@ -20,13 +20,22 @@ import msgspec
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
-from kgserve.storage.model.batch import RUN
+from kgserve.storage.model.batch import KIND_CONSOLIDATION
 from kgserve.storage.model.change import ChangeSet, Former, Kind
-from kgserve.storage.model.fields import EDGE, NO_EXTRAS, NODE, STORE, TIME, EdgeExtras, NodeExtras, names
+from kgserve.storage.model.fields import (
+    EDGE,
+    LINK_STORE_FIELD,
+    NO_EXTRAS,
+    NODE,
+    TIMESTAMP_TYPE,
+    EdgeExtras,
+    NodeExtras,
+    names,
+)
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_id, link_id
 from kgserve.storage.model.store_names import check_store_name
 
-DONE = "done"
+DONE_EVENT = "done"
 MemoryEvent = Literal["memory_created", "memory_updated", "memory_deleted", "entity_created", "consolidation_complete"]
 
 
@@ -51,10 +60,10 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 _read_run = json_decoder(_Run).decode
-_KEPT = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
-_PLAIN = ("type", "content", "attributes")
-_EXTRAS = tuple(name for name in names(NODE.optional) if name not in _KEPT)
-_TOLD_MOMENTS = {field.name for field in NODE.optional if field.type is TIME}
+_HIDDEN_EXTRAS = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
+_REPORTED_FIELDS = ("type", "content", "attributes")
+_REPORTED_EXTRAS = tuple(name for name in names(NODE.optional) if name not in _HIDDEN_EXTRAS)
+_TIME_EXTRAS = {field.name for field in NODE.optional if field.type is TIMESTAMP_TYPE}
 
 
 def kind_of(row: NodeRow) -> Kind:
@@ -62,8 +71,8 @@ def kind_of(row: NodeRow) -> Kind:
     extras = row.extras
     if extras is not None and extras.confidence is not None:
         return "" if extras.ended else "memory"
-    if row.type == RUN:
-        return "run" if _run(row).status == DONE else ""
+    if row.type == KIND_CONSOLIDATION:
+        return "run" if _run(row).status == DONE_EVENT else ""
     return "entity" if extras is not None and extras.name else ""
 
 
@@ -115,21 +124,21 @@ def _is_new(row: NodeRow, former: dict[str, Former]) -> bool:
 
 
 def _changed(old: NodeRow, new: NodeRow) -> Iterator[str]:
-    yield from (name for name in _PLAIN if getattr(old, name) != getattr(new, name))
+    yield from (name for name in _REPORTED_FIELDS if getattr(old, name) != getattr(new, name))
     was, now = old.extras or NO_EXTRAS, new.extras or NO_EXTRAS
-    yield from (name for name in _EXTRAS if getattr(was, name) != getattr(now, name))
+    yield from (name for name in _REPORTED_EXTRAS if getattr(was, name) != getattr(now, name))
 
 
 def _values(row: NodeRow, changed: tuple[str, ...]) -> dict[str, Any]:
     """Fields as they are now, as callers see them."""
     extras = row.extras or NO_EXTRAS
-    return {name: _shown(name, getattr(row if name in _PLAIN else extras, name)) for name in changed}
+    return {name: _shown(name, getattr(row if name in _REPORTED_FIELDS else extras, name)) for name in changed}
 
 
 def _shown(name: str, value: Any) -> Any:
     if name == "attributes":
         return msgspec.Raw(value.encode())
-    return format_time(value) if name in _TOLD_MOMENTS and value is not None else value
+    return format_time(value) if name in _TIME_EXTRAS and value is not None else value
 
 
 def _run(row: NodeRow) -> _Run:
@@ -159,16 +168,16 @@ EventKind = (
         "sync_complete",
     ]
 )
-KINDS: frozenset[str] = frozenset(name for part in get_args(EventKind) for name in get_args(part))
+EVENT_KINDS: frozenset[str] = frozenset(name for part in get_args(EventKind) for name in get_args(part))
 BULK_ROWS = 1_000
 """A write that changes more rows than this is told of in one event with counts."""
-REST = "*"
+EVERY_OTHER_STORE = "*"
 """Among positions, it stands for every store that is not named."""
 
 Subject = NodeRow | EdgeRow | LinkRow | str | EdgeKey | LinkKey | Told | dict[str, Any]
 """What an event is about: a row, the id or key of what is gone, a memory or entity, or further fields by name."""
 
-_PLACE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
+_POSITION_PATTERN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
@@ -185,7 +194,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
     @classmethod
     def parse(cls, text: str) -> Position:
         """The place behind the event ``12-3``, or behind all of write ``12``. Raises ValueError."""
-        found = _PLACE.fullmatch(text)
+        found = _POSITION_PATTERN.fullmatch(text)
         if found is None:
             raise ValueError("expected a sequence such as 12, or an event's id such as 12-3")
         sequence, index = found.groups()
@@ -267,7 +276,9 @@ def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
     Behind all rows comes what they mean for memories and entities, so that the rows are where they always were.
     """
     # Most writes mean nothing beyond their rows.
-    means_more = change.former or any(row.extras is not None or row.type == RUN for row in change.nodes_created)
+    means_more = change.former or any(
+        row.extras is not None or row.type == KIND_CONSOLIDATION for row in change.nodes_created
+    )
     subjects = chain(_rows(change), told(change) if means_more else ())
     if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
         subjects = _bulk(counts, change)
@@ -278,13 +289,13 @@ def _bulk(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind
     """A large change set: numbers, and that a consolidation is complete."""
     meant = [*told(change)]
     numbers = Counter(kind for kind, _ in meant)
-    yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED.items() if numbers[kind]}
+    yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED_EVENTS.items() if numbers[kind]}
     for kind, of in meant:
-        if kind not in _COUNTED:
+        if kind not in _COUNTED_EVENTS:
             yield kind, of
 
 
-_COUNTED: dict[EventKind, str] = {
+_COUNTED_EVENTS: dict[EventKind, str] = {
     "memory_created": "memories_created",
     "memory_updated": "memories_updated",
     "memory_deleted": "memories_deleted",
@@ -295,10 +306,17 @@ _COUNTED: dict[EventKind, str] = {
 def counted(change: ChangeSet) -> dict[str, Any]:
     """Rows of a change set that make events, by what happened to them; links are there where there are any."""
     links = ("links_created", "links_updated", "links_deleted") if change.links is not None else ()
-    return {name: len(getattr(change, name)) for name in (*_ROWS, *links)}
+    return {name: len(getattr(change, name)) for name in (*_COUNTED_CHANGES, *links)}
 
 
-_ROWS = ("nodes_created", "nodes_updated", "nodes_deleted", "edges_created", "edges_updated", "edges_deleted")
+_COUNTED_CHANGES = (
+    "nodes_created",
+    "nodes_updated",
+    "nodes_deleted",
+    "edges_created",
+    "edges_updated",
+    "edges_deleted",
+)
 
 
 def parse_positions(text: str, path: str) -> dict[str, Position]:
@@ -322,9 +340,9 @@ def format_positions(positions: Mapping[str, Position]) -> str:
 def parse_kinds(names: Iterable[str]) -> frozenset[str]:
     """Kinds of events by name. Raises InvalidInput naming those that are none."""
     given = frozenset(names)
-    if unknown := sorted(given - KINDS):
+    if unknown := sorted(given - EVENT_KINDS):
         raise InvalidInput.at(
-            "kinds", f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(KINDS))}"
+            "kinds", f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(EVENT_KINDS))}"
         )
     return given
 
@@ -334,7 +352,7 @@ def _parse_one(part: str, path: str) -> tuple[str, Position]:
     if not colon:
         message = "expected store:id, such as project:12-3"
         raise InvalidInput.at(path, message)
-    return store if store == REST else check_store_name(store), parse_position(place, path)
+    return store if store == EVERY_OTHER_STORE else check_store_name(store), parse_position(place, path)
 
 
 def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
@@ -352,7 +370,7 @@ def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
 
 
 _encode = msgspec.json.Encoder().encode
-_MOMENTS = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIME}
+_TIME_FIELD_NAMES = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIMESTAMP_TYPE}
 
 
 def _edge_fields(row: EdgeRow, now: int) -> dict[str, Any]:
@@ -382,13 +400,13 @@ def _fields(event: StoreEvent) -> dict[str, Any]:
         case EdgeRow() as row:
             fields = _edge_fields(row, event.time)
         case LinkRow() as row:
-            fields = {**_edge_fields(row.edge, event.time), "id": link_id(row.key), STORE: row.store}
+            fields = {**_edge_fields(row.edge, event.time), "id": link_id(row.key), LINK_STORE_FIELD: row.store}
         case Told(fields):
             pass
         case str() as node_id:
             fields = {"id": node_id}
         case LinkKey() as key:
-            fields = {"id": link_id(key), **_key(key.edge), STORE: key.store}
+            fields = {"id": link_id(key), **_key(key.edge), LINK_STORE_FIELD: key.store}
         case tuple() as key:
             fields = {"id": edge_id(key), **_key(key)}
         case further:
@@ -409,5 +427,5 @@ def _extras(extras: NodeExtras | EdgeExtras | None, now: int) -> dict[str, Any]:
     if extras is None:
         return {}
     held = {name: value for name, value in msgspec.structs.asdict(extras).items() if value not in (None, "", ())}
-    told = {name: format_time(value) if name in _MOMENTS else value for name, value in held.items()}
+    told = {name: format_time(value) if name in _TIME_FIELD_NAMES else value for name, value in held.items()}
     return {**told, "stale": held["freshness_at"] <= now} if "freshness_at" in held else told

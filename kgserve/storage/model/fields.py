@@ -41,12 +41,12 @@ class FieldType(NamedTuple):
     arrow: str
 
 
-TEXT = FieldType("STRING", "string")
-TEXTS = FieldType("STRING[]", "string[]")
-WHOLE = FieldType("INT64", "int64")
-WHOLES = FieldType("INT64[]", "int64[]")
-REAL = FieldType("DOUBLE", "float64")
-TIME = FieldType("TIMESTAMP", "timestamp[us]")
+STRING_TYPE = FieldType("STRING", "string")
+STRING_LIST_TYPE = FieldType("STRING[]", "string[]")
+INT64_TYPE = FieldType("INT64", "int64")
+INTEGER_LIST_TYPE = FieldType("INT64[]", "int64[]")
+DOUBLE_TYPE = FieldType("DOUBLE", "float64")
+TIMESTAMP_TYPE = FieldType("TIMESTAMP", "timestamp[us]")
 
 
 class Width(IntEnum):
@@ -131,69 +131,69 @@ def _field(
 
 NODE = Fields(
     plain=(
-        _field("id", TEXT),
-        _field("type", TEXT),
-        _field("content", TEXT, max_bytes=MAX_CONTENT_BYTES),
-        _field("attributes", TEXT, max_bytes=MAX_ATTRIBUTES_BYTES),
-        _field("version", WHOLE),
-        _field("sequence", WHOLE, is_own=True),
-        _field("created_at", TIME),
-        _field("updated_at", TIME),
+        _field("id", STRING_TYPE),
+        _field("type", STRING_TYPE),
+        _field("content", STRING_TYPE, max_bytes=MAX_CONTENT_BYTES),
+        _field("attributes", STRING_TYPE, max_bytes=MAX_ATTRIBUTES_BYTES),
+        _field("version", INT64_TYPE),
+        _field("sequence", INT64_TYPE, is_own=True),
+        _field("created_at", TIMESTAMP_TYPE),
+        _field("updated_at", TIMESTAMP_TYPE),
     ),
     extras=(
-        _field("summary", TEXT, max_bytes=MAX_SUMMARY_BYTES),
-        _field("tags", TEXTS),
-        _field("freshness_at", TIME),
-        _field("created_by", TEXT),
-        _field("valid_from", TIME),
-        _field("valid_to", TIME),
-        _field("conflicts", WHOLES, is_own=True),
+        _field("summary", STRING_TYPE, max_bytes=MAX_SUMMARY_BYTES),
+        _field("tags", STRING_LIST_TYPE),
+        _field("freshness_at", TIMESTAMP_TYPE),
+        _field("created_by", STRING_TYPE),
+        _field("valid_from", TIMESTAMP_TYPE),
+        _field("valid_to", TIMESTAMP_TYPE),
+        _field("conflicts", INTEGER_LIST_TYPE, is_own=True),
     ),
     memory=(
-        _field("name", TEXT),
-        _field("confidence", REAL),
-        _field("confidence_at", TIME),
-        _field("importance", REAL),
-        _field("source", TEXT),
-        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
-        _field("layer", WHOLE),
-        _field("ended", TEXT, is_kept=True),
-        _field("former_from", TIME, is_kept=True),
-        _field("former_to", TIME, is_kept=True),
-        _field("belongs_to", TEXT, is_kept=True),
+        _field("name", STRING_TYPE),
+        _field("confidence", DOUBLE_TYPE),
+        _field("confidence_at", TIMESTAMP_TYPE),
+        _field("importance", DOUBLE_TYPE),
+        _field("source", STRING_TYPE),
+        _field("context", STRING_TYPE, max_bytes=MAX_CONTEXT_BYTES),
+        _field("layer", INT64_TYPE),
+        _field("ended", STRING_TYPE, is_kept=True),
+        _field("former_from", TIMESTAMP_TYPE, is_kept=True),
+        _field("former_to", TIMESTAMP_TYPE, is_kept=True),
+        _field("belongs_to", STRING_TYPE, is_kept=True),
     ),
     read=(
-        _field("access_count", WHOLE),
-        _field("last_accessed_at", TIME),
-        _field("access_confidence", REAL),
+        _field("access_count", INT64_TYPE),
+        _field("last_accessed_at", TIMESTAMP_TYPE),
+        _field("access_confidence", DOUBLE_TYPE),
     ),
 )
 EDGE = Fields(
     plain=(
-        _field("source", TEXT, "from"),
-        _field("target", TEXT, "to"),
-        _field("relation_type", TEXT),
-        _field("weight", REAL),
-        _field("attributes", TEXT, max_bytes=MAX_ATTRIBUTES_BYTES),
-        _field("version", WHOLE),
-        _field("sequence", WHOLE, is_own=True),
+        _field("source", STRING_TYPE, "from"),
+        _field("target", STRING_TYPE, "to"),
+        _field("relation_type", STRING_TYPE),
+        _field("weight", DOUBLE_TYPE),
+        _field("attributes", STRING_TYPE, max_bytes=MAX_ATTRIBUTES_BYTES),
+        _field("version", INT64_TYPE),
+        _field("sequence", INT64_TYPE, is_own=True),
     ),
     extras=(
-        _field("ordinal", WHOLE),
-        _field("created_by", TEXT),
-        _field("valid_from", TIME),
-        _field("valid_to", TIME),
+        _field("ordinal", INT64_TYPE),
+        _field("created_by", STRING_TYPE),
+        _field("valid_from", TIMESTAMP_TYPE),
+        _field("valid_to", TIMESTAMP_TYPE),
     ),
     memory=(
-        _field("confidence", REAL),
-        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
+        _field("confidence", DOUBLE_TYPE),
+        _field("context", STRING_TYPE, max_bytes=MAX_CONTEXT_BYTES),
     ),
 )
-STORE = "to_graph"
+LINK_STORE_FIELD = "to_graph"
 """The name of the store that a link leads into, wherever a caller sees it; all else of a link is as of an edge."""
-ENDS = 2
+EDGE_ENDPOINTS = 2
 """So many fields of an edge, the first, name the nodes that it joins."""
-AUTHOR = "created_by"
+AUTHOR_FIELD = "created_by"
 """The extra that is stored with all rows that have extras, be it empty: by it they are known."""
 
 
@@ -301,8 +301,8 @@ def _unset_as(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[Any]:
     return (none if value is None else value for none, value in zip(nothing, values, strict=False))
 
 
-_MEMORY = names(NODE.memory)
-_memory_of_node = attrgetter(*_MEMORY)
+_MEMORY_FIELD_NAMES = names(NODE.memory)
+_memory_of_node = attrgetter(*_MEMORY_FIELD_NAMES)
 NO_EXTRAS = NodeExtras()
 NO_EDGE_EXTRAS = EdgeExtras()
 _NO_MEMORY, _NO_MEMORY_OF_EDGE = _memory_of_node(NO_EXTRAS), (None, "")
@@ -353,7 +353,7 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 
     def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
-        return self if earlier is None else NodeExtrasPut(*_joined(self, earlier, _KEPT))
+        return self if earlier is None else NodeExtrasPut(*_joined(self, earlier, _UNCHANGED_NODE_EXTRAS))
 
 
 class EdgeExtrasPut(msgspec.Struct, frozen=True):
@@ -379,12 +379,12 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
 
     def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
-        return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _KEPT_OF_EDGE))
+        return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _UNCHANGED_EDGE_EXTRAS))
 
 
 _NO_MEMORY_PUT = _memory_of_node(NodeExtrasPut())
 _astuple = msgspec.structs.astuple
-_KEPT, _KEPT_OF_EDGE = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
+_UNCHANGED_NODE_EXTRAS, _UNCHANGED_EDGE_EXTRAS = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
 
 
 def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
@@ -543,13 +543,13 @@ class NodeExtrasShown(Shown, kw_only=True):
     def _show_memory(self, values: tuple[Any, ...]) -> None:
         for field, value in zip(NODE.memory, values, strict=True):
             if value is not None and value != "":
-                setattr(self, field.name, format_time(value) if field.type is TIME else value)
+                setattr(self, field.name, format_time(value) if field.type is TIMESTAMP_TYPE else value)
 
     @property
     def extras(self) -> NodeExtras:
         """The inverse of `show`."""
         values = _memory_of_node(self)
-        memory = () if values == _NOTHING_SHOWN else [*map(_stored, _STORED_AS, values)]
+        memory = () if values == _ALL_UNSET else [*map(_stored, _STORED_AS, values)]
         return NodeExtras(
             self.summary or "",
             tuple(self.tags or ()),
@@ -600,7 +600,7 @@ class EdgeExtrasShown(Shown, kw_only=True):
         )
 
 
-_NOTHING_SHOWN = (UNSET,) * len(_MEMORY)
+_ALL_UNSET = (UNSET,) * len(_MEMORY_FIELD_NAMES)
 _Value = TypeVar("_Value", int, float, str)
 
 
@@ -608,7 +608,7 @@ def _value_of(shown: _Value | UnsetType) -> _Value | None:
     return None if shown is UNSET else shown
 
 
-_STORED_AS = [(field.type is TIME, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
+_STORED_AS = [(field.type is TIMESTAMP_TYPE, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
 
 
 def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:

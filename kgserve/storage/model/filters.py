@@ -13,10 +13,10 @@ from kgserve.storage.model.rows import NodeRow
 
 Item = TypeVar("Item")
 
-MAX_PASSED = 20_000
+MAX_SCANNED_NODES = 20_000
 """Nodes that one page looks at, at most."""
 
-MAX_COUNTED = 500_000
+MAX_COUNTED_NODES = 500_000
 """Nodes that a count looks at, at most."""
 
 
@@ -41,7 +41,7 @@ class NodeFilter(msgspec.Struct, frozen=True):
         )
 
 
-EVERYTHING = NodeFilter()
+NO_NODE_FILTER = NodeFilter()
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def page_of(found: Iterable[tuple[str, Item, object]], place: PagePosition, limi
     items: list[Item] = []
     last, skip = place
     for number, (node_id, item, fits) in enumerate(found):
-        if number == MAX_PASSED or (fits and len(items) == limit):
+        if number == MAX_SCANNED_NODES or (fits and len(items) == limit):
             return Listed(items, PagePosition(last, skip))
         if fits and skip:
             skip -= 1

@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-MAX_KINDS = 100
-MAX_PREFIXES = 100
-MAX_TAGS_LISTED = 100
-MAX_VALUES = 10
-MAX_EXAMPLES = 3
+MAX_LISTED_KINDS = 100
+MAX_LISTED_PREFIXES = 100
+MAX_LISTED_TAGS = 100
+MAX_LISTED_TAG_VALUES = 10
+MAX_LISTED_EXAMPLES = 3
 
 
 class KindFreq(msgspec.Struct, frozen=True, kw_only=True):

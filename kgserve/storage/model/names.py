@@ -11,7 +11,7 @@ from kgserve.storage.model.rows import NodeRow
 
 IS_ABOUT = "is_about"
 """The relation from a memory to what it is about; its weight says how much."""
-UNKNOWN = "unknown"
+UNKNOWN_TYPE = "unknown"
 """The type of what was only ever named."""
 ALIASES = "aliases"
 """The attribute that lists the other names of a node that has a name."""

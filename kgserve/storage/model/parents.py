@@ -8,7 +8,7 @@ from kgserve.storage.model.rows import EdgeRow, edge_created_at
 
 CHILD_OF = "child_of"
 """The relation from a memory to the one that it stands below."""
-MAX_DEPTH = 100
+MAX_HIERARCHY_DEPTH = 100
 """So many levels above a memory are looked at, and kept."""
 
 

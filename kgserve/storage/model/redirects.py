@@ -9,7 +9,7 @@ from kgserve.storage.model.rows import EdgeKey, LinkKey
 
 MERGED_INTO = "MERGED_INTO"
 """The relation from a node that was merged to its survivor. Reserved: between other nodes it means nothing."""
-MAX_CHAIN = 100
+MAX_REDIRECTS = 100
 """So many merges may lead from a node to the one that all of them came to."""
 
 

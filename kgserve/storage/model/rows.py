@@ -16,9 +16,9 @@ import msgspec
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.times import parse_time
-from kgserve.storage.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
+from kgserve.storage.model.fields import AUTHOR_FIELD, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
 
-EMPTY_OBJECT = "{}"
+NO_ATTRIBUTES = "{}"
 
 EdgeKey = tuple[str, str, str]
 """Source id, target id, relation type: at most one edge has it."""
@@ -116,19 +116,19 @@ class Stamps(msgspec.Struct, frozen=True, gc=False):
 
 
 _time_of = lru_cache(maxsize=4096)(parse_time)
-_CREATED = '{"created_at":"'
-_UPDATED = '","updated_at":"'
+_CREATED_AT_JSON = '{"created_at":"'
+_UPDATED_AT_JSON = '","updated_at":"'
 
 
 def edge_attributes(created_at: str, updated_at: str, own: str) -> str:
     """The stored text: both times first, then the caller's attributes. Times must be RFC 3339 (no quotes inside)."""
-    rest = "}" if own == EMPTY_OBJECT else "," + own[1:]
-    return f'{_CREATED}{created_at}{_UPDATED}{updated_at}"{rest}'
+    rest = "}" if own == NO_ATTRIBUTES else "," + own[1:]
+    return f'{_CREATED_AT_JSON}{created_at}{_UPDATED_AT_JSON}{updated_at}"{rest}'
 
 
 def edge_created(attributes: str) -> str:
     """The ``created_at`` of `edge_stamps`, alone."""
-    return attributes[len(_CREATED) : attributes.index('"', len(_CREATED))]
+    return attributes[len(_CREATED_AT_JSON) : attributes.index('"', len(_CREATED_AT_JSON))]
 
 
 def edge_created_at(row: EdgeRow) -> int:
@@ -138,16 +138,16 @@ def edge_created_at(row: EdgeRow) -> int:
 
 def edge_stamps(attributes: str) -> Stamps:
     """The inverse of `edge_attributes`."""
-    created_end = attributes.index('"', len(_CREATED))
-    updated_start = created_end + len(_UPDATED)
+    created_end = attributes.index('"', len(_CREATED_AT_JSON))
+    updated_start = created_end + len(_UPDATED_AT_JSON)
     updated_end = attributes.index('"', updated_start)
     tail = attributes[updated_end + 1 :]
-    own = EMPTY_OBJECT if tail == "}" else "{" + tail[1:]
-    return Stamps(attributes[len(_CREATED) : created_end], attributes[updated_start:updated_end], own)
+    own = NO_ATTRIBUTES if tail == "}" else "{" + tail[1:]
+    return Stamps(attributes[len(_CREATED_AT_JSON) : created_end], attributes[updated_start:updated_end], own)
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_PARTS = 3
+_UNESCAPED_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+_EDGE_KEY_PARTS = 3
 
 
 def edge_id(key: EdgeKey) -> str:
@@ -157,7 +157,7 @@ def edge_id(key: EdgeKey) -> str:
     edge up by its id needs no index, and one that is deleted and made again has the id that it had.
     """
     source, target, relation_type = key
-    if _PLAIN.fullmatch(source + relation_type + target):
+    if _UNESCAPED_KEY.fullmatch(source + relation_type + target):
         return f"{source}~{relation_type}~{target}"
     return f"{_quoted(source)}~{_quoted(relation_type)}~{_quoted(target)}"
 
@@ -187,7 +187,7 @@ def any_edge_id(key: EdgeKey | LinkKey) -> str:
 def any_edge_key(text: str) -> EdgeKey | LinkKey:
     """What the id of an edge or of a link stands for. Raises InvalidInput for a text that none of them has."""
     edge, _, store = text.rpartition("~")
-    if edge.count("~") != _PARTS - 1:
+    if edge.count("~") != _EDGE_KEY_PARTS - 1:
         return edge_key(text)
     return LinkKey(unquote(store), edge_key(edge))
 
@@ -231,7 +231,7 @@ def _tuples(
     columns: Sequence[Sequence[Any]], fields: Fields, extras_of: Callable[[Sequence[Any]], Any]
 ) -> Iterable[RowTuple]:
     plain, extras = columns[: len(fields.plain)], columns[len(fields.plain) :]
-    if not extras or _all_none(extras[names(fields.extras).index(AUTHOR)]):
+    if not extras or _all_none(extras[names(fields.extras).index(AUTHOR_FIELD)]):
         return zip(*plain, strict=True)
     return _joined(plain, map(extras_of, zip(*extras, strict=True)))
 

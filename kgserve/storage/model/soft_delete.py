@@ -26,7 +26,7 @@ VERSION_OF = "version_of"
 FORGOTTEN_BOUNDS = "kgserve.forgotten"
 FORGOTTEN_BECAUSE = "kgserve.forgotten_because"
 """Why a memory was withdrawn, in its attributes while it is."""
-_KEPT_BY_MERGES = frozenset({MERGED_INTO, VERSION_OF})
+_RELATIONS_UNMOVED_BY_MERGE = frozenset({MERGED_INTO, VERSION_OF})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -109,7 +109,7 @@ def remembered(row: NodeRow) -> NodePut:
 
 def goes_along(edge: EdgeRow) -> bool:
     """Whether a relation is withdrawn with a memory at its end, and was not before."""
-    return edge.relation_type not in _KEPT_BY_MERGES and FORGOTTEN_BOUNDS not in _decoded(_own(edge))
+    return edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE and FORGOTTEN_BOUNDS not in _decoded(_own(edge))
 
 
 def edge_withdrawn(edge: EdgeRow) -> EdgePut:

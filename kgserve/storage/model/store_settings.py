@@ -33,10 +33,10 @@ from kgserve.platform.settings import (
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_NAME_BYTES = 512
-MAX_KINDS = 1_000
+MAX_CONFIGURED_KINDS = 1_000
 MAX_DAYS = 36_500
-MAX_INDEXED = 20
-MAX_KEY = 256
+MAX_INDEXED_ATTRIBUTES = 20
+MAX_ATTRIBUTE_KEY_BYTES = 256
 EVERY_ATTRIBUTE = "*"
 ConflictPolicy = Literal["lww", "manual"]
 IndexesKept = Literal["default", "none", "words", "words+meaning"]
@@ -45,34 +45,34 @@ Keeping = Literal["all", "none"] | int
 _Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _HalfLives = Annotated[
     dict[_Kind, HalfLife],
-    Meta(max_length=MAX_KINDS, description="Half-lives of some types of memories; null: they stay"),
+    Meta(max_length=MAX_CONFIGURED_KINDS, description="Half-lives of some types of memories; null: they stay"),
 ]
-_USUAL = Settings()
+_DEFAULTS = Settings()
 
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a store remembers."""
 
-    half_life_days: HalfLife = _USUAL.memory_half_life_days
+    half_life_days: HalfLife = _DEFAULTS.memory_half_life_days
     half_life_by_type: _HalfLives = {}
-    reinforcement: Reinforcement = _USUAL.memory_reinforcement
-    reinforcement_amount: ReinforcementAmount = _USUAL.memory_reinforcement_amount
-    min_confidence: MinConfidence = _USUAL.memory_min_confidence
-    dedup: DedupPolicy = _USUAL.memory_dedup
-    dedup_threshold: DedupThreshold = _USUAL.memory_dedup_threshold
-    consolidation: ConsolidationPolicy = _USUAL.memory_consolidation
-    consolidation_threshold: ConsolidationThreshold = _USUAL.memory_consolidation_threshold
-    consolidation_guard: ConsolidationGuard = _USUAL.memory_consolidation_guard
-    consolidation_interval: ConsolidationInterval = _USUAL.memory_consolidation_interval
-    consolidation_hours: ConsolidationHours = _USUAL.memory_consolidation_hours
-    prune: PrunePolicy = _USUAL.memory_prune
-    prune_threshold: PruneThreshold = _USUAL.memory_prune_threshold
-    prune_hours: PruneHours = _USUAL.memory_prune_hours
-    alpha: Alpha = _USUAL.memory_alpha
-    min_similarity: MinSimilarity = _USUAL.memory_min_similarity
-    min_relevance: MinRelevance = _USUAL.memory_min_relevance
-    default_limit: DefaultLimit = _USUAL.memory_default_limit
-    extract: Extract = _USUAL.memory_extract
+    reinforcement: Reinforcement = _DEFAULTS.memory_reinforcement
+    reinforcement_amount: ReinforcementAmount = _DEFAULTS.memory_reinforcement_amount
+    min_confidence: MinConfidence = _DEFAULTS.memory_min_confidence
+    dedup: DedupPolicy = _DEFAULTS.memory_dedup
+    dedup_threshold: DedupThreshold = _DEFAULTS.memory_dedup_threshold
+    consolidation: ConsolidationPolicy = _DEFAULTS.memory_consolidation
+    consolidation_threshold: ConsolidationThreshold = _DEFAULTS.memory_consolidation_threshold
+    consolidation_guard: ConsolidationGuard = _DEFAULTS.memory_consolidation_guard
+    consolidation_interval: ConsolidationInterval = _DEFAULTS.memory_consolidation_interval
+    consolidation_hours: ConsolidationHours = _DEFAULTS.memory_consolidation_hours
+    prune: PrunePolicy = _DEFAULTS.memory_prune
+    prune_threshold: PruneThreshold = _DEFAULTS.memory_prune_threshold
+    prune_hours: PruneHours = _DEFAULTS.memory_prune_hours
+    alpha: Alpha = _DEFAULTS.memory_alpha
+    min_similarity: MinSimilarity = _DEFAULTS.memory_min_similarity
+    min_relevance: MinRelevance = _DEFAULTS.memory_min_relevance
+    default_limit: DefaultLimit = _DEFAULTS.memory_default_limit
+    extract: Extract = _DEFAULTS.memory_extract
 
     def __post_init__(self) -> None:
         """Take a number in `reinforcement`, which older stores and callers have there, as the amount."""

@@ -9,7 +9,7 @@ import msgspec
 
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 
-MAX_EDGES = 100_000
+MAX_WALK_EDGES = 100_000
 
 Standing = Callable[[set[str]], set[str]]
 """Those of some nodes that are there."""
@@ -76,20 +76,20 @@ def by_levels(request: Walk, start: str, edges_of: EdgesOf, standing: Standing |
         if standing is not None:
             beyond = standing(beyond)
         room = request.max_nodes - len(depths)
-        truncated = truncated or len(beyond) > room or len(edges) > MAX_EDGES
+        truncated = truncated or len(beyond) > room or len(edges) > MAX_WALK_EDGES
         frontier = sorted(beyond)[: max(room, 0)]
         depths.update(dict.fromkeys(frontier, depth))
         if not frontier or truncated:
             break
     edges |= {edge.key: edge for edge in edges_of(frontier)}
     inside = [edge for edge in edges.values() if edge.source in depths and edge.target in depths]
-    return Levels(depths, inside[:MAX_EDGES], truncated or len(inside) > MAX_EDGES)
+    return Levels(depths, inside[:MAX_WALK_EDGES], truncated or len(inside) > MAX_WALK_EDGES)
 
 
 def clamp(depth: int) -> int:
     """A depth as it is taken: negative is 0, above 10 is 10."""
-    return max(0, min(depth, MAX_DEPTH))
+    return max(0, min(depth, MAX_WALK_DEPTH))
 
 
-MAX_DEPTH = 10
+MAX_WALK_DEPTH = 10
 Direction = Literal["outgoing", "incoming", "both"]

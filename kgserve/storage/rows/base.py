@@ -21,9 +21,9 @@ from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, width_of_flags
 from kgserve.storage.rows.format import (
     BLOCK_BITS,
-    COLUMNS,
-    FIRST,
-    LAST,
+    COLUMN_TYPES,
+    MAX_INT64,
+    MIN_INT64,
     Blocks,
     Numbers,
     directory_of,
@@ -31,13 +31,13 @@ from kgserve.storage.rows.format import (
     texts_of,
 )
 
-SLICE_ROWS = 4096
-SLICE_BYTES = 8 << 20
+BASE_READ_BATCH_ROWS = 4096
+BASE_READ_BATCH_BYTES = 8 << 20
 """Rows that are read at once when all are, and about the most bytes of their texts."""
-KNOWN_IDS = 1 << 17
+MAX_CACHED_IDS = 1 << 17
 """So many look-ups of ids are remembered."""
-MANY_IDS = 200
-BEST = 1_000
+MIN_BATCH_LOOKUP_IDS = 200
+MAX_BEST_CONNECTED = 1_000
 """Nodes with most edges that are known of a base."""
 
 
@@ -52,7 +52,7 @@ class BaseSegment:
         self._blocks = Blocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
         self.state = self._directory.state
         self.nodes, self.edges = self._directory.nodes, self._directory.edges
-        self._arrays = {name: self._column(name) for name in COLUMNS}
+        self._arrays = {name: self._column(name) for name in COLUMN_TYPES}
         column = self._arrays.__getitem__
         self.flags_of_nodes, self.flags_of_edges = column("node_flags"), column("edge_flags")
         self.source, self.target, self.relation = column("source"), column("target"), column("relation")
@@ -133,18 +133,18 @@ class BaseSegment:
         found = self._known.get(node_id)
         if found is None:
             found = self._number(node_id)
-            if len(self._known) >= KNOWN_IDS:
+            if len(self._known) >= MAX_CACHED_IDS:
                 self._known.clear()
             self._known[node_id] = found
         return found
 
     def look_up(self, ids: Collection[str]) -> None:
         """Find the numbers of many nodes at once, so that asking for each of them costs next to nothing."""
-        if not self.nodes or len(ids) < MANY_IDS:
+        if not self.nodes or len(ids) < MIN_BATCH_LOOKUP_IDS:
             return
         known = self._known
         new = [node_id for node_id in ids if node_id not in known]
-        if len(known) + len(new) > KNOWN_IDS:
+        if len(known) + len(new) > MAX_CACHED_IDS:
             known.clear()
             new = [*ids]
         keys = [node_id.encode() for node_id in new]
@@ -320,8 +320,8 @@ class BaseSegment:
         return self._hold("edge", self.flags_of_edges, numbers, moment)
 
     def edge_bounds(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """From when and until when edges are true, in microseconds; `FIRST` and `LAST` for those that do not say."""
-        begun, ended = np.full(len(numbers), FIRST, np.int64), np.full(len(numbers), LAST, np.int64)
+        """Validity of edges in microseconds: begin and end, `MIN_INT64` and `MAX_INT64` where there is no bound."""
+        begun, ended = np.full(len(numbers), MIN_INT64, np.int64), np.full(len(numbers), MAX_INT64, np.int64)
         dated = np.flatnonzero(self.flags_of_edges[numbers] & DATED)
         if len(dated):
             places = _places_of(numbers[dated], self._arrays["dated_edges"])
@@ -333,15 +333,15 @@ class BaseSegment:
     def best_connected(self) -> Numbers:
         """The 1,000 nodes with most edges, in no order. Found once, in some milliseconds for a million nodes."""
         ends = np.diff(self.out_at.astype(np.int64)) + np.diff(self.in_at.astype(np.int64))
-        if len(ends) <= BEST:
+        if len(ends) <= MAX_BEST_CONNECTED:
             return np.arange(len(ends))
-        least = np.partition(ends, len(ends) - BEST)[-BEST]
+        least = np.partition(ends, len(ends) - MAX_BEST_CONNECTED)[-MAX_BEST_CONNECTED]
         more = np.flatnonzero(ends > least)
-        return np.concatenate((more, np.flatnonzero(ends == least)[: BEST - len(more)]))
+        return np.concatenate((more, np.flatnonzero(ends == least)[: MAX_BEST_CONNECTED - len(more)]))
 
     def ordinals(self, numbers: Numbers) -> Numbers:
         """The ordinals of edges; the largest number there is for those that have none."""
-        found = np.full(len(numbers), LAST, np.int64)
+        found = np.full(len(numbers), MAX_INT64, np.int64)
         having = np.flatnonzero(self.flags_of_edges[numbers] & ORDINAL)
         if len(having):
             places = _places_of(numbers[having], self._arrays["ordered_edges"])
@@ -434,10 +434,10 @@ def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
 
 
 def slices(sizes: Numbers) -> Iterator[tuple[int, int]]:
-    """Ranges of items whose texts have some sizes, none with many more texts or bytes than `SLICE_ROWS` and so on."""
+    """Ranges of items, none much above `BASE_READ_BATCH_ROWS` and `BASE_READ_BATCH_BYTES`; `sizes` are in bytes."""
     start, count = 0, len(sizes)
     while start < count:
-        before = np.cumsum(sizes[start : start + SLICE_ROWS], dtype=np.int64)
-        end = start + max(int(np.searchsorted(before, SLICE_BYTES)), 1)
+        before = np.cumsum(sizes[start : start + BASE_READ_BATCH_ROWS], dtype=np.int64)
+        end = start + max(int(np.searchsorted(before, BASE_READ_BATCH_BYTES)), 1)
         yield start, end
         start = end

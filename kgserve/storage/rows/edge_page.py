@@ -11,7 +11,7 @@ from kgserve.storage.model.rows import EdgeRow, edge_created_at
 from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.delta import Gathered, edge_data
-from kgserve.storage.rows.format import LAST, Numbers
+from kgserve.storage.rows.format import MAX_INT64, Numbers
 from kgserve.storage.rows.snapshot import Rows
 
 Key = Callable[[Numbers], Numbers]
@@ -145,4 +145,4 @@ def ranked(keys: Sequence[Key], places: Numbers, start: int, end: int) -> Number
 
 def _ordinal(row: EdgeRow) -> int:
     ordinal = row.extras.ordinal if row.extras is not None else None
-    return LAST if ordinal is None else ordinal
+    return MAX_INT64 if ordinal is None else ordinal

@@ -14,13 +14,13 @@ import numpy as np
 
 from kgserve.storage.rows.format import Numbers
 
-MARKS = {"node": (b',"attributes":', b',"version":'), "edge": (b',"relation_type":', b',"attributes":')}
+ENDING_MARKS = {"node": (b',"attributes":', b',"version":'), "edge": (b',"relation_type":', b',"attributes":')}
 """Where rows may be parted: the first place that many of them have in common counts."""
-AT_ONCE = 4096
-LEAST = 8
+ENDING_SAMPLE_ROWS = 4096
+MIN_ENDING_ROWS = 8
 """An ending is kept apart if so many of the rows that are looked at together have it."""
-LONGEST = 1 << 10
-MOST = 1 << 13
+MAX_ENDING_BYTES = 1 << 10
+MAX_ENDINGS = 1 << 13
 """Endings are in memory while a base is open: 8 MiB of them at most, and mostly some kilobytes."""
 
 
@@ -42,9 +42,9 @@ class Endings:
     def part(self, kind: str, texts: list[bytes]) -> list[int]:
         """Take endings off the texts of new rows, in place; their numbers."""
         numbers = [0] * len(texts)
-        for start in range(0, len(texts), AT_ONCE):
-            left: Sequence[int] = range(start, min(start + AT_ONCE, len(texts)))
-            for mark in MARKS[kind]:
+        for start in range(0, len(texts), ENDING_SAMPLE_ROWS):
+            left: Sequence[int] = range(start, min(start + ENDING_SAMPLE_ROWS, len(texts)))
+            for mark in ENDING_MARKS[kind]:
                 left = self._part_some(texts, numbers, left, mark)
         return numbers
 
@@ -52,7 +52,7 @@ class Endings:
         """Part some rows where they have a mark; those that stay whole."""
         found = [_from(texts[at], mark) for at in some]
         for ending, count in Counter(found).items():
-            if count >= LEAST and len(self._numbers) < MOST:
+            if count >= MIN_ENDING_ROWS and len(self._numbers) < MAX_ENDINGS:
                 self._numbers.setdefault(ending, len(self._numbers))
         left: list[int] = []
         for at, ending in zip(some, found, strict=True):
@@ -67,4 +67,4 @@ class Endings:
 def _from(text: bytes, mark: bytes) -> bytes:
     """What a text has from a mark on; nothing where that is long, or not there."""
     place = text.find(mark)
-    return text[place:] if place > 0 and len(text) - place <= LONGEST else b""
+    return text[place:] if place > 0 and len(text) - place <= MAX_ENDING_BYTES else b""

@@ -26,12 +26,22 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_a
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
 from kgserve.storage.rows.endings import Endings
-from kgserve.storage.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers, RowsFile, TextsFile
+from kgserve.storage.rows.format import (
+    COLUMN_TYPES,
+    MAX_INT64,
+    MIN_INT64,
+    NOWHERE,
+    OFFSET_COLUMNS,
+    TEXT_COLUMNS,
+    Numbers,
+    RowsFile,
+    TextsFile,
+)
 
 TEXTS_SUFFIX = ".texts"
-USED = 2
+MAX_TEXTS_GROWTH = 2
 """A file of texts is not added to once it has more than so many times what is used of it."""
-COPIED_BYTES = 16 << 20
+TEXT_COPY_BYTES = 16 << 20
 
 
 class NodeMerge(msgspec.Struct, frozen=True, gc=False):
@@ -123,7 +133,7 @@ def fold(
 def _is_worth_adding_to(base: BaseSegment) -> bool:
     """Whether enough of its file of texts is used."""
     used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
-    return base.texts_size <= USED * used
+    return base.texts_size <= MAX_TEXTS_GROWTH * used
 
 
 class _Splice:
@@ -139,9 +149,9 @@ class _Splice:
 
     def column(self, name: str, old: Numbers, new: Sequence[int | float] | Numbers) -> Numbers:
         """A column of all items; ``old`` are the values of those that are kept."""
-        found = np.empty(self.count, COLUMNS[name])
+        found = np.empty(self.count, COLUMN_TYPES[name])
         found[self.kept_at] = old
-        found[self.new_at] = np.asarray(new, COLUMNS[name])
+        found[self.new_at] = np.asarray(new, COLUMN_TYPES[name])
         return found
 
     def offsets(self, old_at: Numbers, new: Sequence[bytes]) -> Numbers:
@@ -354,8 +364,8 @@ class _Fold:
         found = self._texts.offset + np.cumsum(sizes, dtype=np.uint64) - sizes
         runs = np.flatnonzero(places[1:] != ends[:-1]) + 1
         for first, last in pairwise([0, *runs.tolist(), len(places)] if len(places) else []):
-            for start in range(int(places[first]), int(ends[last - 1]), COPIED_BYTES):
-                self._texts.write(self._base.text(start, min(start + COPIED_BYTES, int(ends[last - 1]))))
+            for start in range(int(places[first]), int(ends[last - 1]), TEXT_COPY_BYTES):
+                self._texts.write(self._base.text(start, min(start + TEXT_COPY_BYTES, int(ends[last - 1]))))
         return found
 
     def _write_dated(
@@ -364,7 +374,11 @@ class _Fold:
         """The bounds of what says when it is true, in the order of numbers."""
         old = self._base.array(f"dated_{kind}s")
         there = (self._stays if number is None else number)[old]
-        found = [(n, _or(row.extras.valid_from, FIRST), _or(row.extras.valid_to, LAST)) for n, row in new if row.extras]
+        found = [
+            (n, _or(row.extras.valid_from, MIN_INT64), _or(row.extras.valid_to, MAX_INT64))
+            for n, row in new
+            if row.extras
+        ]
         columns = [f"dated_{kind}s", f"dated_{kind}_from", f"dated_{kind}_to"]
         self._sparse(columns, there, found)
 
@@ -379,7 +393,7 @@ class _Fold:
         old = [there[stays], *(self._base.array(name)[stays] for name in columns[1:])]
         added = list(zip(*new, strict=True)) or [()] * len(columns)
         joined = [
-            np.concatenate((values, np.array(more, COLUMNS[name])))
+            np.concatenate((values, np.array(more, COLUMN_TYPES[name])))
             for name, values, more in zip(columns, old, added, strict=True)
         ]
         order = np.argsort(joined[0], kind="stable")
@@ -404,8 +418,8 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-SLICE_ROWS = 500_000
-SLICE_BYTES = 256 << 20
+BASE_BUILD_BATCH_ROWS = 500_000
+BASE_BUILD_BATCH_BYTES = 256 << 20
 """Rows that are put together at once when a base is made of all of them."""
 
 
@@ -413,9 +427,9 @@ def write_empty(path: Path) -> None:
     """Write a base without rows, as of before the first commit. Raises OSError."""
     with path.open("wb", buffering=0) as file:
         writer = RowsFile(file)
-        for name in COLUMNS:
-            writer.column(name, np.zeros(int(name in OFFSETS)))
-        for name in TEXTS:
+        for name in COLUMN_TYPES:
+            writer.column(name, np.zeros(int(name in OFFSET_COLUMNS)))
+        for name in TEXT_COLUMNS:
             with writer.text(name):
                 pass
         writer.finish(StoreState())
@@ -448,7 +462,7 @@ def _slices(rows: Iterable[NodeRow] | Iterable[EdgeRow]) -> Iterator[list[NodeRo
     for row in rows:
         found.append(row)
         size += len(row.attributes) + (len(row.content) if isinstance(row, NodeRow) else 0)
-        if len(found) >= SLICE_ROWS or size >= SLICE_BYTES:
+        if len(found) >= BASE_BUILD_BATCH_ROWS or size >= BASE_BUILD_BATCH_BYTES:
             yield found
             found, size = [], 0
     if found:

@@ -27,19 +27,19 @@ from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated
 from kgserve.storage.rows.encoding import RowsDamaged, RowsOfAnotherFormat
 
-MAGIC = b"KGROWS03"
-_KIND = MAGIC[:6]
+ROWS_MAGIC = b"KGROWS03"
+_ROWS_KIND = ROWS_MAGIC[:6]
 ALIGNMENT = 64
 BLOCK_BITS = 12
-BLOCK = 1 << BLOCK_BITS
-FOOTER = 24
+ROWS_BLOCK_BYTES = 1 << BLOCK_BITS
+FOOTER_BYTES = 24
 NOWHERE = 0xFFFFFFFF
 """The number of a node or an edge that is none."""
 
 Numbers = NDArray[Any]
 Bytes = mmap.mmap | bytes
 
-COLUMNS = {
+COLUMN_TYPES = {
     "id_at": "<u8",
     "node_at": "<u8",
     "node_size": "<u4",
@@ -75,11 +75,11 @@ COLUMNS = {
 texts, and the sums of its blocks ``text_sums``; ``node_ending`` and ``edge_ending`` say which of the endings is behind
 each; ``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the order of their
 targets."""
-OFFSETS = ("id_at", "out_at", "in_at", "name_at", "ending_at")
+OFFSET_COLUMNS = ("id_at", "out_at", "in_at", "name_at", "ending_at")
 """Columns that say where texts or lists begin in another one, with one more entry than there are of them."""
-TEXTS = ("ids", "names", "endings")
-_NARROW = ("u1", "<u2", "<u4")
-FIRST, LAST = -(1 << 63), (1 << 63) - 1
+TEXT_COLUMNS = ("ids", "names", "endings")
+_NARROWER_TYPES = ("u1", "<u2", "<u4")
+MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 """The bounds of what has been true for ever, and always will be."""
 
 
@@ -124,7 +124,7 @@ class Blocks:
         data, sums, end, checked = memoryview(self.data), self._sums, self._end, self.checked
         for block in blocks:
             start = block << BLOCK_BITS
-            if xxhash.xxh3_64_intdigest(data[start : min(start + BLOCK, end)]) != sums[block]:
+            if xxhash.xxh3_64_intdigest(data[start : min(start + ROWS_BLOCK_BYTES, end)]) != sums[block]:
                 raise RowsDamaged(f"{self._name} does not fit its checksums at offset {start}")
             checked[block] = 1
 
@@ -179,12 +179,12 @@ def texts_of(path: Path, directory: Directory) -> Bytes:
 def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
     """What a file says at its end, and the sums of its blocks. Raises RowsDamaged."""
     end = len(data)
-    if end < FOOTER + len(MAGIC) or data[: len(MAGIC)] != MAGIC or data[end - 8 :] != MAGIC:
-        if end > FOOTER and data[: len(_KIND)] == data[end - 8 : end - 8 + len(_KIND)] == _KIND:
+    if end < FOOTER_BYTES + len(ROWS_MAGIC) or data[: len(ROWS_MAGIC)] != ROWS_MAGIC or data[end - 8 :] != ROWS_MAGIC:
+        if end > FOOTER_BYTES and data[: len(_ROWS_KIND)] == data[end - 8 : end - 8 + len(_ROWS_KIND)] == _ROWS_KIND:
             raise RowsOfAnotherFormat(f"{name} is of another version")
         raise RowsDamaged(f"{name} is no file of rows")
     length, expected = (int.from_bytes(data[end - at : end - at + 8], "little") for at in (24, 16))
-    text = data[max(end - FOOTER - length, 0) : end - FOOTER]
+    text = data[max(end - FOOTER_BYTES - length, 0) : end - FOOTER_BYTES]
     if xxhash.xxh3_64_intdigest(text) != expected:
         raise RowsDamaged(f"{name} has a directory that does not fit its checksum")
     try:
@@ -192,13 +192,13 @@ def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
         sums = directory.sections["sums"]
     except (msgspec.MsgspecError, KeyError) as error:
         raise RowsDamaged(f"{name} has no directory of ours: {error}") from error
-    if set(directory.sections) != {*COLUMNS, *TEXTS, "sums"}:
+    if set(directory.sections) != {*COLUMN_TYPES, *TEXT_COLUMNS, "sums"}:
         raise RowsDamaged(f"{name} is of another format")
     return directory, np.frombuffer(data, "<u8", sums.size // 8, sums.offset).data
 
 
-_BUFFERED = 4 << 20
-_JOINED = 1_000
+_WRITE_BUFFER_BYTES = 4 << 20
+_TEXT_JOIN_BATCH = 1_000
 
 
 class SummedFile:
@@ -215,12 +215,12 @@ class SummedFile:
     def write(self, data: bytes | memoryview) -> None:
         """Add to it."""
         self.offset += len(data)
-        if len(data) > _BUFFERED:
+        if len(data) > _WRITE_BUFFER_BYTES:
             self._flush()
             self._out(memoryview(data))
             return
         self._pending += data
-        if len(self._pending) > _BUFFERED:
+        if len(self._pending) > _WRITE_BUFFER_BYTES:
             self._flush()
 
     def end_block(self) -> None:
@@ -237,16 +237,18 @@ class SummedFile:
         write_all(self._file.fileno(), data)
         if self._hashed:
             data = self._begin_block(data)
-        whole = len(data) - len(data) % BLOCK
-        self.sums += [xxhash.xxh3_64_intdigest(data[at : at + BLOCK]) for at in range(0, whole, BLOCK)]
+        whole = len(data) - len(data) % ROWS_BLOCK_BYTES
+        self.sums += [
+            xxhash.xxh3_64_intdigest(data[at : at + ROWS_BLOCK_BYTES]) for at in range(0, whole, ROWS_BLOCK_BYTES)
+        ]
         self._begin_block(data[whole:])
 
     def _begin_block(self, data: memoryview) -> memoryview:
         """Add to the sum of the block that is begun; what belongs to the next ones."""
-        part = data[: BLOCK - self._hashed]
+        part = data[: ROWS_BLOCK_BYTES - self._hashed]
         self._hash.update(part)
         self._hashed += len(part)
-        if self._hashed == BLOCK:
+        if self._hashed == ROWS_BLOCK_BYTES:
             self.sums.append(self._hash.intdigest())
             self._hash.reset()
             self._hashed = 0
@@ -260,13 +262,13 @@ class TextsFile(SummedFile):
         """Add texts; where each of them is."""
         sizes = np.array([len(text) for text in texts], np.uint64)
         places = self.offset + np.cumsum(sizes) - sizes
-        for first in range(0, len(texts), _JOINED):
-            self.write(b"".join(texts[first : first + _JOINED]))
+        for first in range(0, len(texts), _TEXT_JOIN_BATCH):
+            self.write(b"".join(texts[first : first + _TEXT_JOIN_BATCH]))
         return places
 
     def finish(self) -> None:
         """Fill the last block, so that the next base begins with one of its own."""
-        self.write(bytes(-self.offset % BLOCK))
+        self.write(bytes(-self.offset % ROWS_BLOCK_BYTES))
         self.end_block()
 
 
@@ -276,11 +278,11 @@ class RowsFile(SummedFile):
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
         self._sections: dict[str, Section] = {}
-        self.write(MAGIC)
+        self.write(ROWS_MAGIC)
 
     def column(self, name: str, values: Numbers) -> None:
         """A section with a column."""
-        found, repeated = _narrowed(np.ascontiguousarray(values, COLUMNS[name]))
+        found, repeated = _narrowed(np.ascontiguousarray(values, COLUMN_TYPES[name]))
         with self.text(name, found.dtype.str, repeated):
             self.write(found.data.cast("B"))
 
@@ -305,7 +307,7 @@ class RowsFile(SummedFile):
             Directory.of(state, sections=self._sections, texts=texts, texts_size=texts_size, linked=linked)
         )
         tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
-        write_all(self._file.fileno(), sums + directory + tail + MAGIC)
+        write_all(self._file.fileno(), sums + directory + tail + ROWS_MAGIC)
 
     def leave(self, name: str, start: int, type_: str, repeated: int) -> None:
         """A section has ended."""
@@ -330,5 +332,5 @@ def _narrowed(values: Numbers) -> tuple[Numbers, int]:
         return values[:1], len(values)
     if values.dtype.kind == "u" and len(values):
         most = values.max()
-        return values.astype(next((each for each in _NARROW if most <= np.iinfo(each).max), values.dtype)), 0
+        return values.astype(next((each for each in _NARROWER_TYPES if most <= np.iinfo(each).max), values.dtype)), 0
     return values, 0

@@ -11,9 +11,9 @@ import numpy as np
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.rows import EdgeRow
 from kgserve.storage.model.walk import Walk
-from kgserve.storage.rows.base import SLICE_ROWS
+from kgserve.storage.rows.base import BASE_READ_BATCH_ROWS
 from kgserve.storage.rows.delta import Delta, Version
-from kgserve.storage.rows.format import FIRST, LAST, Numbers
+from kgserve.storage.rows.format import MAX_INT64, MIN_INT64, Numbers
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.walk import LargeWalk
 
@@ -68,8 +68,8 @@ def types_of(rows: Rows, numbers: Numbers) -> list[str]:
     """The types of nodes."""
     return [
         _type_of(text + b"}").type
-        for start in range(0, len(numbers), SLICE_ROWS)
-        for text in rows.node_texts(numbers[start : start + SLICE_ROWS], 0)
+        for start in range(0, len(numbers), BASE_READ_BATCH_ROWS)
+        for text in rows.node_texts(numbers[start : start + BASE_READ_BATCH_ROWS], 0)
     ]
 
 
@@ -176,7 +176,9 @@ def edges_between(rows: Rows, numbers: Numbers, wanted: Walk) -> tuple[list[Numb
     columns = (source, target, base.relation[own], base.weight[own], begun, ended)
     names = base.names
     edges = [
-        NumberedEdge(s, t, names[code], weight, None if first == FIRST else first, None if last == LAST else last)
+        NumberedEdge(
+            s, t, names[code], weight, None if first == MIN_INT64 else first, None if last == MAX_INT64 else last
+        )
         for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
     ]
     for number, version in found.changed:

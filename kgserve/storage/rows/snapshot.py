@@ -13,15 +13,15 @@ import numpy as np
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.fields import Width
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
-from kgserve.storage.rows.base import SLICE_BYTES, SLICE_ROWS, BaseSegment, slices
+from kgserve.storage.rows.base import BASE_READ_BATCH_BYTES, BASE_READ_BATCH_ROWS, BaseSegment, slices
 from kgserve.storage.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
 from kgserve.storage.rows.encoding import FRESH, MEMORY, decode_edge, decode_node, node_flags, with_staleness
 from kgserve.storage.rows.format import Numbers
 
-FEW = 100
+MAX_SINGLE_READS = 100
 """Up to so many texts are read one by one."""
-MANY = 1_000
-LOOKED_AT = 100
+MIN_BATCH_LOOKUPS = 1_000
+MAX_EDGES_PER_LOOKUP = 100
 """So many rows and more are looked up all at once; edges only while the base has less than so many times more."""
 
 
@@ -78,7 +78,7 @@ class Rows:
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """The nodes among some ids that are there, by id and in the order of these."""
-        if len(ids) < MANY:
+        if len(ids) < MIN_BATCH_LOOKUPS:
             return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
         base, delta = self.base, self.delta
         numbers = {number: node_id for node_id in ids if (number := delta.number(node_id)) >= 0}
@@ -100,7 +100,7 @@ class Rows:
     def node_texts(self, numbers: Numbers, now: int) -> list[bytes]:
         """The open JSON of nodes that are there; ``now`` in microseconds decides on staleness."""
         base, count = self.base, self.base.nodes
-        if len(numbers) <= FEW:
+        if len(numbers) <= MAX_SINGLE_READS:
             some = numbers.tolist()
             if base.fresh or not self.delta.nodes.keys().isdisjoint(some):
                 return [self._node_text(number, now) for number in some]
@@ -192,7 +192,7 @@ class Rows:
     def edge_numbers(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, int]:
         """The numbers of those edges that are, or were once, there, in the order of the keys."""
         base, delta = self.base, self.delta
-        if len(keys) < MANY or len(keys) * LOOKED_AT < base.edges or not base.edges:
+        if len(keys) < MIN_BATCH_LOOKUPS or len(keys) * MAX_EDGES_PER_LOOKUP < base.edges or not base.edges:
             found: Iterable[int] = map(delta.edge_number, keys)
         else:
             found = base.edge_numbers(keys)
@@ -203,7 +203,7 @@ class Rows:
     def numbered_edges(self, numbers: Mapping[EdgeKey, int]) -> dict[EdgeKey, EdgeRow]:
         """The rows of edges whose numbers are known, of those that are there."""
         base, changed = self.base, self.delta.edges
-        if len(numbers) < MANY:
+        if len(numbers) < MIN_BATCH_LOOKUPS:
             return {key: row for key, number in numbers.items() if (row := self.edge_row(number)) is not None}
         own = [number for number in numbers.values() if number < base.edges and number not in changed]
         flags = base.flags_of_edges[own].tolist()
@@ -229,7 +229,7 @@ class Rows:
 
     def edge_texts(self, found: Gathered) -> list[bytes]:
         """The JSON of edges."""
-        few = len(found.base) <= FEW
+        few = len(found.base) <= MAX_SINGLE_READS
         texts = self.base.some_edge_texts(found.base.tolist()) if few else self.base.edge_texts(found.base)
         texts += [edge_data(version) for _, version in found.changed]
         return texts
@@ -284,8 +284,8 @@ class Rows:
     def rows_of(self, found: Gathered) -> Iterator[EdgeRow]:
         """The rows of edges, decoded one after the other."""
         base = self.base
-        for start in range(0, len(found.base), SLICE_ROWS):
-            numbers = found.base[start : start + SLICE_ROWS]
+        for start in range(0, len(found.base), BASE_READ_BATCH_ROWS):
+            numbers = found.base[start : start + BASE_READ_BATCH_ROWS]
             yield from map(decode_edge, base.edge_texts(numbers), base.flags_of_edges[numbers].tolist())
         for _, version in found.changed:
             yield cast("EdgeRow", version.row)
@@ -356,7 +356,7 @@ class Rows:
             if row is not None:
                 there.append(number)
                 size += len(row.content) + len(row.attributes)
-            if len(there) >= SLICE_ROWS or size >= SLICE_BYTES:
+            if len(there) >= BASE_READ_BATCH_ROWS or size >= BASE_READ_BATCH_BYTES:
                 yield np.array(there, np.int64)
                 there, size = [], 0
         yield np.array(there, np.int64)
@@ -371,8 +371,8 @@ class Rows:
             changed = [(start + at, version) for at, version in versions.items() if version.row is not None]
             yield Gathered(np.delete(numbers, list(versions)), changed)
         end = count + len(self.delta.sources)
-        for start in range(count, end, SLICE_ROWS):
-            found = ((number, edges.get(number)) for number in range(start, min(start + SLICE_ROWS, end)))
+        for start in range(count, end, BASE_READ_BATCH_ROWS):
+            found = ((number, edges.get(number)) for number in range(start, min(start + BASE_READ_BATCH_ROWS, end)))
             versions = [(number, version.at(self.at)) for number, version in found if version is not None]
             yield Gathered(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
 
@@ -385,8 +385,8 @@ class Rows:
         own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
         changed = (number for number, each in self.delta.nodes.copy().items() if _is_wide(each.at(self.at)))
         numbers = np.union1d(own, np.fromiter(changed, np.int64))
-        for start in range(0, len(numbers), SLICE_ROWS):
-            yield numbers[start : start + SLICE_ROWS]
+        for start in range(0, len(numbers), BASE_READ_BATCH_ROWS):
+            yield numbers[start : start + BASE_READ_BATCH_ROWS]
 
     def rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
         """The rows of those of some nodes, in order, that are there."""

@@ -30,10 +30,10 @@ from kgserve.storage.rows.fold import TEXTS_SUFFIX, Changes, EdgeMerge, NodeMerg
 from kgserve.storage.rows.format import read_directory
 from kgserve.storage.rows.snapshot import Rows
 
-SUFFIX = ".rows"
-UNSYNCED = ".unsynced"
+BASE_SUFFIX = ".rows"
+UNSYNCED_MARK = ".unsynced"
 """Part of the name of a base that a power loss might tear: it is looked through before it is used again."""
-FORESEEN = ".foreseen"
+STAGED_MARK = ".foreseen"
 """Part of the name of a base that was made ahead of commits which it lacks: it is never used again."""
 
 
@@ -47,7 +47,7 @@ def newest_base(folder: Path) -> int:
 
 def newest_first(folder: Path) -> list[Path]:
     """The bases that a store may be opened from."""
-    whole = (path for path in folder.glob(f"*{SUFFIX}") if FORESEEN not in path.suffixes)
+    whole = (path for path in folder.glob(f"*{BASE_SUFFIX}") if STAGED_MARK not in path.suffixes)
     found = [path for path in whole if path.stem.partition("-")[0].isdecimal()]
     return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
@@ -106,9 +106,9 @@ class Foreseen:
 
 log = structlog.get_logger()
 
-OVERFULL = 6
-IDLE = 0.1
-AT_ONCE = 0.25
+OVERFULL_FACTOR = 6
+IDLE_MERGE_SHARE = 0.1
+IMMEDIATE_MERGE_SHARE = 0.25
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """The change sets after a sequence, from the journal."""
 
@@ -236,7 +236,7 @@ class RowsView:
         """Make a base of many rows at once, where that is less work than to keep them beside the old one first."""
         epoch = self._epoch
         base = epoch.base
-        least = AT_ONCE * max(self.limits.rows, self.limits.share * (base.nodes + base.edges))
+        least = IMMEDIATE_MERGE_SHARE * max(self.limits.rows, self.limits.share * (base.nodes + base.edges))
         if sum(change.size for change in changes) < least:
             return False
         with self._lock:
@@ -260,7 +260,7 @@ class RowsView:
     def sync(self) -> None:
         """Make the base durable if it is not. Blocks. Raises OSError."""
         base = self._epoch.base
-        if UNSYNCED not in base.path.suffixes:
+        if UNSYNCED_MARK not in base.path.suffixes:
             return
         with suppress(FileNotFoundError):  # another base has taken over meanwhile
             if base.texts:
@@ -268,7 +268,7 @@ class RowsView:
             sync_file(base.path)
         with self._lock:
             if self._epoch.base is base:
-                base.path = base.path.rename(base.path.with_suffix("").with_suffix(SUFFIX))
+                base.path = base.path.rename(base.path.with_suffix("").with_suffix(BASE_SUFFIX))
         sync_folder(self.folder)
 
     def catch_up(self, changes_after: ChangesAfter) -> None:
@@ -277,13 +277,15 @@ class RowsView:
 
     def wants_fold(self, *, idle: bool = False) -> bool:
         """Whether the changes have outgrown their limits, a tenth of them while nobody writes."""
-        is_due = FORESEEN in self._epoch.base.path.suffixes or self._is_full(self._epoch.delta, IDLE if idle else 1)
+        is_due = STAGED_MARK in self._epoch.base.path.suffixes or self._is_full(
+            self._epoch.delta, IDLE_MERGE_SHARE if idle else 1
+        )
         return self._folding is None and is_due
 
     @property
     def is_overfull(self) -> bool:
         """Whether the changes are far beyond their limits: who writes had better wait for a new base."""
-        return self._is_full(self._epoch.delta, OVERFULL)
+        return self._is_full(self._epoch.delta, OVERFULL_FACTOR)
 
     def fold(self, *, copying: bool = False) -> None:
         """Make a new base of the rows as they are, and put it in service. For one thread at a time.
@@ -369,12 +371,12 @@ class RowsView:
         *,
         durable: bool = True,
         copying: bool = False,
-        mark: str = UNSYNCED,
+        mark: str = UNSYNCED_MARK,
     ) -> BaseSegment:
         """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
-        path = path if durable else path.with_suffix(mark + SUFFIX)
+        path = path if durable else path.with_suffix(mark + BASE_SUFFIX)
         try:
             fold(base, changes, state, path, durable=durable, copying=copying)
         except OSError as error:
@@ -394,7 +396,7 @@ class RowsView:
             [*{*before.edges_gone, *(number for number in edges if number < base.edges)}],
             before.linked,
         )
-        return self._made(base, gone, base.state, durable=False, mark=FORESEEN)
+        return self._made(base, gone, base.state, durable=False, mark=STAGED_MARK)
 
     def show_foreseen(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
         """Put a base that was made ahead in service, with the changes that it lacked. For who applies commits."""
@@ -407,7 +409,7 @@ class RowsView:
             _remove_files(former, base, behind)
 
     def _path(self, sequence: int) -> Path:
-        return self.folder / f"{sequence}-{time.time_ns()}{SUFFIX}"
+        return self.folder / f"{sequence}-{time.time_ns()}{BASE_SUFFIX}"
 
     def _registered(self) -> tuple[_Epoch, StoreState]:
         """The base in service and the last commit, which is kept for a reader from here on; for who has the lock."""
@@ -450,7 +452,7 @@ class RowsView:
         for path in newest_first(self.folder):
             try:
                 base = BaseSegment(path)
-                if UNSYNCED in path.suffixes:
+                if UNSYNCED_MARK in path.suffixes:
                     base.check()
             except RowsOfAnotherFormat:
                 log.info("rows_of_another_format", path=path.name)
@@ -460,7 +462,7 @@ class RowsView:
                 log.error("rows_damaged", path=path.name, error=str(error))
                 remove_path(path)
                 continue
-            for other in (*self.folder.glob(f"*{SUFFIX}*"), *self.folder.glob(f"*{TEXTS_SUFFIX}")):
+            for other in (*self.folder.glob(f"*{BASE_SUFFIX}*"), *self.folder.glob(f"*{TEXTS_SUFFIX}")):
                 if other.name not in {path.name, base.texts}:
                     remove_path(other)
             return _new_epoch(base)

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import MAX_EDGES, Walk, WalkResult
+from kgserve.storage.model.walk import MAX_WALK_EDGES, Walk, WalkResult
 from kgserve.storage.rows.delta import Around, Gathered, Version
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.snapshot import Rows
 
-SMALL_EDGES = 200
+MAX_SMALL_WALK_EDGES = 200
 
 
 class TooLong(Exception):
@@ -49,7 +49,7 @@ def walk(rows: Rows, wanted: Walk, allowed: int | None = None) -> WalkedLevels:
     """
     start = rows.number(wanted.start)
     if start < 0 or not _held(rows, start, wanted.valid_at):
-        return WalkedLevels([], _NOTHING, truncated=False)
+        return WalkedLevels([], _NOTHING_GATHERED, truncated=False)
     with suppress(_Large):
         return _SmallWalk(rows, wanted).run(start)
     return LargeWalk(rows, wanted, allowed).run(start)
@@ -135,10 +135,10 @@ class LargeWalk:
         base = found.base[inside[:own]]
         base = base if outgoing else np.sort(base)
         changed = [each for each, there in zip(found.changed, inside[own:].tolist(), strict=True) if there]
-        if len(base) + len(changed) <= MAX_EDGES:
+        if len(base) + len(changed) <= MAX_WALK_EDGES:
             return Gathered(base, changed), False
-        base = base[:MAX_EDGES]
-        return Gathered(base, changed[: MAX_EDGES - len(base)]), True
+        base = base[:MAX_WALK_EDGES]
+        return Gathered(base, changed[: MAX_WALK_EDGES - len(base)]), True
 
     def followed(self, level: Numbers, *, outgoing: bool) -> Gathered:
         """The edges of some nodes that are to be followed."""
@@ -169,7 +169,7 @@ class _SmallWalk:
     def __init__(self, rows: Rows, wanted: Walk) -> None:
         self._rows = rows
         self._wanted = wanted
-        self._left = SMALL_EDGES
+        self._left = MAX_SMALL_WALK_EDGES
         types = wanted.relation_types
         self._codes = None if types is None else {rows.base.code(name) for name in types}
         self._valid_at = wanted.valid_at if rows.dated else None
@@ -276,4 +276,4 @@ def _among(numbers: Numbers, some: Numbers) -> Numbers:
     return some[places] == numbers
 
 
-_NOTHING = Gathered(np.empty(0, np.int64), [])
+_NOTHING_GATHERED = Gathered(np.empty(0, np.int64), [])

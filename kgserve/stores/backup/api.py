@@ -7,14 +7,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kgserve.storage.model.store_names import MAX_STORE_NAME, STORE_NAME
+from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS, STORE_NAME_REGEX
 
 _Folder = Annotated[
     str, Meta(max_length=1024, description="Folder below the server's backup_dir; left out: that folder itself")
 ]
 _Full = Annotated[bool, Meta(description="Copy everything, not only what is new")]
 _Keep = Annotated[int, Meta(ge=1, le=10_000, description="Bases to keep, the newest; left out: all")] | None
-_StoreName = Annotated[str, Meta(pattern=f"^{STORE_NAME}", max_length=MAX_STORE_NAME)]
+_StoreName = Annotated[str, Meta(pattern=f"^{STORE_NAME_REGEX}", max_length=MAX_STORE_NAME_CHARS)]
 _Until = (
     Annotated[
         str,

@@ -39,7 +39,7 @@ from kgserve.storage.journal.tail import oldest_sequence
 from kgserve.storage.layout import Layout, StoreFile
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import to_text
-from kgserve.storage.plan import MAX_DRIFT
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.stores.backup.folder import (
     BackedUpFile,
@@ -56,13 +56,13 @@ from kgserve.stores.backup.folder import (
 
 log = structlog.get_logger()
 
-BLOCK = 1 << 20
-SYNC_BYTES = 8 << 20
+BACKUP_BLOCK_BYTES = 1 << 20
+BACKUP_SYNC_BYTES = 8 << 20
 """How much is written between two syncs: one large one would hold up the journals on the same disk."""
-TURN_SECONDS = 0.004
+FRAME_SCAN_TURN_SECONDS = 0.004
 """How long frames are looked at before writers get a turn; shorter than the interpreter's own turns."""
-_CURSOR = "SELECT sequence, oldest FROM cursor"
-_TIME = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
+_SELECT_BACKED_UP_EXTENT = "SELECT sequence, oldest FROM cursor"
+_SELECT_LAST_MOMENT = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
 
 
 class FileMoved(Exception):
@@ -98,8 +98,8 @@ def cursor_of(path: Path) -> HistoryCursor | None:
         return None
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
-            sequence, oldest = connection.execute(_CURSOR).fetchone()
-            made = connection.execute(_TIME, (sequence,)).fetchone()
+            sequence, oldest = connection.execute(_SELECT_BACKED_UP_EXTENT).fetchone()
+            made = connection.execute(_SELECT_LAST_MOMENT, (sequence,)).fetchone()
     except (sqlite3.Error, TypeError):
         return None
     return HistoryCursor(sequence, oldest, made[0] if made else 0)
@@ -146,15 +146,15 @@ def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Frame]
     """The frames from an offset on, which begin with sequence ``due``, up to the one with ``mark``."""
     if due > mark:
         return
-    turn = time.perf_counter() + TURN_SECONDS
+    turn = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
     try:
         for frame in read_frames(file, offset, file.seek(0, os.SEEK_END), due):
             yield frame
             if frame.last >= mark:
                 return
             if time.perf_counter() > turn:
-                time.sleep(TURN_SECONDS)
-                turn = time.perf_counter() + TURN_SECONDS
+                time.sleep(FRAME_SCAN_TURN_SECONDS)
+                turn = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
     except FrameError as error:
         raise JournalDamaged(
             f"{named(Path(file.name))}: {error}; a damaged journal is not backed up: run `kgserve doctor` on the"
@@ -195,14 +195,14 @@ def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) 
 def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> None:
     left, unsynced = size, 0
     while left:
-        block = file.read(min(BLOCK, left))
+        block = file.read(min(BACKUP_BLOCK_BYTES, left))
         if not block:
             raise JournalDamaged(f"{named(Path(file.name))}: it has become shorter while it was copied")
         hasher.update(block)
         write_all(descriptor, block)
         left -= len(block)
         unsynced += len(block)
-        if unsynced >= SYNC_BYTES:
+        if unsynced >= BACKUP_SYNC_BYTES:
             os.fdatasync(descriptor)
             unsynced = 0
 
@@ -211,18 +211,18 @@ def sum_of(file: BinaryIO, offset: int, size: int) -> str:
     """SHA-256 of a range, in hexadecimal; of what there is, if the file is shorter."""
     hasher = hashlib.sha256()
     file.seek(offset)
-    while size > 0 and (block := file.read(min(BLOCK, size))):
+    while size > 0 and (block := file.read(min(BACKUP_BLOCK_BYTES, size))):
         hasher.update(block)
         size -= len(block)
     return hasher.hexdigest()
 
 
-HISTORY = "history.sqlite"
-PATIENCE_SECONDS = 5.0
+BACKUP_HISTORY_FILE = "history.sqlite"
+NEW_HISTORY_TIMEOUT_SECONDS = 5.0
 """How long a history that was just turned on is waited for."""
-MAX_RUNS = 1_000
+MAX_RUNS_PER_BASE = 1_000
 """So many runs stand on one base; after that another one is made, so that a manifest stays small."""
-TRIES = 5
+MAX_COPY_ATTEMPTS = 5
 
 
 class BackupSource(msgspec.Struct, frozen=True):
@@ -373,7 +373,7 @@ class _Copying:
 
     def _next_base(self, before: BackupManifest) -> tuple[BackupBase, str]:
         """The base with what is new, and why it is another one; empty when the last one goes on."""
-        for _ in range(TRIES):
+        for _ in range(MAX_COPY_ATTEMPTS):
             described = self._described()
             try:
                 reason = "it was asked for" if self._options.full else self._why_new(before, described)
@@ -402,7 +402,9 @@ class _Copying:
             sequence=state.sequence,
             time=state.time,
             # Of a clock that was ahead the last commit may have a time that is yet to come.
-            taken=max(self._asked, state.time) if state.time - self._asked <= MAX_DRIFT else self._asked,
+            taken=max(self._asked, state.time)
+            if state.time - self._asked <= MAX_CLOCK_DRIFT_MICROSECONDS
+            else self._asked,
             digest=to_text(state.digest),
             nodes=state.nodes,
             edges=state.edges,
@@ -422,8 +424,8 @@ class _Copying:
         keeps = described.history != "none"
         if described.history_from != base.history_from or (keeps and not base.keeps_history):
             return "the history of the store was turned on"
-        if len(base.runs) >= MAX_RUNS:
-            return f"the former one has {MAX_RUNS:,} runs"
+        if len(base.runs) >= MAX_RUNS_PER_BASE:
+            return f"the former one has {MAX_RUNS_PER_BASE:,} runs"
         return ""
 
     def _continued(self, before: BackupManifest, described: StoreFile) -> BackupBase:
@@ -507,7 +509,7 @@ class _Copying:
         """A copy of the history and the time of its last commit; None when there is none, or the journal has all."""
         if described.history == "none":
             return None, 0
-        deadline = time.monotonic() + (PATIENCE_SECONDS if self._options.live else 0.0)
+        deadline = time.monotonic() + (NEW_HISTORY_TIMEOUT_SECONDS if self._options.live else 0.0)
         while True:
             cursor = cursor_of(self._layout.history)
             if self._is_told_by_journal(described, cursor):
@@ -556,10 +558,10 @@ def _state(taken: snapshot.Manifest | None, found: list[Chunk]) -> StoreState:
 
 
 def _copy_snapshot(layout: Layout, taken: snapshot.Manifest, folder: Path) -> SnapshotCopy:
-    source = layout.journal / f"{snapshot.PREFIX}{taken.sequence}"
+    source = layout.journal / f"{snapshot.SNAPSHOT_PREFIX}{taken.sequence}"
     target = folder / source.name
     target.mkdir()
-    names = (*taken.files, snapshot.MANIFEST)
+    names = (*taken.files, snapshot.SNAPSHOT_MANIFEST_FILE)
     with ExitStack() as stack:
         try:
             opened = {name: stack.enter_context((source / name).open("rb")) for name in names}
@@ -578,7 +580,7 @@ def _copy_snapshot(layout: Layout, taken: snapshot.Manifest, folder: Path) -> Sn
 
 
 def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
-    path = folder / HISTORY
+    path = folder / BACKUP_HISTORY_FILE
     try:
         copy_database(layout.history, path)
     except sqlite3.Error as error:
@@ -594,5 +596,5 @@ def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
     sync_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
-        entry = BackedUpFile(f"{folder.name}/{HISTORY}", size, sum_of(file, 0, size))
+        entry = BackedUpFile(f"{folder.name}/{BACKUP_HISTORY_FILE}", size, sum_of(file, 0, size))
     return HistoryCopy(cursor.sequence, cursor.oldest, entry), cursor.time

@@ -31,14 +31,16 @@ from kgserve.storage.model.store_names import check_store_name
 
 log = structlog.get_logger()
 
-FORMAT = 1
-LOCK = "backup.lock"
-FOLDER = "stores"
-RUN = "run-"
-MANIFEST = "manifest.json"
-STORES = "stores.json"
+BACKUP_FORMAT = 1
+BACKUP_LOCK_FILE = "backup.lock"
+STORES_FOLDER = "stores"
+RUN_FOLDER_PREFIX = "run-"
+BACKUP_MANIFEST_FILE = "manifest.json"
+STORES_FILE = "stores.json"
 
-_FILE = re.compile(r"run-[0-9]{6,}/(?:snapshot\.[0-9]+/[a-z]+\.(?:parquet|json)|history\.sqlite|[0-9]+\.[0-9]+\.log)")
+_BACKED_UP_FILE_PATTERN = re.compile(
+    r"run-[0-9]{6,}/(?:snapshot\.[0-9]+/[a-z]+\.(?:parquet|json)|history\.sqlite|[0-9]+\.[0-9]+\.log)"
+)
 
 
 class BackedUpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,7 +209,7 @@ def _read(path: Path, kind: type[Content]) -> Content:
         found = decode_json(text, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BackupDamaged(f"{path}: it cannot be read: {error}") from error
-    if found.format != FORMAT:
+    if found.format != BACKUP_FORMAT:
         raise BackupDamaged(f"{path}: format {found.format} is not known to this version of kgserve")
     return found
 
@@ -217,7 +219,11 @@ def _require_names(path: Path, manifest: BackupManifest, store: str) -> None:
     if manifest.store != store:
         raise BackupDamaged(f"{path}: it belongs to store {manifest.store!r}, not to {store!r}")
     for base in manifest.bases:
-        if not base.runs or not base.marks or any(not _FILE.fullmatch(file.path) for file in base.files):
+        if (
+            not base.runs
+            or not base.marks
+            or any(not _BACKED_UP_FILE_PATTERN.fullmatch(file.path) for file in base.files)
+        ):
             raise BackupDamaged(f"{path}: it names files that no backup has")
         if not all(map(is_within, (base.since, *(mark.taken for mark in base.marks)))):
             raise BackupDamaged(f"{path}: it names times outside the years 1 to 9999")
@@ -229,7 +235,7 @@ class StoreBackup:
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
         self.store = store
-        self.path = folder / MANIFEST
+        self.path = folder / BACKUP_MANIFEST_FILE
 
     @property
     def exists(self) -> bool:
@@ -241,13 +247,13 @@ class StoreBackup:
         try:
             found = _read(self.path, BackupManifest)
         except FileNotFoundError:
-            return BackupManifest(FORMAT, self.store)
+            return BackupManifest(BACKUP_FORMAT, self.store)
         _require_names(self.path, found, self.store)
         return found
 
     def run_folder(self, number: int) -> Path:
         """Where a run keeps its files."""
-        return self.folder / f"{RUN}{number:06d}"
+        return self.folder / f"{RUN_FOLDER_PREFIX}{number:06d}"
 
     def clear_leftovers(self, manifest: BackupManifest) -> None:
         """Remove what a backup that did not end has left, and runs that are no longer needed."""
@@ -263,8 +269,12 @@ def leftovers(folder: Path, manifest: BackupManifest) -> list[Path]:
     """Folders of runs that no manifest counts: a backup was interrupted before its manifest was written, or after."""
     if not folder.is_dir():
         return []
-    runs = (path for path in folder.iterdir() if path.name.startswith(RUN) and path.name[len(RUN) :].isdecimal())
-    return [path for path in runs if int(path.name[len(RUN) :]) not in manifest.runs]
+    runs = (
+        path
+        for path in folder.iterdir()
+        if path.name.startswith(RUN_FOLDER_PREFIX) and path.name[len(RUN_FOLDER_PREFIX) :].isdecimal()
+    )
+    return [path for path in runs if int(path.name[len(RUN_FOLDER_PREFIX) :]) not in manifest.runs]
 
 
 class BackupFolder:
@@ -279,7 +289,7 @@ class BackupFolder:
         with storing(f"making {self.path}"):
             self._require_ours()
             private_folder(self.path)
-            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(self.path / BACKUP_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _lock(descriptor, fcntl.LOCK_EX, f"{self.path} is in use by another backup or restore; wait until it ends")
             self._make()
@@ -290,10 +300,10 @@ class BackupFolder:
     @contextmanager
     def reading(self) -> Generator[None]:
         """Keep backups from changing the folder. Raises NotFound when it holds none, Conflict while one is made."""
-        if not (self.path / STORES).is_file():
-            raise NotFound(f"{self.path} holds no backup of kgserve: there is no {STORES} in it")
+        if not (self.path / STORES_FILE).is_file():
+            raise NotFound(f"{self.path} holds no backup of kgserve: there is no {STORES_FILE} in it")
         try:
-            descriptor = os.open(self.path / LOCK, os.O_RDONLY)
+            descriptor = os.open(self.path / BACKUP_LOCK_FILE, os.O_RDONLY)
         except OSError:  # a copy without the lock file, or one that may not be read: nobody writes to it either
             yield
             return
@@ -305,7 +315,7 @@ class BackupFolder:
 
     def names(self) -> list[str]:
         """The stores that it holds. Raises BackupDamaged."""
-        path = self.path / STORES
+        path = self.path / STORES_FILE
         try:
             found = _read(path, StoreNames)
         except FileNotFoundError:
@@ -317,7 +327,7 @@ class BackupFolder:
 
     def store(self, name: str) -> StoreBackup:
         """The backup of a store, whether it is there or not."""
-        return StoreBackup(self.path / FOLDER / name, name)
+        return StoreBackup(self.path / STORES_FOLDER / name, name)
 
     def there(self, name: str) -> StoreBackup:
         """The backup of a store that must be there. Raises NotFound, BackupDamaged when its manifest is missing."""
@@ -334,23 +344,26 @@ class BackupFolder:
         """Enter a store whose backup is whole."""
         names = self.names()
         if name not in names:
-            with storing(f"writing {self.path / STORES}"):
-                sync_folder(self.path / FOLDER)
-                _write(self.path / STORES, StoreNames(FORMAT, sorted([*names, name])))
+            with storing(f"writing {self.path / STORES_FILE}"):
+                sync_folder(self.path / STORES_FOLDER)
+                _write(self.path / STORES_FILE, StoreNames(BACKUP_FORMAT, sorted([*names, name])))
 
     def _require_ours(self) -> None:
-        if not self.path.is_dir() or (self.path / STORES).exists():
+        if not self.path.is_dir() or (self.path / STORES_FILE).exists():
             return
-        if any(each.name not in {LOCK, FOLDER, STORES, f"{STORES}.new"} for each in self.path.iterdir()):
+        if any(
+            each.name not in {BACKUP_LOCK_FILE, STORES_FOLDER, STORES_FILE, f"{STORES_FILE}.new"}
+            for each in self.path.iterdir()
+        ):
             raise InvalidInput(f"{self.path} holds other files and no backup; choose an empty or a new folder")
 
     def _make(self) -> None:
         """Only under the lock: of two first backups the later one must not empty the list of the other."""
         with storing(f"making {self.path}"):
-            private_folder(self.path / FOLDER)
+            private_folder(self.path / STORES_FOLDER)
             self._close_to_others()
-            if not (self.path / STORES).exists():
-                _write(self.path / STORES, StoreNames(FORMAT))
+            if not (self.path / STORES_FILE).exists():
+                _write(self.path / STORES_FILE, StoreNames(BACKUP_FORMAT))
                 sync_folder(self.path.parent)
 
     def _close_to_others(self) -> None:
@@ -369,7 +382,7 @@ def _lock(descriptor: int, how: int, refusal: str) -> None:
         raise Conflict(refusal) from None
 
 
-_MOST_FOLDERS = 10_000
+_MAX_SCANNED_FOLDERS = 10_000
 
 
 def holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
@@ -398,8 +411,8 @@ def _held(folder: BackupFolder, store: str, first: int, through: int) -> str:
 
 def _backups(root: Path) -> Iterator[Path]:
     for number, (folder, below, files) in enumerate(os.walk(root)):
-        if number > _MOST_FOLDERS:
+        if number > _MAX_SCANNED_FOLDERS:
             return
-        if STORES in files:
-            below[:] = [each for each in below if each != FOLDER]
+        if STORES_FILE in files:
+            below[:] = [each for each in below if each != STORES_FOLDER]
             yield Path(folder)

@@ -28,15 +28,15 @@ from kgserve.storage.journal.journal import Frame, FrameError, encode_frame, rea
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.layout import write_description
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.plan import MAX_DRIFT
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BaseAnswer, VerifiedStore
-from kgserve.stores.backup.create import BLOCK, sum_of
+from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, sum_of
 from kgserve.stores.backup.folder import (
-    FOLDER,
-    LOCK,
-    MANIFEST,
-    RUN,
-    STORES,
+    BACKUP_LOCK_FILE,
+    BACKUP_MANIFEST_FILE,
+    RUN_FOLDER_PREFIX,
+    STORES_FILE,
+    STORES_FOLDER,
     BackedUpFile,
     BackupBase,
     BackupFolder,
@@ -154,8 +154,9 @@ def _may_lack_commits(base: BackupBase) -> bool:
 
 def _lacking(folder: Path) -> str:
     return (
-        f"{folder / MANIFEST}: it ends with sequence 0, and nothing says that the store had no commits then: older "
-        "versions wrote such backups of stores that another node of a cluster served. Back the store up again"
+        f"{folder / BACKUP_MANIFEST_FILE}: it ends with sequence 0, and nothing says that the store had no commits "
+        "then: older versions wrote such backups of stores that another node of a cluster served. "
+        "Back the store up again"
     )
 
 
@@ -212,7 +213,11 @@ def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
 
 def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator[str]:
     """Files that no backup has written, or whose mention is gone."""
-    known = {MANIFEST, f"{MANIFEST}.new", *(file.path for base in manifest.bases for file in base.files)}
+    known = {
+        BACKUP_MANIFEST_FILE,
+        f"{BACKUP_MANIFEST_FILE}.new",
+        *(file.path for base in manifest.bases for file in base.files),
+    }
     for path in sorted(folder.rglob("*")):
         if path.is_dir() and not path.is_symlink():
             continue
@@ -221,8 +226,8 @@ def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator
 
 
 def _strays(folder: BackupFolder, names: list[str]) -> Iterator[str]:
-    known = {LOCK, FOLDER, STORES, f"{STORES}.new"}
-    stores = folder.path / FOLDER
+    known = {BACKUP_LOCK_FILE, STORES_FOLDER, STORES_FILE, f"{STORES_FILE}.new"}
+    stores = folder.path / STORES_FOLDER
     found = [path for path in folder.path.iterdir() if path.name not in known]
     there = stores.iterdir() if stores.is_dir() else ()  # tools that copy files alone leave an empty folder out
     inside = [path for path in there if path.name not in names and not _unfinished(path)]
@@ -231,12 +236,12 @@ def _strays(folder: BackupFolder, names: list[str]) -> Iterator[str]:
 
 def _unfinished(path: Path) -> bool:
     """Whether the first backup of a store was interrupted here: there are runs at most, or the list came too late."""
-    runs = [each for each in path.iterdir() if not each.name.startswith(RUN)] if path.is_dir() else [path]
-    return all(each.name in {MANIFEST, f"{MANIFEST}.new"} for each in runs)
+    runs = [each for each in path.iterdir() if not each.name.startswith(RUN_FOLDER_PREFIX)] if path.is_dir() else [path]
+    return all(each.name in {BACKUP_MANIFEST_FILE, f"{BACKUP_MANIFEST_FILE}.new"} for each in runs)
 
 
-MAX_DIGITS = 18
-CHANGES_AT_ONCE = 500
+MAX_SEQUENCE_DIGITS = 18
+REPLAY_BATCH_CHANGES = 500
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -263,7 +268,7 @@ def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None)
         raise BackupDamaged(_lacking(backup.folder))
     if until is None:
         return Point(manifest.bases[-1], manifest.bases[-1].last.sequence)
-    if until.isascii() and until.isdecimal() and len(until) <= MAX_DIGITS:
+    if until.isascii() and until.isdecimal() and len(until) <= MAX_SEQUENCE_DIGITS:
         return _at_sequence(manifest, int(until))
     try:
         time = parse_time(until)
@@ -309,7 +314,7 @@ def _last_by(found: Iterable[CommitMark], time: int, said: str) -> int:
             following, least = commit, commit.time
         else:
             least = min(least, commit.time)
-    if following is not None and following.time - min(least, time_ns() // 1000) > MAX_DRIFT:
+    if following is not None and following.time - min(least, time_ns() // 1000) > MAX_CLOCK_DRIFT_MICROSECONDS:
         raise InvalidInput(
             f"until: times do not say what was there at {said}: commit {following.sequence} was stamped "
             f"{format_time(following.time)} by a clock that was ahead. Name a sequence instead: {last} is the last one "
@@ -352,7 +357,7 @@ def _snapshot(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
     copy = point.base.snapshot
     if copy is None or copy.sequence > point.sequence:
         return
-    target = journal / f"{snapshot.PREFIX}{copy.sequence}"
+    target = journal / f"{snapshot.SNAPSHOT_PREFIX}{copy.sequence}"
     target.mkdir()
     for file in copy.files:
         _copy(folder, file, target / Path(file.path).name)
@@ -389,7 +394,7 @@ def _append(folder: Path, piece: Piece, descriptor: int, last: int) -> Frame | N
         whole = frame.end if frame.last <= last else whole
     with (folder / piece.file.path).open("rb") as file:
         while whole > 0:
-            block = file.read(min(BLOCK, whole))
+            block = file.read(min(BACKUP_BLOCK_BYTES, whole))
             write_all(descriptor, block)
             whole -= len(block)
     if newest is not None and newest.last > last:
@@ -412,7 +417,7 @@ def _forget(path: Path, journal: Path, after: int, last: int, oldest: int) -> No
     history = History(path)
     try:
         changes: Iterator[ChangeSet] = Tail(journal).read(after + 1, last)
-        while some := list(islice(changes, CHANGES_AT_ONCE)):
+        while some := list(islice(changes, REPLAY_BATCH_CHANGES)):
             history.take(some)
         history.prune(oldest)
     finally:

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from kgserve.cli.mcp_stdio import tool_hints
-from kgserve.cli.mcp_stdio.forwarder import FILE, METHODS
+from kgserve.cli.mcp_stdio.forwarder import KNOWN_ANSWER_METHODS, KNOWN_ANSWERS_FILE
 from kgserve.cli.mcp_stdio.message import header_value
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import find
@@ -278,8 +278,8 @@ def test_it_ends_when_nobody_reads_its_answers(server: Running) -> None:
 
 
 def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_path: Path) -> None:
-    assert hints() == tool_hints.FILE.read_text(encoding="utf-8"), "`make docs` writes it"
-    assert known(server.data) == FILE.read_text(encoding="utf-8"), "`make docs` writes it anew"
+    assert hints() == tool_hints.TOOL_HINTS_FILE.read_text(encoding="utf-8"), "`make docs` writes it"
+    assert known(server.data) == KNOWN_ANSWERS_FILE.read_text(encoding="utf-8"), "`make docs` writes it anew"
     for era in ERAS:
         with (
             ending(tmp_path / era),
@@ -287,7 +287,7 @@ def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_p
             editing("--data", tmp_path / era, era=era) as other,
         ):
             assert one.open() == other.open()
-            for method in METHODS[3:]:
+            for method in KNOWN_ANSWER_METHODS[3:]:
                 assert one.ask(method) == other.ask(method)
             other.call("list_stores")  # which the server that was started meanwhile answers, and is there to be ended
 

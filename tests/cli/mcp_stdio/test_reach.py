@@ -54,7 +54,7 @@ def test_its_defaults_are_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path
         monkeypatch.setenv("KGSERVE_CALL_TIMEOUT", text)
         assert server_discovery.chosen_timeout() == seconds
     places = {field.name for field in msgspec.structs.fields(Settings) if Path in get_args(get_args(field.type)[0])}
-    assert {f"KGSERVE_{name.upper()}" for name in places} == set(server_discovery.PATHS)
+    assert {f"KGSERVE_{name.upper()}" for name in places} == set(server_discovery.PATH_VARIABLES)
     monkeypatch.chdir(tmp_path)
     assert data_folder() == tmp_path / "kgserve-data"
     monkeypatch.setenv("KGSERVE_DATA_DIR", "elsewhere")
@@ -127,11 +127,11 @@ def test_the_configured_port_is_used_when_it_is_free_and_a_long_log_put_aside(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("KGSERVE_PORT", str(port))
-    (tmp_path / "server.log").write_bytes(b"x" * (server_discovery.MAX_LOG + 1))
+    (tmp_path / "server.log").write_bytes(b"x" * (server_discovery.MAX_LOG_BYTES + 1))
     with ending(tmp_path):
         assert ensure(tmp_path).url == f"http://127.0.0.1:{port}"
         assert (tmp_path / "server.log").stat().st_size < 1000
-        assert (tmp_path / "server.log.1").stat().st_size == server_discovery.MAX_LOG + 1
+        assert (tmp_path / "server.log.1").stat().st_size == server_discovery.MAX_LOG_BYTES + 1
 
 
 def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -> None:
@@ -192,7 +192,10 @@ def test_a_launched_server_works_in_its_own_folder_with_what_it_needs(
         seen = variables_of(server.pid)
         assert seen["KGSERVE_MODELS_DIR"] == str(tmp_path / "models")
         assert {"KGSERVE_KEY", "OF_THE_EDITOR"}.isdisjoint(seen)
-        assert (server.version, server.pid) == (__version__, int((data / server_discovery.LAUNCH_LOCK).read_text()))
+        assert (server.version, server.pid) == (
+            __version__,
+            int((data / server_discovery.LAUNCH_LOCK_FILE).read_text()),
+        )
         assert "--idle-exit\x0086400" in Path(f"/proc/{server.pid}/cmdline").read_text()
 
 
@@ -213,11 +216,11 @@ def test_an_older_server_is_replaced_when_it_is_idle_and_was_launched(tmp_path: 
         older = server._replace(version="0.0.9")
         file.write_bytes(server_discovery.encode(older))
         assert "in use" in str(replace_older(tmp_path, older))
-        os.utime(file, (0, time.time() - 2 * server_discovery.REPLACED_IDLE))
-        launched = (tmp_path / server_discovery.LAUNCH_LOCK).read_text()
-        (tmp_path / server_discovery.LAUNCH_LOCK).write_text("1\n")
+        os.utime(file, (0, time.time() - 2 * server_discovery.REPLACEABLE_IDLE_SECONDS))
+        launched = (tmp_path / server_discovery.LAUNCH_LOCK_FILE).read_text()
+        (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text("1\n")
         assert "whoever has started it" in str(replace_older(tmp_path, older))
-        (tmp_path / server_discovery.LAUNCH_LOCK).write_text(launched)
+        (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text(launched)
         assert find(tmp_path) == older
         with editing("--data", tmp_path, log=tmp_path.with_suffix(".log")) as editor:
             editor.open()

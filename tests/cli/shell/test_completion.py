@@ -6,7 +6,7 @@ import pytest
 
 from kgserve.cli.shell.terminal import expected
 from kgserve.cypher import lexer
-from kgserve.cypher.offers import KEYWORDS, LABELS
+from kgserve.cypher.offers import COMPLETION_KEYWORDS, LABELS
 from tests.project.reading import TOP
 
 
@@ -64,4 +64,4 @@ def test_labels_and_properties_are_those_of_the_schema() -> None:
 
 
 def test_keywords_are_among_those_that_a_statement_may_have() -> None:
-    assert set(KEYWORDS) <= lexer.KEYWORDS - lexer.FORBIDDEN
+    assert set(COMPLETION_KEYWORDS) <= lexer.KEYWORDS - lexer.FORBIDDEN_WORDS

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from kgserve.cli.shell import formats
-from kgserve.cli.shell.commands import COMMANDS
+from kgserve.cli.shell.commands import SHELL_COMMANDS
 from tests.cli.running import Running, kgserve
 
 
 def test_the_commands_are_those_that_there_are_said_to_be() -> None:
     documented = "help use stores schema params set timing mode write source export quit"
-    assert list(COMMANDS) == documented.split()
+    assert list(SHELL_COMMANDS) == documented.split()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", SHELL_COMMANDS)
 def test_each_command_has_help(name: str) -> None:
-    command = COMMANDS[name]
+    command = SHELL_COMMANDS[name]
     assert command.summary.endswith(".")
     assert len(command.summary) > 20
     assert "\n" not in command.summary
@@ -24,11 +24,11 @@ def test_each_command_has_help(name: str) -> None:
 
 def test_help_lists_every_command_and_explains_each(server: Running) -> None:
     listed = kgserve("shell", "--url", server.url, "-c", ":help")
-    for command in COMMANDS.values():
+    for command in SHELL_COMMANDS.values():
         assert command.usage in listed.out
         assert command.summary in listed.out
-    each = kgserve("shell", "--url", server.url, "-c", "\n".join(f":help {name}" for name in COMMANDS))
-    for command in COMMANDS.values():
+    each = kgserve("shell", "--url", server.url, "-c", "\n".join(f":help {name}" for name in SHELL_COMMANDS))
+    for command in SHELL_COMMANDS.values():
         assert f"{command.usage}\n  {command.summary}\n" in each.out
         assert command.details in each.out
     assert kgserve("shell", "--url", server.url, "-c", ":help nonsense").code == 1

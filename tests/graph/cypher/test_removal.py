@@ -17,7 +17,7 @@ import pytest
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer
 from kgserve.storage.journal.journal import encode_frame
-from kgserve.storage.rows.view import FORESEEN, FoldLimits
+from kgserve.storage.rows.view import STAGED_MARK, FoldLimits
 from kgserve.stores import bulk_delete
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
@@ -34,7 +34,7 @@ CLEAR_NEWER = "MATCH (n {type: 'newer'}) DETACH DELETE n"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large here is so from very few rows on."""
-    monkeypatch.setattr(bulk_delete, "LARGE", 40)
+    monkeypatch.setattr(bulk_delete, "MIN_BULK_DELETE_ROWS", 40)
 
 
 def stock(pool: StorePool) -> None:
@@ -174,7 +174,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
                 shutil.copytree(data, copied)
             finally:
                 store.folding._begins.release()
-            assert any(FORESEEN in name for name in bases)
+            assert any(STAGED_MARK in name for name in bases)
             clearing.result(PATIENCE)
             assert before.node("old1") is not None
             assert len(list(before.outgoing("old1"))) == gone_edges > 0
@@ -189,7 +189,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
 
 
 def foreseen_files(store: OpenStore) -> list[str]:
-    return [path.name for path in store.rows.folder.iterdir() if FORESEEN in path.suffixes]
+    return [path.name for path in store.rows.folder.iterdir() if STAGED_MARK in path.suffixes]
 
 
 def test_two_at_once_leave_nothing_behind(tmp_path: Path) -> None:
@@ -273,12 +273,12 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
 
 def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(pool, [{"id": each, "type": "old"} for each in "abc"], [{"from": "a", "to": "b", "relation_type": "R"}])
-    monkeypatch.setattr(bulk_delete, "MOST", 3)
+    monkeypatch.setattr(bulk_delete, "MAX_BULK_DELETE_ROWS", 3)
     with pytest.raises(TooLarge, match=r"more than 3 rows .* delete in parts"):
         write(pool, CLEAR)
     with pool.lease(NAME) as store:
         assert ids(store) == list("abc")
-    monkeypatch.setattr(bulk_delete, "MOST", 4)
+    monkeypatch.setattr(bulk_delete, "MAX_BULK_DELETE_ROWS", 4)
     write(pool, CLEAR)
     with pool.lease(NAME) as store:
         assert ids(store) == []

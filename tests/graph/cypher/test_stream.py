@@ -20,8 +20,8 @@ LONG = "a" * 1_500_000
 
 @pytest.fixture(autouse=True)
 def _low(monkeypatch: pytest.MonkeyPatch) -> None:
-    forms = {name: form._replace(most_bytes=1 << 20) for name, form in read._FORMS.items()}
-    monkeypatch.setattr(read, "_FORMS", forms)
+    forms = {name: form._replace(most_bytes=1 << 20) for name, form in read._RESULT_FORMATS.items()}
+    monkeypatch.setattr(read, "_RESULT_FORMATS", forms)
 
 
 def asked(pool: StorePool, query: str, form: read.Format) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import InvalidInput, StorageFull
 from kgserve.projections.cypher_engine import rebuild
-from kgserve.projections.cypher_engine.engine.protocol import NOTHING, FileOptions
+from kgserve.projections.cypher_engine.engine.protocol import NO_DIFFERENCE, FileOptions
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import Trial, WarmCopies, WarmCopy
@@ -52,13 +52,13 @@ def between(pool: StorePool, r: random.Random) -> None:
                 fill(pool, [whole], [{"from": node, "to": node, "relation_type": "S", "ordinal": r.randrange(9)}])
 
 
-@pytest.mark.parametrize(("seed", "few"), [(0, rebuild.FEW_ROWS), (1, 0)])
+@pytest.mark.parametrize(("seed", "few"), [(0, rebuild.MAX_INLINE_REBUILD_ROWS), (1, 0)])
 def test_it_stays_what_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: int) -> None:
     """Statements do what they do in the bare engine; they, refused ones and other writes leave the copy right.
 
     It is made of so ``few`` rows, or else of what the engine has.
     """
-    monkeypatch.setattr(rebuild, "FEW_ROWS", few)
+    monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", few)
     said: list[str] = []
     statements, r = Statements(seed), random.Random(seed)
     with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
@@ -129,7 +129,7 @@ def test_what_changes_edges_or_deletes_wants_a_file_that_keeps_its_edges(pool: S
 
 
 def untouched(trial: Trial) -> None:
-    assert trial.difference(UNTOUCHED) == NOTHING
+    assert trial.difference(UNTOUCHED) == NO_DIFFERENCE
 
 
 def copy_of(store: OpenStore, copies: WarmCopies, seconds: float = 60.0) -> WarmCopy:

@@ -13,7 +13,7 @@ import pytest
 
 from bench.server import Server
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
-from kgserve.graph.cypher.write_transaction import MAX_CHANGED, batch_of
+from kgserve.graph.cypher.write_transaction import MAX_CHANGED_ROWS, batch_of
 from kgserve.graph.requests import SearchRequest
 from kgserve.graph.search.search import search
 from kgserve.projections.cypher_engine.engine.protocol import Difference
@@ -209,7 +209,7 @@ def test_a_statement_that_fails_has_changed_nothing(
 
 
 def test_too_many_rows() -> None:
-    gone = [str(number) for number in range(MAX_CHANGED + 1)]
+    gone = [str(number) for number in range(MAX_CHANGED_ROWS + 1)]
     with pytest.raises(TooLarge, match="200001 rows"):
         batch_of(Difference(nodes=[], edges=[], nodes_gone=gone, edges_gone=[], doubled=[]))
 

@@ -11,7 +11,7 @@ import pytest
 from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.search import StoreSearch, search_store
-from kgserve.projections.text import ANYTHING
+from kgserve.projections.text import NO_TEXT_FILTER
 from kgserve.storage.model.attributes import conditions, has_all
 from tests.projections.looking_back import WORDS, Known, Watched, watched
 
@@ -56,8 +56,8 @@ def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_
     with search_store(said.store, said.indexer, past, "any") as searched:
         narrowed = among(searched, said, wanted, tried)
         vector = searched.queries.of("fox")
-        words = searched.index.words("fox", EVERY, ANYTHING)
-        meaning = searched.index.meaning(vector, EVERY, ANYTHING)
+        words = searched.index.words("fox", EVERY, NO_TEXT_FILTER)
+        meaning = searched.index.meaning(vector, EVERY, NO_TEXT_FILTER)
         asked = conditions(wanted)
         left = {
             key
@@ -66,10 +66,10 @@ def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_
         }
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]
-            found = narrowed.words("fox", limit, ANYTHING)
+            found = narrowed.words("fox", limit, NO_TEXT_FILTER)
             assert [*found.values()] == pytest.approx(kept)
             assert found.keys() <= left
             kept = [score for key, score in meaning.items() if key in left][:limit]
-            found = narrowed.meaning(vector, limit, ANYTHING)
+            found = narrowed.meaning(vector, limit, NO_TEXT_FILTER)
             assert [*found.values()] == pytest.approx(kept, abs=1e-5)
             assert found.keys() <= left

@@ -140,7 +140,7 @@ def test_a_triangle_gives_by_one_hop_only() -> None:
 
 
 def test_hubs_and_loops_give_nothing() -> None:
-    hub = {"hub": [(f"n{number}", 1.0) for number in range(fusion.HUB + 1)], "n0": [("hub", 1.0)]}
+    hub = {"hub": [(f"n{number}", 1.0) for number in range(fusion.HUB_DEGREE + 1)], "n0": [("hub", 1.0)]}
     assert fusion.spread({"hub": 0.9, "n1": 0.5}, hub) == {}
     assert fusion.spread({"a": 0.9}, {"a": [("a", 1.0)]}) == {}
 
@@ -213,8 +213,8 @@ def test_looking_around_is_bounded_and_fair() -> None:
 
     asked: list[list[str]] = []
     fusion.look_around({f"s{number:02}": 1.0 - number / 100 for number in range(50)}, look_up)
-    assert [len(ids) for ids in asked] == [fusion.SEEDS, fusion.REACHED]
-    assert len({key.split(".")[0] for key in asked[1]}) == fusion.REACHED // 2
+    assert [len(ids) for ids in asked] == [fusion.MAX_SEEDS, fusion.MAX_REACHED]
+    assert len({key.split(".")[0] for key in asked[1]}) == fusion.MAX_REACHED // 2
 
 
 def test_looking_around_without_relations_asks_once() -> None:

@@ -40,7 +40,7 @@ def test_without_indexes_there_is_no_search(tmp_path: Path) -> None:
 
 
 def test_vectors_of_another_model_leave_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searches, "AT_LEAST_SECONDS", 20 * PATIENCE)
+    monkeypatch.setattr(searches, "AT_LEAST_TIMEOUT_SECONDS", 20 * PATIENCE)
     fill(tmp_path)
     with indexed(tmp_path, OtherEmbedder()) as (pool, indexer):
         started = time.monotonic()
@@ -110,7 +110,7 @@ def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew
         monkeypatch.setattr(keyword, "_clear", cleared_slowly)
         with monkeypatch.context() as patched:
             patched.setattr(keyword, "search", refilled_behind_it)
-            patched.setattr(searches, "AT_LEAST_SECONDS", 0.1)
+            patched.setattr(searches, "AT_LEAST_TIMEOUT_SECONDS", 0.1)
             with pytest.raises(Unavailable, match="have not seen sequence 1 yet, only 0"):
                 search(graph, wanted)
         assert cleared_at == [0]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kgserve.graph.transfer.transfer import export
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.storage.journal.snapshot import BATCH_BYTES
+from kgserve.storage.journal.snapshot import SNAPSHOT_BATCH_BYTES
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -20,4 +20,4 @@ def test_large_texts_are_sent_a_few_at_a_time(tmp_path: Path) -> None:
         with export(graph_of(pool, NAME)) as stream:
             blocks = [len(block) for block in stream]
     assert sum(blocks) > 60 * MEBIBYTE
-    assert max(blocks) < 2 * BATCH_BYTES
+    assert max(blocks) < 2 * SNAPSHOT_BATCH_BYTES

@@ -11,11 +11,11 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import ImportAnswer
+from kgserve.graph.transfer.formats.lines import MAX_LINE_BYTES
 from kgserve.graph.transfer.transfer import (
-    ARCHIVE,
-    MAX_LINE_BYTES,
-    SMALL_BLOCK_BYTES,
-    SMALL_BLOCK_LINES,
+    ARCHIVE_FORMAT,
+    SMALL_IMPORT_BLOCK_BYTES,
+    SMALL_IMPORT_BLOCK_LINES,
     ConvertedImport,
     Importer,
     export,
@@ -60,15 +60,17 @@ def test_lines_that_repeat_earlier_ones_are_reported(pool: StorePool) -> None:
     answer = imported(
         pool,
         lines(NODE % b"a", NODE % b"b", edge % 1, b'{"kind":"node","id":"a","type":"t","content":"x"}', edge % 2),
-        lines(NODE % b"b", *[NODE % b"%d" % number for number in range(SMALL_BLOCK_LINES)], edge % 3, NODE % b"7"),
+        lines(
+            NODE % b"b", *[NODE % b"%d" % number for number in range(SMALL_IMPORT_BLOCK_LINES)], edge % 3, NODE % b"7"
+        ),
     )
     assert (answer.ok, answer.error_count, answer.merged_count) == (True, 0, 5)
     assert [(each.line, each.earlier_line) for each in answer.merged] == [
         (4, 1),
         (5, 3),
         (6, 2),
-        (SMALL_BLOCK_LINES + 7, 3),
-        (SMALL_BLOCK_LINES + 8, 14),
+        (SMALL_IMPORT_BLOCK_LINES + 7, 3),
+        (SMALL_IMPORT_BLOCK_LINES + 8, 14),
     ]
     assert answer.merged[0].message == 'node "a": where both say something, the later one counts'
     assert answer.merged[1].message.startswith('edge "a" "R" "b": ')
@@ -130,21 +132,23 @@ def rows_of(size: int, first: int, count: int) -> bytes:
 def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: StorePool) -> None:
     asking = True
     importer = Importer(graph_of(pool, "s"), others=lambda: asking)
-    small = rows_of(SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES, 0, SMALL_BLOCK_LINES)
+    small = rows_of(SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES, 0, SMALL_IMPORT_BLOCK_LINES)
     assert not importer.feed(small[:-1])
     assert importer.feed(small[-1:] + NODE % b"rest")
     importer.flush()
     with pool.lease("s") as store:
-        assert store.state.nodes == SMALL_BLOCK_LINES
+        assert store.state.nodes == SMALL_IMPORT_BLOCK_LINES
     assert not importer.feed(b" ")  # of a line without an end only what is new counts
     asking = False
-    assert not importer.feed(b"\n" + rows_of(SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES, 5_000, SMALL_BLOCK_LINES))
-    assert importer.finish().nodes_created == 2 * SMALL_BLOCK_LINES + 1
+    assert not importer.feed(
+        b"\n" + rows_of(SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES, 5_000, SMALL_IMPORT_BLOCK_LINES)
+    )
+    assert importer.finish().nodes_created == 2 * SMALL_IMPORT_BLOCK_LINES + 1
 
 
 def test_large_rows_come_as_many_at_a_time_as_are_told_of_by_counts(pool: StorePool) -> None:
     importer = Importer(graph_of(pool, "s"), others=lambda: 1)
-    size = 4 * SMALL_BLOCK_BYTES // BULK_ROWS
+    size = 4 * SMALL_IMPORT_BLOCK_BYTES // BULK_ROWS
     assert not importer.feed(rows_of(size, 0, BULK_ROWS))
     assert importer.feed(rows_of(size, BULK_ROWS, 1))
     importer.abort()
@@ -152,14 +156,14 @@ def test_large_rows_come_as_many_at_a_time_as_are_told_of_by_counts(pool: StoreP
 
 @pytest.mark.parametrize(("asking", "commits"), [(False, 1), (True, 3)])
 def test_an_import_of_another_format_gives_way_as_well(pool: StorePool, asking: bool, commits: int) -> None:
-    content = "words " * (SMALL_BLOCK_BYTES // SMALL_BLOCK_LINES // 6)
-    count = 5 * SMALL_BLOCK_LINES // 2
+    content = "words " * (SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES // 6)
+    count = 5 * SMALL_IMPORT_BLOCK_LINES // 2
     rows = [f"{number},t,{content}" for number in range(count)]
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
         archive.writestr("nodes.csv", "\n".join(["id,type,content", *rows]))
         archive.writestr("edges.csv", "from,to,relation_type\n")
-    taken = ConvertedImport(graph_of(pool, "s"), ARCHIVE, lambda: asking)
+    taken = ConvertedImport(graph_of(pool, "s"), ARCHIVE_FORMAT, lambda: asking)
     taken.write(body.getvalue())
     answer = taken.finish()
     assert (answer.nodes_created, answer.sequence) == (count, commits)

@@ -8,8 +8,8 @@ import pytest
 
 from kgserve.memory.api import Cluster
 from kgserve.memory.consolidation.plan import (
-    MAX_LINES,
-    MAX_TEXT,
+    MAX_MERGED_CHARS,
+    MAX_MERGED_LINES,
     AbsorbedRecord,
     ClusterPlan,
     Grown,
@@ -78,8 +78,8 @@ def test_seconds_of_fading_do_not_decide_who_stays() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "reason"),
     [
-        (row("a", "x" * MAX_TEXT), row("b", "y"), "2,000 characters"),
-        (row("a", "\n".join(map(str, range(MAX_LINES)))), row("b", "y"), "20 lines"),
+        (row("a", "x" * MAX_MERGED_CHARS), row("b", "y"), "2,000 characters"),
+        (row("a", "\n".join(map(str, range(MAX_MERGED_LINES)))), row("b", "y"), "20 lines"),
         (
             row("a", "x", tags=tuple(map(str, range(60)))),
             row("b", "x", tags=tuple(map(str, range(40, 101)))),
@@ -95,9 +95,9 @@ def test_what_would_be_too_much_is_left(one: NodeRow, other: NodeRow, reason: st
 
 
 def test_what_is_long_already_may_absorb_what_says_the_same() -> None:
-    found = planned(members(row("a", "x " * MAX_TEXT), row("b", "X " * MAX_TEXT)), 1.0)
+    found = planned(members(row("a", "x " * MAX_MERGED_CHARS), row("b", "X " * MAX_MERGED_CHARS)), 1.0)
     assert isinstance(found, ClusterPlan)
-    assert found.content == "x " * MAX_TEXT
+    assert found.content == "x " * MAX_MERGED_CHARS
 
 
 def test_what_is_pinned_is_not_absorbed() -> None:

@@ -18,13 +18,13 @@ from kgserve.memory.api import (
     UndoConsolidationRequest,
 )
 from kgserve.memory.consolidation.use_cases import (
-    RETRY_SECONDS,
+    CONSOLIDATION_RETRY_AFTER_SECONDS,
     consolidate,
     consolidations,
     prune_memories,
     undo_consolidation,
 )
-from kgserve.projections.memory_index.decay import DAY
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import MERGED_INTO
@@ -367,7 +367,7 @@ class BusyModel(StuckEmbedder):
 
 
 def test_consolidation_is_refused_while_vectors_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.memory.consolidation.candidates.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.memory.consolidation.candidates.MEMORY_JOB_TIMEOUT_SECONDS", 0.1)
     model = BusyModel()
     with indexed(tmp_path, model) as (pool, indexer), pool.lease("s", create=True) as leased:
         put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[0].lower()))])
@@ -375,7 +375,7 @@ def test_consolidation_is_refused_while_vectors_are_not_ready(tmp_path: Path, mo
         for dry_run in (True, False):
             with pytest.raises(Unavailable, match="were not compared and nothing was merged") as refused:
                 consolidate(graph, ConsolidateRequest(dry_run=dry_run))
-            assert refused.value.retry_after == RETRY_SECONDS
+            assert refused.value.retry_after == CONSOLIDATION_RETRY_AFTER_SECONDS
         assert consolidations(graph, ConsolidationsQuery()).runs == []
         model.let_go.set()
         caught_up(leased, indexer.of(leased))
@@ -419,8 +419,8 @@ def test_faded_memories_are_withdrawn_and_protected_ones_are_not(place: Place, s
     now = time.time_ns() // 1000
     with place.pool.lease(store, create=True) as leased:
         ages = {"fresh": 0, "kept": 129, "faded": 131}
-        memories = [memory(each, each, created_at=now - days * DAY) for each, days in ages.items()]
-        old = now - 400 * DAY
+        memories = [memory(each, each, created_at=now - days * DAY_MICROSECONDS) for each, days in ages.items()]
+        old = now - 400 * DAY_MICROSECONDS
         memories += [
             memory("pinned", "p", created_at=old, importance=1.0),
             memory("domain", "d", created_at=old, layer=0),

@@ -42,9 +42,9 @@ FACT = "The web shop uses Postgres 17."
 @pytest.fixture(autouse=True, scope="module")
 def hurried() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "FIRST_RETRY_SECONDS", 0.02)
-        patch.setattr(worker, "LAST_RETRY_SECONDS", 0.1)
-        patch.setattr(pool, "TEND_SECONDS", 0.05)
+        patch.setattr(worker, "MIN_EXTRACTION_RETRY_SECONDS", 0.02)
+        patch.setattr(worker, "MAX_EXTRACTION_RETRY_SECONDS", 0.1)
+        patch.setattr(pool, "POOL_TICK_SECONDS", 0.05)
         yield
 
 

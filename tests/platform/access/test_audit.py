@@ -3,7 +3,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kgserve.platform.access.audit import AUDIT_FILE, EACH, EVERYBODY, KEPT, MAX_BYTES, Audit
+from kgserve.platform.access.audit import (
+    AUDIT_FILE,
+    MAX_AUDIT_FILE_BYTES,
+    MAX_REFUSALS_PER_SOURCE,
+    MAX_REFUSALS_PER_WINDOW,
+    MAX_ROTATED_AUDIT_FILES,
+    Audit,
+)
 from tests.platform.access.keys import audited
 
 
@@ -15,7 +22,7 @@ def test_a_flood_of_refusals_is_counted_and_not_written(tmp_path: Path) -> None:
     audit.close()
     lines = audited(tmp_path)
     flood = [line for line in lines if line["address"] == "192.0.2.1"]
-    assert [line.get("times", 1) for line in flood] == [1] * EACH + [1_000 - EACH]
+    assert [line.get("times", 1) for line in flood] == [1] * MAX_REFUSALS_PER_SOURCE + [1_000 - MAX_REFUSALS_PER_SOURCE]
     assert [line["act"] for line in lines if line["address"] == "192.0.2.2"] == ["GET /y"]
 
 
@@ -25,7 +32,7 @@ def test_a_flood_from_everywhere_is_bounded_too_and_hides_no_act_of_administrati
         audit.denied("GET /x", "401", address=f"2001:db8:{number:x}::1")
     audit.administered("dropStore", "done", caller="boss", store="s")
     lines = audited(tmp_path)
-    assert len(lines) <= EVERYBODY + 1
+    assert len(lines) <= MAX_REFUSALS_PER_WINDOW + 1
     assert (lines[-1]["kind"], lines[-1]["store"]) == ("admin", "s")
 
 
@@ -33,7 +40,7 @@ def test_one_network_counts_as_one_address(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     for number in range(1_000):
         audit.denied("GET /x", "401", address=f"2001:db8::{number:x}")
-    assert len(audited(tmp_path)) == EACH
+    assert len(audited(tmp_path)) == MAX_REFUSALS_PER_SOURCE
 
 
 def test_failing_acts_of_administration_turn_no_file_over(tmp_path: Path) -> None:
@@ -45,7 +52,7 @@ def test_failing_acts_of_administration_turn_no_file_over(tmp_path: Path) -> Non
     lines = audited(tmp_path)
     assert {line["kind"] for line in lines} == {"admin"}
     assert sum(line.get("times", 1) for line in lines) == 1_001
-    assert len(lines) == EACH + 2
+    assert len(lines) == MAX_REFUSALS_PER_SOURCE + 2
 
 
 def test_what_callers_send_cannot_break_a_line_or_tell_a_secret(tmp_path: Path) -> None:
@@ -59,16 +66,16 @@ def test_what_callers_send_cannot_break_a_line_or_tell_a_secret(tmp_path: Path) 
 
 def test_the_file_is_turned_over(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
-    for number in range(KEPT + 3):
-        (tmp_path / AUDIT_FILE).write_bytes(b"x" * MAX_BYTES)
+    for number in range(MAX_ROTATED_AUDIT_FILES + 3):
+        (tmp_path / AUDIT_FILE).write_bytes(b"x" * MAX_AUDIT_FILE_BYTES)
         audit.administered(f"act-{number}", "done")
-    assert [line["act"] for line in audited(tmp_path)] == [f"act-{KEPT + 2}"]
+    assert [line["act"] for line in audited(tmp_path)] == [f"act-{MAX_ROTATED_AUDIT_FILES + 2}"]
     older = sorted(path.name for path in tmp_path.glob(f"{AUDIT_FILE}.*"))
-    assert older == [f"{AUDIT_FILE}.{number}" for number in range(1, KEPT + 1)]
+    assert older == [f"{AUDIT_FILE}.{number}" for number in range(1, MAX_ROTATED_AUDIT_FILES + 1)]
 
 
 def test_the_command_line_turns_nothing_over(tmp_path: Path) -> None:
-    (tmp_path / AUDIT_FILE).write_bytes(b"{}\n" * (MAX_BYTES // 3 + 1))
+    (tmp_path / AUDIT_FILE).write_bytes(b"{}\n" * (MAX_AUDIT_FILE_BYTES // 3 + 1))
     Audit(tmp_path, rotating=False).administered("keys create", "done")
     assert [path.name for path in tmp_path.iterdir()] == [AUDIT_FILE]
 

@@ -9,10 +9,10 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unauthenticated
 from kgserve.platform.access.authentication import (
+    ANONYMOUS_CALLER,
     KEY_FILE,
-    LOCAL,
-    NOBODY,
-    OWNER,
+    LOCAL_CALLER,
+    OWNER_CALLER,
     Authenticator,
     Caller,
     Keyring,
@@ -48,13 +48,13 @@ def refuses(at: Authenticator, text: str | None = None, path: str = "/api/memory
 
 def test_this_machine_is_open_until_there_is_a_key(tmp_path: Path) -> None:
     at = authenticator(tmp_path)
-    assert enter(at) is enter(at, "nonsense") is LOCAL
+    assert enter(at) is enter(at, "nonsense") is LOCAL_CALLER
     text = given(tmp_path, "read", name="k")
     assert refuses(at)
     assert enter(at, text).name == "k"
-    assert enter(at, TOKEN) is OWNER
-    assert not at.still_valid(LOCAL)
-    assert at.still_valid(OWNER)
+    assert enter(at, TOKEN) is OWNER_CALLER
+    assert not at.still_valid(LOCAL_CALLER)
+    assert at.still_valid(OWNER_CALLER)
 
 
 @pytest.mark.abuse(27)
@@ -67,20 +67,20 @@ def test_other_addresses_never_open(tmp_path: Path) -> None:
     (tmp_path / KEY_FILE).unlink()
     assert refuses(at)
     assert refuses(at, text)
-    assert enter(at, TOKEN) is OWNER
+    assert enter(at, TOKEN) is OWNER_CALLER
 
 
 def test_without_keys_on_request(tmp_path: Path) -> None:
     at = authenticator(tmp_path, ELSEWHERE, insecure=True)
-    assert enter(at) is LOCAL
+    assert enter(at) is LOCAL_CALLER
     given(tmp_path, "read")
     assert refuses(at), "who makes a key wants it asked for"
 
 
 def test_what_watches_over_the_process_needs_no_key(tmp_path: Path) -> None:
     at = authenticator(tmp_path, ELSEWHERE)
-    assert enter(at, path="/health") is enter(at, "nonsense", path="/ready") is NOBODY
-    assert not NOBODY.sees("a")
+    assert enter(at, path="/health") is enter(at, "nonsense", path="/ready") is ANONYMOUS_CALLER
+    assert not ANONYMOUS_CALLER.sees("a")
     for path in ("/healthy", "/health/", "//health", "/HEALTH", "/ready/x"):
         assert refuses(at, path=path), path
 
@@ -118,7 +118,7 @@ def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict
     assert refuses(Authenticator(proxied, Keyring(tmp_path)))
     insecure = Settings(data_dir=tmp_path, insecure_no_auth=True, **options)
     check_may_start(insecure, tmp_path)
-    assert enter(Authenticator(insecure, Keyring(tmp_path))) is LOCAL
+    assert enter(Authenticator(insecure, Keyring(tmp_path))) is LOCAL_CALLER
     text = given(tmp_path, "read")
     check_may_start(proxied, tmp_path)
     at = Authenticator(proxied, Keyring(tmp_path))
@@ -130,7 +130,7 @@ def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict
 def test_names_of_this_machine_let_nobody_in(tmp_path: Path) -> None:
     named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
     check_may_start(named, tmp_path)
-    assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL
+    assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL_CALLER
 
 
 def test_a_link_to_keys_that_are_gone_opens_nothing(tmp_path: Path) -> None:

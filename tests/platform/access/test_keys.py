@@ -6,7 +6,7 @@ import pytest
 
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.access.authentication import (
-    MAX_PATTERNS,
+    MAX_STORE_PATTERNS,
     Caller,
     Hidden,
     checked_patterns,
@@ -56,7 +56,7 @@ def test_patterns_are_kept_once_and_all_is_all() -> None:
     assert checked_patterns(["a", "*"]) == ("*",)
     assert checked_patterns(["my.project", "my.*", "x" * 64 + "*"]) == ("my.project", "my.*", "x" * 64 + "*")
     with pytest.raises(InvalidInput):
-        checked_patterns(f"s{number}" for number in range(MAX_PATTERNS + 1))
+        checked_patterns(f"s{number}" for number in range(MAX_STORE_PATTERNS + 1))
 
 
 @pytest.mark.parametrize("name", ["", " x", "x ", "\x1b[31m", "x" * 65, "a\nb", "ü"])

@@ -12,7 +12,7 @@ from kgserve.platform.access.audit import AUDIT_FILE, Audit, AuditPosition, line
 def test_the_newest_records_are_found_in_files_that_were_turned_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
     audit = Audit(tmp_path)
     for number in range(20):
         audit.administered(f"act-{number}", "done", caller="boss")
@@ -36,7 +36,7 @@ def test_a_line_that_was_being_written_when_the_machine_stopped_is_left_out(tmp_
 def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
     chance, audit = random.Random(7), Audit(tmp_path)
     place: AuditPosition | None = None
     read, written = b"", 0

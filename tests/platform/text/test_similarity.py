@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kgserve.platform.text.similarity import (
     HASH_BYTES,
-    LONGEST,
+    MAX_COMPARED_CHARS,
     conflicts,
     differs,
     fingerprint,
@@ -147,7 +147,7 @@ def test_the_guard_of_consolidation_knows_what_excludes_each_other(one: str, oth
 def test_a_text_without_words_and_a_long_one_have_fingerprints_of_their_letters() -> None:
     assert fingerprint("...") != fingerprint("???")
     assert fingerprint("the") == text_hash("the")
-    long = "word " * LONGEST
+    long = "word " * MAX_COMPARED_CHARS
     assert fingerprint(long) == text_hash(long)
     assert not same(long, long + "the word")
     assert differs(long, long + "other") in {"names", "words"}

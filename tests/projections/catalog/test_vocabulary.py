@@ -21,7 +21,7 @@ from kgserve.storage.model.attributes import conditions, has_all
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
-from kgserve.storage.model.filters import MAX_PASSED, Counted, NodeFilter, PagePosition
+from kgserve.storage.model.filters import MAX_SCANNED_NODES, Counted, NodeFilter, PagePosition
 from kgserve.storage.model.kinds import KindFreq, TagFreq
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.pool import StorePool
@@ -185,12 +185,12 @@ def test_counts_and_lists_follow_the_rows(
 
 def test_a_page_passes_over_so_many_and_the_next_goes_on(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog.sqlite")
-    number = MAX_PASSED + 10
+    number = MAX_SCANNED_NODES + 10
     over = [row(f"{place:06}", tags=("old",), valid_to=5) for place in range(number)]
     catalog.rebuild([*over, row("x", tags=("old",)), row("y", tags=("old",))], [], 1)
     for wanted in (NodeFilter(valid_at=9), NodeFilter(tags=("old",), valid_at=9)):
         items, place = catalog.listed(wanted, PagePosition("", 1), 10)
-        assert (items, place) == ([], PagePosition(f"{MAX_PASSED - 1:06}", 1))
+        assert (items, place) == ([], PagePosition(f"{MAX_SCANNED_NODES - 1:06}", 1))
         items, place = catalog.listed(wanted, place or PagePosition(), 10)
         assert (items, place) == (["y"], None)
     catalog.close()
@@ -199,7 +199,7 @@ def test_a_page_passes_over_so_many_and_the_next_goes_on(tmp_path: Path) -> None
 def test_the_rarest_index_is_walked(tmp_path: Path) -> None:
     """The first page of a rare tag or type is complete, though others begin with more than a page may look at."""
     catalog = Catalog(tmp_path / "catalog.sqlite")
-    many = [row(f"{place:06}", "t", ("common",)) for place in range(MAX_PASSED + 10)]
+    many = [row(f"{place:06}", "t", ("common",)) for place in range(MAX_SCANNED_NODES + 10)]
     catalog.rebuild([*many, row("x", "t", ("common", "rare")), row("y", "u", ("common",))], [], 1)
     for wanted, expected in (
         (NodeFilter(tags=("common", "rare")), "x"),
@@ -303,7 +303,7 @@ def test_a_wrong_index_of_attributes_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_count_looks_at_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.catalog.catalog.MAX_COUNTED", 10)
+    monkeypatch.setattr("kgserve.projections.catalog.catalog.MAX_COUNTED_NODES", 10)
     catalog = Catalog(tmp_path / "catalog.sqlite")
     rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]
     catalog.rebuild(rows, [], 1)

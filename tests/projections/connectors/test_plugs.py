@@ -112,8 +112,8 @@ def test_who_can_forget_is_told_to(tmp_path: Path) -> None:
 def test_one_that_takes_its_time_holds_up_neither_writes_nor_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.CLOSED_PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr("kgserve.projections.connectors.syncer.CLOSED_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.schedule.CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.connectors.syncer.CLOSE_TIMEOUT_SECONDS", 0.2)
     slow = Batches()
     slow.may.clear()
     try:

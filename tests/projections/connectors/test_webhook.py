@@ -34,7 +34,7 @@ Json = dict[str, Any]
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is tried again soon."""
-    monkeypatch.setattr("kgserve.projections.schedule.FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.05)
 
 
 def awaited(what: Callable[[], Any]) -> Any:
@@ -140,7 +140,7 @@ def test_a_receiver_that_fails_gets_everything_and_holds_no_write_up(tmp_path: P
 def test_the_error_is_told_and_nothing_of_what_was_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.FIRST_RETRY_SECONDS", 2.0)  # until then the error stands
+    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 2.0)  # until then the error stands
     with receiving() as receiver, telling(tmp_path, receiver) as told:
         receiver.script.append(refuses(503))
         told.inject(a="private words")

@@ -20,7 +20,7 @@ from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history.pages import DatabasePages, UnreadPage
 from kgserve.projections.history.recovery import find_fault
-from kgserve.projections.history.seal import PAGE_BYTES
+from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus
 from kgserve.stores.pool import StorePool
@@ -112,8 +112,8 @@ def harmed(filled: Path, target: Path, harm: Harm) -> Answers:
 def flip_in(page: int, source: random.Random) -> Harm:
     def harm(path: Path) -> None:
         data = bytearray(path.read_bytes())
-        used = [at for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES) if data[at]]
-        data[source.choice(used or [page * PAGE_BYTES])] ^= 1 << source.randrange(8)
+        used = [at for at in range(page * HISTORY_PAGE_BYTES, (page + 1) * HISTORY_PAGE_BYTES) if data[at]]
+        data[source.choice(used or [page * HISTORY_PAGE_BYTES])] ^= 1 << source.randrange(8)
         path.write_bytes(data)
 
     return harm
@@ -122,7 +122,7 @@ def flip_in(page: int, source: random.Random) -> Harm:
 def test_no_flipped_bit_in_any_page_goes_unnoticed(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
     data, before = filled
     source = random.Random(3)
-    pages = layout(data).history.stat().st_size // PAGE_BYTES
+    pages = layout(data).history.stat().st_size // HISTORY_PAGE_BYTES
     saved = 0
     for page in range(0, pages, DISTANCE):
         found = harmed(data, tmp_path / str(page), flip_in(page, source))
@@ -130,7 +130,7 @@ def test_no_flipped_bit_in_any_page_goes_unnoticed(filled: tuple[Path, dict[Any,
         assert found.damage is not None, page
         assert all("gap from sequence" in said or "begins at" in said for said in found.refused.values()), page
         aside = tmp_path / str(page) / layout(data).root.name / "history.sqlite.damaged"
-        assert aside.stat().st_size == pages * PAGE_BYTES
+        assert aside.stat().st_size == pages * HISTORY_PAGE_BYTES
         saved += len(found.found)
     assert saved > 0.8 * len(before) * len(range(0, pages, DISTANCE)), "most can be saved"
 
@@ -374,7 +374,7 @@ def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
         assert of.follower.scrubbed_at is not None
         path = layout(tmp_path).history
         with path.open("r+b") as file:
-            file.seek(20 * PAGE_BYTES + 2000)
+            file.seek(20 * HISTORY_PAGE_BYTES + 2000)
             file.write(b"damage")
         while of.follower.scrub(10):
             pass

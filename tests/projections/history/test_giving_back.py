@@ -15,7 +15,7 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.history import reading
 from kgserve.projections.history.history import History
 from kgserve.projections.history.reading import HistoryPosition, read_ended
-from kgserve.projections.history.statements import SCHEMA
+from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.journal import tail
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
@@ -48,7 +48,7 @@ def filled(path: Path) -> History:
 def without_giving_back(path: Path) -> None:
     """A file as they were made before pages could be given back one by one."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(SCHEMA.replace("PRAGMA auto_vacuum = INCREMENTAL;", ""))
+        connection.executescript(HISTORY_SCHEMA.replace("PRAGMA auto_vacuum = INCREMENTAL;", ""))
 
 
 def bytes_of(path: Path) -> int:
@@ -105,7 +105,7 @@ def test_a_slice_holds_the_file_only_for_a_little(tmp_path: Path) -> None:
 def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "history.sqlite"
     filled(path).close()
-    monkeypatch.setattr(reading, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(reading, "ENDED_STATES_BATCH_BYTES", 3 * LARGE)
     place, ends = HistoryPosition(0), list[int | None]()
     while (found := read_ended(path, place, 1_000)) is not None:
         assert len(found.states) <= 3
@@ -117,7 +117,7 @@ def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, mon
 
 
 def test_large_commits_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "MOST_BYTES", 30_000)
+    monkeypatch.setattr(tail, "TAIL_BATCH_BYTES", 30_000)
     with opened(tmp_path) as store:
         write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
         follower, seen = Tail(store.layout.journal), list[int]()

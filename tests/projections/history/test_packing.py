@@ -12,7 +12,7 @@ import pytest
 from kgserve.platform.times import format_time
 from kgserve.projections.history import packing
 from kgserve.projections.history.history import History
-from kgserve.projections.history.statements import SCHEMA
+from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.model.digest import checksum
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_attributes
@@ -74,7 +74,7 @@ def test_a_file_from_before_is_read_and_goes_on(tmp_path: Path) -> None:
     rows = a_node(), an_edge(), LinkRow("other", an_edge())
     node, edge, link = ((data, checksum(data)) for data in map(encode, rows))
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(SCHEMA)
+        connection.executescript(HISTORY_SCHEMA)
         with connection:
             connection.execute("INSERT INTO node VALUES ('a', 7, NULL, 3, 't', 1, NULL, ?, ?)", node)
             connection.execute("INSERT INTO edge VALUES ('a', 'b', 'R', 7, NULL, 3, 1, NULL, ?, ?)", edge)

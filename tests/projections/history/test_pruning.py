@@ -16,10 +16,10 @@ from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.graph.history import prune_history
 from kgserve.graph.transfer.transfer import export
-from kgserve.platform.times import format_time
+from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.history import history as histories
 from kgserve.projections.history.history import History
-from kgserve.projections.history_follower import DAY, Historian
+from kgserve.projections.history_follower import Historian
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.storage.model.store_settings import Keeping, StoreSettings
@@ -44,7 +44,7 @@ def fill(of: Kept, versions: int = VERSIONS) -> None:
 
 def make_older(data: Path, days: float) -> None:
     """As if everything in the history had been recorded so many days earlier."""
-    shift = int(days * DAY)
+    shift = int(days * DAY_MICROSECONDS)
     with closing(sqlite3.connect(layout(data).root / "history.sqlite")) as file, file:
         file.execute("UPDATE moment SET time = time - ?", (shift,))
         for table in ("node", "edge"):
@@ -120,7 +120,7 @@ def test_pruning_when_asked(tmp_path: Path) -> None:
         assert (some.oldest, some.sequence) == (7, last)
         assert some.pruned == sum(1 for version in range(1, VERSIONS) if 2 * version + 1 <= 7)
         assert prune(of, "7").pruned == prune(of, "3").pruned == prune(of, "1d").pruned == 0
-        rest = prune(of, format_time(of.store.state.time + DAY))
+        rest = prune(of, format_time(of.store.state.time + DAY_MICROSECONDS))
         assert (rest.oldest, rest.pruned) == (last, VERSIONS - 1 - some.pruned)
         assert content(of, str(last)) == content(of, str(last + 5)) == f"text {VERSIONS - 1}"
         write(of.store, node("a", "more"))
@@ -241,7 +241,7 @@ def test_slices_are_small(tmp_path: Path) -> None:
             history.take([rows(4_000, at)])
         slices = list(history.pruning(3))
         assert sum(slices) == 2 * 2 * 4_000
-        assert max(slices) <= histories.PRUNED_AT_ONCE
+        assert max(slices) <= histories.PRUNE_BATCH_STATES
         assert len(history.nodes_at(3, None, None, 10_000)) == len(history.edges_at(3, ("", "", ""), 10_000)) == 4_000
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from kgserve.projections.history.reading import HistoryPosition, read_ended
-from kgserve.projections.history.statements import SCHEMA
+from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.model.batch import WriteBatch
 from tests.projections.history.following import Kept, kept, node
 from tests.stores.writing import batch, layout, write
@@ -60,7 +60,7 @@ def test_without_a_history_there_is_nothing_to_read(tmp_path: Path) -> None:
 
 def test_while_a_history_is_being_made_there_is_nothing_to_read(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    making, row, rest = SCHEMA.partition("INSERT")
+    making, row, rest = HISTORY_SCHEMA.partition("INSERT")
     with closing(sqlite3.connect(path)) as connection:
         for statement in making.split(";"):
             assert read_ended(path, HistoryPosition(1), 10) is None

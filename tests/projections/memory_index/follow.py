@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from kgserve.projections.memory_index.decay import DAY, HalfLives
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import Memories
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access, ChangeSet
@@ -18,7 +19,7 @@ from tests.storage.journal.history import History
 HALF_LIVES = HalfLives(30.0, {"preference": None, "error": 2.5})
 TYPES = ("fact", "preference", "error", "person")
 IDS = [*(f"n{number}" for number in range(12)), "n1\0", "n1\0b"]
-NOW = 400 * DAY
+NOW = 400 * DAY_MICROSECONDS
 
 
 class Writer:
@@ -51,13 +52,13 @@ class Writer:
             tags=tuple(self.choice.sample("xyz", pick((0, 1, 2)))),
             name=pick(("", "", "Alice", "ALICE ", "Bob")),
             confidence=pick((None, 0.0, 0.3, 0.7, 1.0)),
-            confidence_at=pick((None, 0, 30 * DAY, 395 * DAY, 500 * DAY)),
+            confidence_at=pick((None, 0, 30 * DAY_MICROSECONDS, 395 * DAY_MICROSECONDS, 500 * DAY_MICROSECONDS)),
             source=pick(("", "chat", "file")),
             layer=pick((None, 1, 2)),
             importance=pick((None, 1.0)),
             ended=pick(("", "", "", "merged")),
-            valid_from=pick((None, None, NOW - DAY)),
-            valid_to=pick((None, None, NOW - DAY, NOW + DAY)),
+            valid_from=pick((None, None, NOW - DAY_MICROSECONDS)),
+            valid_to=pick((None, None, NOW - DAY_MICROSECONDS, NOW + DAY_MICROSECONDS)),
             belongs_to=pick(("", "", "", "n1")),
         )
         aliases = pick(("{}", '{"aliases":["Al","the boss"]}', '{"aliases":"Al"}'))
@@ -66,7 +67,7 @@ class Writer:
 
     def _edge(self, at: int) -> EdgePut:
         pick = self.choice.choice
-        extras = EdgeExtrasPut(valid_to=pick((None, NOW - DAY, NOW + DAY)))
+        extras = EdgeExtrasPut(valid_to=pick((None, NOW - DAY_MICROSECONDS, NOW + DAY_MICROSECONDS)))
         return EdgePut(
             at,
             (pick(IDS), pick(IDS), pick(("is_about", "knows", "child_of", "child_of", "child_of"))),
@@ -76,7 +77,7 @@ class Writer:
 
     def _access(self) -> Access:
         node_id, before = self.choice.choice(IDS), self.choice.choice((10, 200, 390, 450))
-        return Access(node_id, self.choice.randint(1, 9), before * DAY, self.choice.choice((0.2, 0.9)))
+        return Access(node_id, self.choice.randint(1, 9), before * DAY_MICROSECONDS, self.choice.choice((0.2, 0.9)))
 
     # What is there
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import (
-    DAY,
-    LEAST_KEY,
+    MIN_DECAY_KEY,
     HalfLives,
     Worth,
     add_to_remainder,
@@ -19,16 +19,16 @@ from kgserve.projections.memory_index.decay import (
     restore_and_add,
 )
 
-MONTH = 30 * DAY
+MONTH = 30 * DAY_MICROSECONDS
 NOW = 1_750_000_000_000_000
 CONFIDENCES = st.floats(0, 1)
 MOMENTS = st.integers(-(10**16), 10**16)
-HALF_LIVES = st.none() | st.integers(1000, 10_000 * DAY)
+HALF_LIVES = st.none() | st.integers(1000, 10_000 * DAY_MICROSECONDS)
 
 
 @pytest.mark.parametrize(("days", "expected"), [(0, 1.0), (15, 0.7071), (30, 0.5), (60, 0.25), (129, 0.0508)])
 def test_confidence_halves_in_each_half_life(days: int, expected: float) -> None:
-    assert effective(Worth(1.0, NOW - days * DAY), NOW, MONTH) == pytest.approx(expected, abs=1e-4)
+    assert effective(Worth(1.0, NOW - days * DAY_MICROSECONDS), NOW, MONTH) == pytest.approx(expected, abs=1e-4)
 
 
 def test_nothing_fades_without_a_half_life() -> None:
@@ -38,7 +38,7 @@ def test_nothing_fades_without_a_half_life() -> None:
 
 
 def test_a_use_adds_to_what_is_left_and_starts_anew() -> None:
-    used = add_to_remainder(Worth(1.0, NOW - 15 * DAY), NOW, MONTH, 0.1)
+    used = add_to_remainder(Worth(1.0, NOW - 15 * DAY_MICROSECONDS), NOW, MONTH, 0.1)
     assert used.confidence == pytest.approx(0.8071, abs=1e-4)
     assert used.since == NOW
     assert add_to_remainder(Worth(0.95, NOW), NOW, MONTH, 0.1) == Worth(1.0, NOW)
@@ -46,9 +46,9 @@ def test_a_use_adds_to_what_is_left_and_starts_anew() -> None:
 
 
 def test_reinforcement_restores_the_stored_confidence_and_adds() -> None:
-    assert restore_and_add(Worth(0.5, NOW - 60 * DAY), NOW, 0.1) == Worth(0.6, NOW)
-    assert restore_and_add(Worth(0.95, NOW - 60 * DAY), NOW, 0.1) == Worth(1.0, NOW)
-    assert restore_and_add(Worth(0.4, NOW + DAY), NOW, 0.1) == Worth(0.5, NOW + DAY)
+    assert restore_and_add(Worth(0.5, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == Worth(0.6, NOW)
+    assert restore_and_add(Worth(0.95, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == Worth(1.0, NOW)
+    assert restore_and_add(Worth(0.4, NOW + DAY_MICROSECONDS), NOW, 0.1) == Worth(0.5, NOW + DAY_MICROSECONDS)
 
 
 def test_monthly_use_keeps_a_memory_at_full_confidence() -> None:
@@ -61,9 +61,9 @@ def test_monthly_use_keeps_a_memory_at_full_confidence() -> None:
 
 
 def test_a_clock_that_was_set_back_raises_nothing() -> None:
-    later = Worth(0.4, NOW + DAY)
+    later = Worth(0.4, NOW + DAY_MICROSECONDS)
     assert effective(later, NOW, MONTH) == 0.4
-    assert add_to_remainder(later, NOW, MONTH, 0.1) == Worth(0.5, NOW + DAY)
+    assert add_to_remainder(later, NOW, MONTH, 0.1) == Worth(0.5, NOW + DAY_MICROSECONDS)
 
 
 def test_a_use_counts_if_it_came_after_what_was_stored() -> None:
@@ -76,15 +76,15 @@ def test_a_use_counts_if_it_came_after_what_was_stored() -> None:
 def test_a_type_has_its_own_half_life_or_that_of_all() -> None:
     own = HalfLives(30, {"preference": None, "error": 7.0})
     assert own.of("fact") == MONTH
-    assert own.of("error") == 7 * DAY
+    assert own.of("error") == 7 * DAY_MICROSECONDS
     assert own.of("preference") is None
     assert own._replace(days=None).of("fact") is None
 
 
 def test_no_confidence_passes_no_minimum_but_none() -> None:
-    assert key(Worth(0.0, NOW), MONTH) == key(Worth(0.0, NOW), None) == LEAST_KEY
+    assert key(Worth(0.0, NOW), MONTH) == key(Worth(0.0, NOW), None) == MIN_DECAY_KEY
     assert key(Worth(0.0, NOW), MONTH) >= least_key(0.0, NOW, MONTH)
-    assert key(Worth(0.0, NOW), MONTH) < least_key(1e-300, NOW, 10_000 * DAY)
+    assert key(Worth(0.0, NOW), MONTH) < least_key(1e-300, NOW, 10_000 * DAY_MICROSECONDS)
 
 
 def test_more_than_one_counts_as_one() -> None:

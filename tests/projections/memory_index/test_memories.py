@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.memory_index.decay import DAY, HalfLives
+from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import Fading, Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
 from kgserve.storage.model.change import NetChange
@@ -81,7 +82,7 @@ def test_counts_sums_and_histograms_are_those_of_the_model(memories: Memories) -
     writer = Writer(4)
     for _ in steps(writer, memories):
         there = writer.in_force()
-        for now in (NOW, 0, 520 * DAY, 5000 * DAY):
+        for now in (NOW, 0, 520 * DAY_MICROSECONDS, 5000 * DAY_MICROSECONDS):
             worths = [writer.worth(row, HALF_LIVES, now) for row in there.values()]
             assert memories.worth(now) == pytest.approx(sum(worths), abs=1e-6)
             assert memories.histogram(now, 10) == [
@@ -179,14 +180,17 @@ def test_filters_find_what_fits_in_every_order(memories: Memories) -> None:
             assert sorted(pages(memories, wanted, "created", 3)) == sorted(model)
             listed = pages(memories, wanted, "confidence", 2)
             assert sorted(listed) == sorted(model)
-            worths = [min(writer.worth(model[each], HALF_LIVES, 600 * DAY), 1.0) for each in pages_at(memories, wanted)]
+            worths = [
+                min(writer.worth(model[each], HALF_LIVES, 600 * DAY_MICROSECONDS), 1.0)
+                for each in pages_at(memories, wanted)
+            ]
             assert worths == pytest.approx(sorted(worths, reverse=True))
     assert found > 100
 
 
 def pages_at(memories: Memories, wanted: MemoryFilter) -> list[str]:
     """A list by confidence at a moment when everything has begun to fade."""
-    later = MemoryFilter(now=600 * DAY, types=wanted.types, ended="any")
+    later = MemoryFilter(now=600 * DAY_MICROSECONDS, types=wanted.types, ended="any")
     return [each for each in pages(memories, later, "confidence", 5) if each in memories.ids(wanted, 99)]
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from kgserve.storage.layout import SUFFIX
+from kgserve.storage.layout import STORE_FOLDER_SUFFIX
 from tests.captured_log import capture_log
 from tests.server.http.serving import Served, accepted, exchange, refusal
 
@@ -24,7 +24,9 @@ def everything_under(folder: Path) -> set[Path]:
     found: set[Path] = set()
     for place, folders, files in os.walk(folder):
         found.update(Path(place, name) for name in (*folders, *files) if name != "audit.log")
-        folders[:] = [name for name in folders if not name.endswith(SUFFIX) and not name.startswith(DROPPED)]
+        folders[:] = [
+            name for name in folders if not name.endswith(STORE_FOLDER_SUFFIX) and not name.startswith(DROPPED)
+        ]
     return {path for path in found if not path.name.startswith(DROPPED)}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.api.operation import UseCase
 from kgserve.api.table import USE_CASES
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE
 from kgserve.platform.codecs import decode_json
 from tests.server.http.serving import accepted, refusal
 from tests.server.http.versions import Json, node, put, subgraph, tear
@@ -87,7 +87,7 @@ def test_versioned_names_say_which_version_is_current(http: httpx.Client, api: s
     subgraph(http, api, edges=[{"from_lineage": "b", "to_lineage": "a", "kind": "r"}])
 
     def read(path: str, **query: Any) -> Json:
-        return accepted(http.get(f"{api}/{path}", params=versioned | query), media=VERSIONED_JSON)
+        return accepted(http.get(f"{api}/{path}", params=versioned | query), media=VERSIONED_JSON_MEDIA_TYPE)
 
     assert flags(read("nodes/a")["node"]) == (True, False)
     assert flags(read("nodes/a", version=2)["node"]) == (True, False)
@@ -97,13 +97,16 @@ def test_versioned_names_say_which_version_is_current(http: httpx.Client, api: s
     for compact in (True, False):
         assert [flags(each) for each in read("nodes", compact=compact)["nodes"]] == [(True, False)] * 2
     for path, body in (("traverse", {"start_id": "b"}), ("get", {"ids": ["a", "b"]})):
-        walked = accepted(http.post(f"{api}/{path}", params=versioned, json=body), media=VERSIONED_JSON)
+        walked = accepted(http.post(f"{api}/{path}", params=versioned, json=body), media=VERSIONED_JSON_MEDIA_TYPE)
         assert [flags(each) for each in walked["nodes"]] == [(True, False)] * 2
     hits = accepted(
-        http.post(f"{api}/search", params=versioned, json={"query": "two", "at_least": 4}), media=VERSIONED_JSON
+        http.post(f"{api}/search", params=versioned, json={"query": "two", "at_least": 4}),
+        media=VERSIONED_JSON_MEDIA_TYPE,
     )
     assert flags(hits["hits"][0]["node"]) == (True, False)
-    made = accepted(http.post(f"{api}/nodes", params=versioned, json={"id": "a", "kind": "note"}), media=VERSIONED_JSON)
+    made = accepted(
+        http.post(f"{api}/nodes", params=versioned, json={"id": "a", "kind": "note"}), media=VERSIONED_JSON_MEDIA_TYPE
+    )
     assert flags(made["node"]) == (True, False)
     assert "is_current" not in accepted(http.get(f"{api}/nodes/a"))["node"]
     # Rows of a change are of that moment, so they do not say what is current now.

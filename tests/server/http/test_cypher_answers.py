@@ -59,6 +59,12 @@ EXPRESSIONS: dict[str, Any] = {
     "CASE 1 WHEN CAST(NULL AS INT64) THEN 'x' WHEN 1 THEN 'one' END": "one",
     "CASE CAST(NULL AS INT64) WHEN 1 THEN 'x' WHEN CAST(NULL AS INT64) THEN 'z' ELSE 'y' END": "y",
     "CASE $one + 1 WHEN nullif($one, 1) THEN 'x' WHEN 2 THEN 'two' END": "two",
+    # A condition that is a CASE of its own.
+    "CASE WHEN CASE WHEN true THEN true ELSE $one = 1 END THEN 'x' ELSE 'y' END": "x",
+    "CASE WHEN (CASE $one WHEN 1 THEN true END) THEN 'x' END": "x",
+    "CASE WHEN {a: $one = 1}.a THEN 'x' END": "x",
+    "substring('日本', 2)": "",
+    "substring('日本', 5, 1)": "",
     "reverse([1, 2])": [2, 1],
     "1 IN [[1], [2]][0]": True,
     "'ab' IN ['a' + 'b']": True,
@@ -166,6 +172,60 @@ STATEMENTS: dict[str, list[list[Any]]] = {
 def test_a_statement_is_answered_as_opencypher_has_it(http: httpx.Client, chain: str, text: str) -> None:
     found = ask(http, chain, text)["rows"]
     assert found == STATEMENTS[text] or (text.endswith("RETURN *") and len(found) == 1)
+
+
+@pytest.fixture(scope="module")
+def sparse(http: httpx.Client) -> str:
+    """The path of a store whose nodes have a name and tags, or neither, in turn."""
+    api = "/api/memory/sparse"
+    nodes = [
+        {"id": f"n{i}", "type": "t", "content": "banana"}
+        | ({"name": f"Ann{i}", "tags": ["a", "b", "c"], "layer": i % 3} if i % 3 else {})
+        for i in range(20)
+    ]
+    accepted(http.post(f"{api}/inject", json={"nodes": nodes}))
+    return api
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "toUpper(n.name)",
+        "lcase(n.name)",
+        "left(n.name, n.layer)",
+        "right(n.name, n.layer)",
+        "substring(n.name, n.layer)",
+        "substring(n.name, n.layer, 2)",
+        "split_part(n.content, 'a', n.layer + 1)",
+        "lpad(n.name, 9, n.name)",
+        "n.tags[0..n.layer]",
+        "n.tags[..n.layer]",
+        "n.tags[n.layer..2]",
+        "trim(n.name) + n.name",
+        "CASE WHEN CASE WHEN n.layer = 1 THEN true ELSE false END THEN n.name END",
+    ],
+)
+def test_a_condition_changes_no_value_of_rows_with_nulls(http: httpx.Client, sparse: str, expression: str) -> None:
+    """Engines put the value of another row into some functions of three arguments behind a condition."""
+    alone = {f"n{i}": values(http, sparse, f"MATCH (n {{id: 'n{i}'}}) RETURN {expression}")[0] for i in range(20)}
+    for condition in ("n.layer = 2", "n.id > 'n15'", "n.layer IS NULL OR n.layer = 1"):
+        found = ask(http, sparse, f"MATCH (n) WHERE {condition} RETURN n.id, {expression}")["rows"]
+        assert found
+        assert all(alone[name] == value for name, value in found), condition
+
+
+def test_a_condition_may_be_a_variable(http: httpx.Client, sparse: str) -> None:
+    counted = "count(CASE WHEN found THEN 1 END)"
+    assert values(http, sparse, f"MATCH (n) WITH n.layer = 2 AS found RETURN {counted}") == [6]
+    collected = "MATCH (n) WITH collect(n.layer = 2) AS everything UNWIND everything AS found"
+    assert values(http, sparse, f"{collected} RETURN {counted}") == [6]
+
+
+def test_a_null_among_lists_of_a_parameter_is_refused(http: httpx.Client, sparse: str) -> None:
+    for given, path in (([["a"], None], "params.p[1]"), ([{"a": [1], "b": 1}, {"b": 2}], "params.p[].a[1]")):
+        document = refusal(post(http, sparse, "UNWIND $p AS x RETURN x", params={"p": given}), 400)
+        assert path in document["detail"]
+        assert "send an empty list" in document["detail"]
 
 
 def test_columns_are_named_as_they_were_typed(http: httpx.Client, chain: str) -> None:

@@ -109,7 +109,7 @@ def test_only_so_many_searches_of_one_caller_wait(served: Served, http: httpx.Cl
 
 
 def test_a_wait_has_an_end(served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.graph.search.search.AT_LEAST_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.graph.search.search.AT_LEAST_TIMEOUT_SECONDS", 0.2)
     accepted(http.post("/api/memory/ending/inject", json=BATCH))
     with held_up(served, "ending"):
         new = accepted(http.post("/api/memory/ending/inject", json={"nodes": [{"id": "m", "type": "t"}]}))["sequence"]

@@ -220,7 +220,7 @@ def test_loopback_is_open_until_there_is_a_key(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_events_ends_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.server.http.events.ASKED_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.server.http.events.KEY_RECHECK_SECONDS", 0.1)
     text = given(tmp_path, "read", name="listener")
     with serving(tmp_path, event_heartbeat=600) as served, client(served.url, text) as http:
         with http.stream("GET", "/api/events") as stream:

@@ -301,7 +301,7 @@ def test_too_much_for_one_node_is_refused(http: httpx.Client, api: str) -> None:
 def test_a_node_with_too_many_edges_stays_as_it_is(
     http: httpx.Client, people: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "MAX_MOVED", 6)
+    monkeypatch.setattr(merging, "MAX_MOVED_EDGES", 6)
     assert "7 edges; at most 6" in refused(http, people, "bob", "robert", 413)
     assert ("bob", "ann", "KNOWS") in keys(node(http, people, "bob"))
 

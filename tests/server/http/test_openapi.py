@@ -13,7 +13,7 @@ from litestar.routes import HTTPRoute
 from schemathesis.specs.openapi.definitions import OPENAPI_30
 
 from kgserve.api import examples
-from kgserve.api.operation import ALIAS
+from kgserve.api.operation import ALIAS_OPT_KEY
 from kgserve.graph.handle import Graphs
 from kgserve.graph.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
 from kgserve.platform.settings import Settings
@@ -48,7 +48,7 @@ def test_lists_every_route(app: Litestar, document: dict[str, Any]) -> None:
         for route in app.routes
         if isinstance(route, HTTPRoute) and route.path_format not in OURS
         for method, (handler, _) in route.route_handler_map.items()
-        if method != "OPTIONS" and not handler.opt.get(ALIAS)
+        if method != "OPTIONS" and not handler.opt.get(ALIAS_OPT_KEY)
     }
     assert {name for name, _ in operations(document)} == served
 
@@ -112,10 +112,10 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 
 def test_request_examples_are_valid() -> None:
-    msgspec.convert(examples.INJECT, InjectRequest)
-    msgspec.convert(examples.EDGE_KEY, EdgeKeyRequest)
-    msgspec.convert(examples.TRAVERSE, TraverseRequest)
-    for line in examples.NDJSON_LINES.splitlines():
+    msgspec.convert(examples.INJECT_REQUEST_EXAMPLE, InjectRequest)
+    msgspec.convert(examples.EDGE_KEY_EXAMPLE, EdgeKeyRequest)
+    msgspec.convert(examples.TRAVERSE_REQUEST_EXAMPLE, TraverseRequest)
+    for line in examples.NDJSON_LINES_EXAMPLE.splitlines():
         msgspec.json.decode(line, type=NodeLine | EdgeLine)
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput, Limited
-from kgserve.platform.access.authentication import LOCAL, Caller
+from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
 from kgserve.platform.hosts import network_of
 from kgserve.platform.settings import Settings
 from kgserve.server.http.rate_limits import FAILURE_BURST, RateLimits, TokenBuckets
@@ -62,8 +62,8 @@ def test_abuse_18_each_for_oneself() -> None:
     assert admitted(rates, KEYED, FAR, 20) == 10
     assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
     assert admitted(rates, Caller("other", "read", key_id="k2"), FAR, 20) == 10
-    assert admitted(rates, LOCAL, FAR, 20) == 10
-    assert admitted(rates, LOCAL, "192.0.2.8", 20) == 10
+    assert admitted(rates, LOCAL_CALLER, FAR, 20) == 10
+    assert admitted(rates, LOCAL_CALLER, "192.0.2.8", 20) == 10
 
 
 @pytest.mark.abuse(18)

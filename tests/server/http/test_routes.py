@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, PROCEDURES
+from kgserve.cypher.offers import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, COMPLETION_PROCEDURES, LABELS
 from tests.server.http.serving import accepted, refusal
 
 TRIANGLE: dict[str, Any] = {
@@ -120,9 +120,9 @@ def test_where_no_key_is_asked_for_everybody_is_local(http: httpx.Client) -> Non
 def test_an_editor_is_offered_what_the_shell_completes(http: httpx.Client) -> None:
     found = accepted(http.get("/api/cypher/words"))
     assert {name: found[name] for name in ("keywords", "functions", "procedures")} == {
-        "keywords": [*KEYWORDS],
-        "functions": [*FUNCTIONS],
-        "procedures": [*PROCEDURES],
+        "keywords": [*COMPLETION_KEYWORDS],
+        "functions": [*COMPLETION_FUNCTIONS],
+        "procedures": [*COMPLETION_PROCEDURES],
     }
     assert found["labels"] == LABELS
 

@@ -13,7 +13,7 @@ from litestar import Litestar
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from kgserve.api.operation import KEY, Operation
+from kgserve.api.operation import OPERATION_OPT_KEY, Operation
 from kgserve.server.http.openapi import describe
 from kgserve.server.http.routes import ROUTES
 from tests.fuzzing import examples, is_thorough
@@ -78,7 +78,9 @@ def operations() -> dict[str, Operation]:
     """All operations by their ids."""
     app = Litestar(ROUTES.routes, openapi_config=None)
     handlers = [handler for route in app.routes for handler in getattr(route, "route_handlers", ())]
-    found: list[Operation] = [handler.opt[KEY] for handler in handlers if KEY in handler.opt]
+    found: list[Operation] = [
+        handler.opt[OPERATION_OPT_KEY] for handler in handlers if OPERATION_OPT_KEY in handler.opt
+    ]
     return {operation.id: operation for operation in found}
 
 

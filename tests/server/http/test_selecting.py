@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.graph.requests import MAX_DELETED
+from kgserve.graph.requests import MAX_DELETED_NODES
 from tests.server.http.serving import accepted, refusal
 from tests.server.http.test_listing import listed
 
@@ -151,7 +151,7 @@ def test_a_dry_run_is_what_is_then_done(http: httpx.Client, api: str) -> None:
     present = {f"n{number}": some_node(chance, f"n{number}") for number in range(60)}
     edges = [{"from": f"n{n}", "to": f"n{n * 7 % 60}", "relation_type": "r"} for n in range(60)]
     accepted(http.post(f"{api}/inject", json={"nodes": [*present.values()], "edges": edges}))
-    for limit in (3, 10, MAX_DELETED):
+    for limit in (3, 10, MAX_DELETED_NODES):
         chosen = chance.sample(sorted(present), 5)
         for wanted in (
             {"attributes": {"status": chance.choice(VALUES)}, "valid_at": "any"},
@@ -187,10 +187,10 @@ def test_never_everything_by_accident(http: httpx.Client, api: str, body: Json) 
 
 
 def test_one_request_takes_so_many(http: httpx.Client, api: str) -> None:
-    ends = [{"id": f"end{n}", "type": "end"} for n in range(MAX_DELETED + 5)]
+    ends = [{"id": f"end{n}", "type": "end"} for n in range(MAX_DELETED_NODES + 5)]
     accepted(http.post(f"{api}/inject", json={"nodes": ends}))
     first = accepted(http.post(f"{api}/delete", json={"types": ["end"]}))
-    assert (first["count"], first["more"]) == (MAX_DELETED, True)
+    assert (first["count"], first["more"]) == (MAX_DELETED_NODES, True)
     last = accepted(http.post(f"{api}/delete", json={"types": ["end"]}))
     assert (last["count"], last["more"], last["sequence"]) == (5, False, first["sequence"] + 1)
     assert accepted(http.post(f"{api}/delete", json={"types": ["end"]}))["sequence"] == last["sequence"]

@@ -9,8 +9,8 @@ import pytest
 from mcp import Client
 
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.toolsets import SHARED_NAMES, called, chosen
-from kgserve.server.mcp.values import MOST
+from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, called, chosen
+from kgserve.server.mcp.values import MAX_REPLY_CHARS
 from tests.cli.running import Running
 from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of
 
@@ -59,7 +59,7 @@ class Agent:
     def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
         result = self._result(tool, arguments)
         assert not result["isError"], result
-        assert len(result["content"][0]["text"]) <= MOST
+        assert len(result["content"][0]["text"]) <= MAX_REPLY_CHARS
         return result["structuredContent"]
 
     def refused(self, tool: str, **arguments: Any) -> str:
@@ -95,7 +95,7 @@ def test_they_are_listed_with_their_arguments_and_defaults(server: Running, mode
 
 
 def test_names_that_two_sets_have(bare: httpx.Client) -> None:
-    assert {"create_entities", "create_relations", "delete_entities", "delete_relations"} == SHARED_NAMES
+    assert {"create_entities", "create_relations", "delete_entities", "delete_relations"} == SHARED_TOOL_NAMES
     ours = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
     named = {"entities": [{"name": "Ann", "entity_type": "person"}]}
     observed = {"entities": [{"name": "Ann", "entityType": "person", "observations": []}]}
@@ -103,8 +103,8 @@ def test_names_that_two_sets_have(bare: httpx.Client) -> None:
     assert called("create_entities", "graph", named) is ours["create_entities"]
     for asked, given in (("graph", observed), ("", {}), ("memory-server", named)):
         assert called("create_entities", asked, given) not in ours.values()
-    assert [tool for tool in chosen(SET) if tool.name in SHARED_NAMES] == [
-        ours[name] for name in ours if name in SHARED_NAMES
+    assert [tool for tool in chosen(SET) if tool.name in SHARED_TOOL_NAMES] == [
+        ours[name] for name in ours if name in SHARED_TOOL_NAMES
     ]
     refused = bare.post(f"/mcp?tools={SET},memory-server", json={}, headers={"accept": BOTH})
     assert refused.status_code == 400

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from kgserve.platform.access.authentication import revoke_key
-from kgserve.server.mcp.notifications import MAX_LISTENERS_OF_A_KEY
-from kgserve.server.mcp.server import MAX_SESSIONS_OF_A_KEY
+from kgserve.server.mcp.notifications import MAX_LISTENERS_PER_KEY
+from kgserve.server.mcp.server import MAX_SESSIONS_PER_KEY
 from tests.platform.access.keys import audited, client, given, now
 from tests.server.http.serving import Served, accepted, serving
 from tests.server.http.sockets import eventually
@@ -182,7 +182,7 @@ def test_one_key_cannot_take_all_sessions(keyed: Served) -> None:
         client(keyed.url, given(keyed.data, "read")) as greedy,
         client(keyed.url, given(keyed.data, "read")) as modest,
     ):
-        sessions = [Session(greedy) for _ in range(MAX_SESSIONS_OF_A_KEY)]
+        sessions = [Session(greedy) for _ in range(MAX_SESSIONS_PER_KEY)]
         assert {each.opening.status_code for each in sessions} == {200}
         other = Session(modest)
         sessions.append(Session(greedy))
@@ -202,7 +202,7 @@ def test_one_key_cannot_take_all_subscriptions(keyed: Served) -> None:
         client(keyed.url, given(keyed.data, "read")) as modest,
         ExitStack() as stack,
     ):
-        for _ in range(MAX_LISTENERS_OF_A_KEY):
+        for _ in range(MAX_LISTENERS_PER_KEY):
             stack.enter_context(listening(Stateless(greedy), greedy))
         refused = message(Stateless(greedy).post("subscriptions/listen", LISTEN))
         assert "end another first" in refused["error"]["message"]
@@ -220,7 +220,7 @@ def test_a_session_ends_with_its_key(keyed: Served) -> None:
 
 
 def test_a_stream_ends_with_its_key(keyed: Served, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.server.mcp.endpoint.ASKED_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.server.mcp.endpoint.KEY_RECHECK_SECONDS", 0.1)
     name = f"heard-{era.__name__}"
     with client(keyed.url, given(keyed.data, "read", name=name)) as http:
         talking = begun(era, http)

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.graph.compat.memory_server import ROOM
+from kgserve.graph.compat.memory_server import MAX_READ_GRAPH_CHARS
 from tests.cli.running import Running
 from tests.server.mcp.talking import MODES, Mode, Stateless, call, refusal, text_of
 
@@ -59,7 +59,7 @@ def test_a_large_graph_comes_in_pages(server: Running, mode: Mode, store: str) -
     after, pages = "", 0
     while pages == 0 or after:
         result = call(server.url, mode, "read_graph", index=store, after=after)
-        assert len(text_of(result)) < ROOM + 1_000
+        assert len(text_of(result)) < MAX_READ_GRAPH_CHARS + 1_000
         values = msgspec.json.decode(text_of(result))
         assert values == result.structured_content
         found["entities"] += values["entities"]

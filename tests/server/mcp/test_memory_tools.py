@@ -14,8 +14,8 @@ from kgserve.memory.reflect import nothing
 from kgserve.memory.reflect_api import Candidate, Proposal
 from kgserve.server.mcp.memory_tools import Reflect
 from kgserve.server.mcp.replies import present
-from kgserve.server.mcp.toolsets import MEMORY
-from kgserve.server.mcp.values import MOST
+from kgserve.server.mcp.toolsets import TOOLSET_MEMORY
+from kgserve.server.mcp.values import MAX_REPLY_CHARS
 from tests.server.mcp.talking import Stateless
 
 READS = (True, None)
@@ -33,14 +33,14 @@ class Agent:
     """A client that asks for the set."""
 
     def __init__(self, http: httpx.Client, store: str) -> None:
-        self._asks, self._wishes = Stateless(http), {"kgserve_tools": MEMORY, "kgserve_store": store}
+        self._asks, self._wishes = Stateless(http), {"kgserve_tools": TOOLSET_MEMORY, "kgserve_store": store}
         self.text = ""
 
     def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
         result = self._asks.call(tool, arguments, **self._wishes)
         self.text = result["content"][0]["text"]
         assert not result["isError"], self.text
-        assert len(self.text) <= MOST
+        assert len(self.text) <= MAX_REPLY_CHARS
         return result["structuredContent"]
 
     def refused(self, tool: str, **arguments: Any) -> str:

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.server.mcp.notifications import LEVELS
+from kgserve.server.mcp.notifications import LOG_LEVELS
 from tests.cli.running import Running, serving
 from tests.embedding.embedding_service import MODEL
 from tests.embedding.embedding_service import running as embedding_service
@@ -79,4 +79,4 @@ def test_a_level_that_there_is_not(server: Running) -> None:
     with httpx.Client(base_url=server.url) as http:
         session = Session(http)
         assert '"code":-32602' in session.post("logging/setLevel", {"level": "loud"}).text
-        assert all('"result":{}' in session.post("logging/setLevel", {"level": level}).text for level in LEVELS)
+        assert all('"result":{}' in session.post("logging/setLevel", {"level": level}).text for level in LOG_LEVELS)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kgserve.platform.idempotency import MadeCall
-from kgserve.server.mcp.calls import KEPT_OF_A_CALLER, Repeats, made_call
+from kgserve.server.mcp.calls import MAX_REMEMBERED_CALLS_PER_CALLER, Repeats, made_call
 from tests.cli.running import PATIENCE, Running, serving
 
 PREFIX = "io.modelcontextprotocol"
@@ -98,7 +98,7 @@ def test_a_caller_who_calls_often_is_forgotten_from_the_beginning_and_no_other()
     async def go() -> None:
         repeats = Repeats()
         assert await repeats.once("other", MadeCall("a"), answer) == 0
-        for number in range(KEPT_OF_A_CALLER + 2):
+        for number in range(MAX_REMEMBERED_CALLS_PER_CALLER + 2):
             await repeats.once("often", MadeCall(f"{number}"), answer)
         assert await repeats.once("other", MadeCall("a"), answer) == 0
         before = len(done)

@@ -12,7 +12,7 @@ import msgspec
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp.types import JSONRPCNotification, JSONRPCResponse
 
-from kgserve.server.mcp.server import MAX_EVENTS, RETRY_MS, SentEvents, SessionEvents
+from kgserve.server.mcp.server import MAX_SESSION_EVENTS, RETRY_MS, SentEvents, SessionEvents
 from tests.cli.running import Running
 from tests.server.mcp.talking import Session
 
@@ -138,8 +138,8 @@ def test_what_is_kept_is_bounded() -> None:
     one, other = sent.of_session(), sent.of_session()
 
     async def run() -> None:
-        ids = await fill(one, MAX_EVENTS + 10, 10)
-        assert len(one.events) == MAX_EVENTS
+        ids = await fill(one, MAX_SESSION_EVENTS + 10, 10)
+        assert len(one.events) == MAX_SESSION_EVENTS
         assert await gone_on_to_the_end(one, ids[9]) == []
         assert await gone_on_to_the_end(one, ids[10]) == ids[11:]
         await fill(other, 20, 10_000)
@@ -177,7 +177,7 @@ def test_a_stream_ends_of_which_too_much_came_to_be_kept() -> None:
         begun = await session.store_event("1", None)
         waiting = asyncio.create_task(gone_on_to_the_end(session, begun))
         await asyncio.sleep(0)
-        await fill(session, MAX_EVENTS + 2, 1)
+        await fill(session, MAX_SESSION_EVENTS + 2, 1)
         assert await waiting == []
 
     asyncio.run(run())

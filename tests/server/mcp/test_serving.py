@@ -17,7 +17,7 @@ from litestar import Litestar
 from mcp import Client
 
 from kgserve.server.mcp.server import MAX_SESSIONS
-from kgserve.server.mcp.toolsets import GRAPH, TOOLSETS
+from kgserve.server.mcp.toolsets import TOOLSET_GRAPH, TOOLSETS
 from tests.cli.running import COMMAND, PATIENCE, Running, serving
 from tests.server.http.serving import Served, exchange, problem
 from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, hang_up
@@ -161,4 +161,4 @@ def test_a_trailing_slash_makes_no_difference(server: Running, mode: Mode) -> No
         async with Client(f"{server.url}/mcp/?tools=graph", mode=mode) as client:
             return len((await client.list_tools()).tools)
 
-    assert asyncio.run(list_tools()) == len(TOOLSETS[GRAPH])
+    assert asyncio.run(list_tools()) == len(TOOLSETS[TOOLSET_GRAPH])

@@ -20,7 +20,7 @@ from mcp.types import (
     UnsubscribeRequestParams,
 )
 
-from kgserve.server.mcp.notifications import GATHERED_SECONDS, MAX_SUBSCRIPTIONS
+from kgserve.server.mcp.notifications import MAX_SUBSCRIPTIONS, NOTIFICATION_DEBOUNCE_SECONDS
 from tests.cli.running import PATIENCE, Running
 from tests.server.mcp.talking import Mode, call
 
@@ -194,7 +194,7 @@ def test_a_store_is_told_of_once_for_many_writes(server: Running, mode: Mode, st
             await asyncio.gather(*(inject(client, store, [node(f"n{number}")]) for number in range(40)))
             assert await heard.next() == uri
             await heard.up_to_now()
-            assert heard.uris.qsize() <= 1 + (time.monotonic() - begun) / GATHERED_SECONDS
+            assert heard.uris.qsize() <= 1 + (time.monotonic() - begun) / NOTIFICATION_DEBOUNCE_SECONDS
             while not heard.uris.empty():
                 heard.uris.get_nowait()
             await client.call_tool("inject_knowledge_graph", {"index": store, "nodes": [node("a")]})  # changes nothing

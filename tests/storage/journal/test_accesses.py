@@ -105,9 +105,9 @@ def test_a_journal_gives_the_frames_after_a_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("accesses", [SOME, []])
 def test_a_snapshot_holds_accesses_where_there_are_any(tmp_path: Path, accesses: list[Access]) -> None:
     path = _snapshot(tmp_path, accesses)
-    assert (path / snapshot.ACCESSES).exists() is bool(accesses)
+    assert (path / snapshot.ACCESSES_FILE).exists() is bool(accesses)
     assert [access for some in snapshot.read_accesses(path) for access in some] == accesses
-    assert (snapshot.ACCESSES in snapshot.verify(path).files) is bool(accesses)
+    assert (snapshot.ACCESSES_FILE in snapshot.verify(path).files) is bool(accesses)
 
 
 def _snapshot(folder: Path, accesses: list[Access]) -> Path:
@@ -122,8 +122,8 @@ def _snapshot(folder: Path, accesses: list[Access]) -> Path:
 
 def test_damaged_accesses_are_named_and_the_rows_beside_them_need_no_look(tmp_path: Path) -> None:
     path = _snapshot(tmp_path, SOME[:3])
-    (path / snapshot.NODES).write_bytes(b"")
+    (path / snapshot.NODES_FILE).write_bytes(b"")
     assert [access for some in snapshot.read_accesses(path) for access in some] == SOME[:3]
-    (path / snapshot.ACCESSES).write_bytes(b"")
-    with pytest.raises(JournalDamaged, match=snapshot.ACCESSES):
-        snapshot.part_file(path, snapshot.ACCESSES)
+    (path / snapshot.ACCESSES_FILE).write_bytes(b"")
+    with pytest.raises(JournalDamaged, match=snapshot.ACCESSES_FILE):
+        snapshot.part_file(path, snapshot.ACCESSES_FILE)

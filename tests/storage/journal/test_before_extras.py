@@ -16,7 +16,7 @@ import xxhash
 
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.fold import fold
-from kgserve.storage.journal.journal import MAGIC, Journal, encode_frame, read_frame
+from kgserve.storage.journal.journal import FRAME_MAGIC, Journal, encode_frame, read_frame
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
@@ -38,8 +38,8 @@ def old_snapshot(folder: Path, history: History) -> Path:
     edges = [row for row in history.workspace.edges.values() if row is not None]
     nodes = list(history.workspace.nodes.values())
     for name, columns, values in (
-        (snapshot.NODES, NODE_COLUMNS, [msgspec.structs.astuple(row)[:8] for row in nodes]),
-        (snapshot.EDGES, EDGE_COLUMNS, [msgspec.structs.astuple(row)[:7] for row in edges]),
+        (snapshot.NODES_FILE, NODE_COLUMNS, [msgspec.structs.astuple(row)[:8] for row in nodes]),
+        (snapshot.EDGES_FILE, EDGE_COLUMNS, [msgspec.structs.astuple(row)[:7] for row in edges]),
     ):
         table = pa.table(dict(zip(columns, map(list, zip(*values, strict=True)), strict=True)))
         times = [
@@ -52,7 +52,7 @@ def old_snapshot(folder: Path, history: History) -> Path:
 def old_frame(changes: list[ChangeSet]) -> bytes:
     """A frame whose rows end before the extras."""
     payload = msgspec.msgpack.encode([_old(change) for change in changes])
-    header = struct.pack("<4sIQIq", MAGIC, len(payload), changes[0].sequence, len(changes), changes[-1].time)
+    header = struct.pack("<4sIQIq", FRAME_MAGIC, len(payload), changes[0].sequence, len(changes), changes[-1].time)
     return header + struct.pack("<Q", xxhash.xxh3_64_intdigest(header + payload)) + payload
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from kgserve.storage.journal.journal import (
-    MAGIC,
-    MANY,
-    PACKED,
+    FRAME_MAGIC,
+    MIN_PACKED_ROWS,
+    PACKED_FRAME_MAGIC,
     FrameError,
     encode_frame,
     encode_packed,
@@ -24,7 +24,7 @@ from tests.storage.journal.history import mixed, nodes
 
 CHANGES = mixed().changes
 ONE = encode_frame(CHANGES)
-ALIKE = nodes(MANY, 50)
+ALIKE = nodes(MIN_PACKED_ROWS, 50)
 PACKED_ONE, SPARED = encode_packed(ALIKE)
 
 
@@ -38,12 +38,12 @@ def test_a_frame_holds_what_was_put_into_it(data: bytes, changes: list[ChangeSet
 
 
 def test_rows_that_are_much_alike_are_packed_and_others_are_not() -> None:
-    assert PACKED_ONE.startswith(PACKED)
+    assert PACKED_ONE.startswith(PACKED_FRAME_MAGIC)
     assert len(PACKED_ONE) + SPARED == len(encode_frame(ALIKE)) > 3 * len(PACKED_ONE)
     assert encode_packed(CHANGES) == (encode_frame(CHANGES), 0)
     assert encode_packed(ALIKE[1:]) == (encode_frame(ALIKE[1:]), 0)
     letters = random.Random(1)
-    unlike = [with_content(change, letters.randbytes(500).hex()) for change in nodes(MANY)]
+    unlike = [with_content(change, letters.randbytes(500).hex()) for change in nodes(MIN_PACKED_ROWS)]
     assert encode_packed(unlike) == (encode_frame(unlike), 0)
 
 
@@ -77,23 +77,23 @@ def test_the_next_frame_is_found_wherever_it_starts(gap: int, one: bytes) -> Non
 
 
 def test_the_mark_alone_is_no_frame() -> None:
-    data = b"?" + MAGIC + b"?" * 50 + MAGIC * 20 + PACKED * 20
+    data = b"?" + FRAME_MAGIC + b"?" * 50 + FRAME_MAGIC * 20 + PACKED_FRAME_MAGIC * 20
     assert find_frame(io.BytesIO(data), 0, len(data)) is None
 
 
 @pytest.mark.parametrize("one", [ONE, PACKED_ONE])
 def test_marks_that_are_no_frames_do_not_hide_the_one_behind_them(one: bytes) -> None:
     """What people write may hold the mark; were it the end of the search, frames behind damage would be cut off."""
-    head = b"?" + MAGIC + PACKED + b"?" * 50 + MAGIC * 20
+    head = b"?" + FRAME_MAGIC + PACKED_FRAME_MAGIC + b"?" * 50 + FRAME_MAGIC * 20
     assert find_frame(io.BytesIO(head + one), 0, len(head + one)) == len(head)
 
 
 def test_frames_are_passed_over_up_to_the_one_that_is_wanted(tmp_path: Path) -> None:
     changes = nodes(6)
     [node] = changes[2].nodes_created
-    changes[2] = msgspec.structs.replace(changes[2], nodes_created=[node] * MANY)
+    changes[2] = msgspec.structs.replace(changes[2], nodes_created=[node] * MIN_PACKED_ROWS)
     frames = [encode_frame(changes[:1]), encode_packed(changes[1:4]).data, encode_frame(changes[4:])]
-    assert [frame.startswith(PACKED) for frame in frames] == [False, True, False]
+    assert [frame.startswith(PACKED_FRAME_MAGIC) for frame in frames] == [False, True, False]
     starts = [0, len(frames[0]), len(frames[0] + frames[1])]
     (tmp_path / "segment").write_bytes(b"".join(frames))
     with (tmp_path / "segment").open("rb") as file:

@@ -25,8 +25,8 @@ def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None
 
 
 def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
-    nodes = {NodeRow(*row) for rows in snapshot.read_rows(folder / snapshot.NODES) for row in rows}
-    edges = {EdgeRow(*row) for rows in snapshot.read_rows(folder / snapshot.EDGES) for row in rows}
+    nodes = {NodeRow(*row) for rows in snapshot.read_rows(folder / snapshot.NODES_FILE) for row in rows}
+    edges = {EdgeRow(*row) for rows in snapshot.read_rows(folder / snapshot.EDGES_FILE) for row in rows}
     return nodes, edges
 
 
@@ -54,7 +54,7 @@ def test_folding_from_a_snapshot_gives_the_same(tmp_path: Path, middle: int) -> 
 
 def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
     history = History()
-    count = 2 * snapshot.BATCH_ROWS + 5
+    count = 2 * snapshot.SNAPSHOT_BATCH_ROWS + 5
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t") for i in range(count)]))
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", content="x") for i in range(0, count, 1000)]))
     base = folded(tmp_path, history, 1)
@@ -62,11 +62,11 @@ def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
 
 
 def test_large_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
-    history, size = History(), snapshot.BATCH_BYTES >> 2
+    history, size = History(), snapshot.SNAPSHOT_BATCH_BYTES >> 2
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
-    batches = [batch.num_rows for batch in snapshot.record_batches(folded(tmp_path, history, 1) / snapshot.NODES)]
+    batches = [batch.num_rows for batch in snapshot.record_batches(folded(tmp_path, history, 1) / snapshot.NODES_FILE)]
     assert sum(batches) == 10
-    assert max(batches) <= snapshot.BATCH_BYTES // size
+    assert max(batches) <= snapshot.SNAPSHOT_BATCH_BYTES // size
 
 
 def test_rows_that_do_not_come_to_the_digest_have_one_of_their_own(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_rows_that_do_not_come_to_the_digest_have_one_of_their_own(tmp_path: Pat
     assert snapshot.measure(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
 
 
-@pytest.mark.parametrize("name", [snapshot.NODES, snapshot.EDGES])
+@pytest.mark.parametrize("name", [snapshot.NODES_FILE, snapshot.EDGES_FILE])
 @pytest.mark.parametrize("kind", ["flipped", "cut", "gone", "longer"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
     path = folded(tmp_path, mixed(), 6) / name
@@ -91,9 +91,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}", b"[]", None])
 def test_a_damaged_manifest_is_named(tmp_path: Path, content: bytes | None) -> None:
-    path = folded(tmp_path, mixed(), 6) / snapshot.MANIFEST
+    path = folded(tmp_path, mixed(), 6) / snapshot.SNAPSHOT_MANIFEST_FILE
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(JournalDamaged, match=snapshot.MANIFEST):
+    with pytest.raises(JournalDamaged, match=snapshot.SNAPSHOT_MANIFEST_FILE):
         snapshot.verify(path.parent)
 
 
@@ -136,7 +136,7 @@ def test_folding_on_disk_gives_the_same(tmp_path: Path, middle: int) -> None:
         set(history.workspace.nodes.values()),
         {row for row in history.workspace.edges.values() if row is not None},
     )
-    assert sorted(path.name for path in rows.iterdir()) == [snapshot.EDGES, snapshot.NODES]
+    assert sorted(path.name for path in rows.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 1 << 20])

@@ -8,7 +8,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput, KindNotAllowed
-from kgserve.storage.model.batch import ANY, EdgePut, NodePut, Rules, WriteBatch, edge_extras, node_extras, put_again
+from kgserve.storage.model.batch import (
+    NO_RULES,
+    EdgePut,
+    NodePut,
+    Rules,
+    WriteBatch,
+    edge_extras,
+    node_extras,
+    put_again,
+)
 from kgserve.storage.model.change import Said, StoreState
 from kgserve.storage.model.digest import row_hash, rows_digest, to_text
 from kgserve.storage.model.fields import EDGE as EDGE_FIELDS
@@ -66,7 +75,7 @@ def test_columns_of_an_edge_come_to_what_they_were_made_of(extras: EdgeExtras) -
 class Writing:
     """Batches planned one after the other."""
 
-    def __init__(self, rules: Rules = ANY) -> None:
+    def __init__(self, rules: Rules = NO_RULES) -> None:
         self.workspace = Workspace()
         self.rules = rules
         self.state = StoreState()
@@ -94,7 +103,7 @@ class Writing:
 @pytest.fixture
 def writing() -> Writing:
     """A store with one node, planned as the writer does."""
-    return begun(ANY)
+    return begun(NO_RULES)
 
 
 def begun(rules: Rules) -> Writing:

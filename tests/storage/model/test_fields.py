@@ -14,19 +14,19 @@ from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
 from kgserve.graph.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.graph.transfer.formats.lines import EdgeRecord, NodeRecord
 from kgserve.storage.model import fields
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, Field, Fields, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, Field, Fields, names
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.rows.encoding import EdgeFields, EncodedNodeFields, ExportedEdge, ExportedNode
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
 STORED: dict[fields.FieldType, Any] = {
-    fields.TEXT: str,
-    fields.TEXTS: tuple[str, ...],
-    fields.WHOLE: int,
-    fields.WHOLES: tuple[int, ...],
-    fields.REAL: float,
-    fields.TIME: int,
+    fields.STRING_TYPE: str,
+    fields.STRING_LIST_TYPE: tuple[str, ...],
+    fields.INT64_TYPE: int,
+    fields.INTEGER_LIST_TYPE: tuple[int, ...],
+    fields.DOUBLE_TYPE: float,
+    fields.TIMESTAMP_TYPE: int,
 }
 
 
@@ -100,7 +100,7 @@ def test_the_engine_has_a_column_for_each_field() -> None:
     for table, name, value in re.findall(r"ALTER TABLE (\w+) ADD (\w+) (\S+);", _later()):
         (node if table == "Entity" else edge)[name] = value
     assert node == {field.name: field.type.engine for field in NODE.whole}
-    assert edge == {field.name: field.type.engine for field in EDGE.whole[ENDS:]}
+    assert edge == {field.name: field.type.engine for field in EDGE.whole[EDGE_ENDPOINTS:]}
 
 
 def _later() -> str:

@@ -16,7 +16,7 @@ from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.storage.model.soft_delete import VERSION_OF
-from kgserve.storage.plan import MAX_NOTED, Report, Workspace, check, plan
+from kgserve.storage.plan import MAX_REPORTED_ROWS, Report, Workspace, check, plan
 
 AB = ("a", "b", "r")
 
@@ -174,8 +174,8 @@ def test_an_edge_without_its_nodes_is_skipped_and_named(nodes: Planner) -> None:
 
 
 def test_skipped_edges_are_listed_up_to_a_number(nodes: Planner) -> None:
-    report = nodes.write(WriteBatch(edges=[EdgePut(i, ("a", f"x{i}", "r")) for i in range(MAX_NOTED + 20)]))
-    assert (len(report.skipped), report.skipped_count) == (MAX_NOTED, MAX_NOTED + 20)
+    report = nodes.write(WriteBatch(edges=[EdgePut(i, ("a", f"x{i}", "r")) for i in range(MAX_REPORTED_ROWS + 20)]))
+    assert (len(report.skipped), report.skipped_count) == (MAX_REPORTED_ROWS, MAX_REPORTED_ROWS + 20)
     assert nodes.change is None
 
 

@@ -11,9 +11,9 @@ import pytest
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.storage.rows.encoding import encode_edge, encode_node
-from kgserve.storage.rows.endings import AT_ONCE, LEAST, LONGEST, MOST, Endings
+from kgserve.storage.rows.endings import ENDING_SAMPLE_ROWS, MAX_ENDING_BYTES, MAX_ENDINGS, MIN_ENDING_ROWS, Endings
 from kgserve.storage.rows.fold import build, fold
-from kgserve.storage.rows.format import BLOCK
+from kgserve.storage.rows.format import ROWS_BLOCK_BYTES
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import RowsView, changes_of
 
@@ -65,9 +65,9 @@ def test_what_rows_have_in_common_is_there_once_through_foldings(tmp_path: Path)
         whole = sum(map(len, [*map(encode_node, nodes), *map(encode_edge, edges)]))
         assert stored(rows) < whole / 2
     # What a few have does not become one, what the base has is used again, and what nobody has goes.
-    for number in range(LEAST - 1):
+    for number in range(MIN_ENDING_ROWS - 1):
         nodes[number], edges[number] = node(number, 2), edge(number, 2.5, 2)
-    written(view, 2, nodes[: LEAST - 1], edges[: LEAST - 1], created=False)
+    written(view, 2, nodes[: MIN_ENDING_ROWS - 1], edges[: MIN_ENDING_ROWS - 1], created=False)
     view.fold()
     with view.reading() as rows:
         check(rows, nodes, edges)
@@ -95,7 +95,7 @@ def test_a_copy_of_what_is_used_has_what_rows_end_with(tmp_path: Path) -> None:
         fold(rows.base, changes_of(rows), rows.state, tmp_path / "again.rows", copying=True)
 
 
-@pytest.mark.parametrize("size", [LONGEST + 1, 1 << 16])
+@pytest.mark.parametrize("size", [MAX_ENDING_BYTES + 1, 1 << 16])
 def test_long_endings_stay_with_their_rows(tmp_path: Path, size: int) -> None:
     """But what is behind them may be one."""
     nodes = [node(number, attributes='{"k":"' + "x" * size + '"}') for number in range(20)]
@@ -104,17 +104,20 @@ def test_long_endings_stay_with_their_rows(tmp_path: Path, size: int) -> None:
     view.fold()
     with view.reading() as rows:
         check(rows, nodes, [])
-        assert 0 < max(map(len, rows.base.endings)) <= LONGEST
+        assert 0 < max(map(len, rows.base.endings)) <= MAX_ENDING_BYTES
 
 
 def test_there_are_never_too_many() -> None:
-    texts = [b'{"id":"%d","attributes":{"k":%d}' % (at, at // LEAST) for at in range(LEAST * (MOST + 500))]
+    texts = [
+        b'{"id":"%d","attributes":{"k":%d}' % (at, at // MIN_ENDING_ROWS)
+        for at in range(MIN_ENDING_ROWS * (MAX_ENDINGS + 500))
+    ]
     whole, endings = [*texts], Endings([b""], [])
     numbers = endings.part("node", texts)
-    assert len(endings.texts) == MOST
+    assert len(endings.texts) == MAX_ENDINGS
     assert [text + endings.texts[number] for text, number in zip(texts, numbers, strict=True)] == whole
-    assert numbers[: AT_ONCE // 2].count(0) == 0
-    assert numbers[-LEAST * 400 :].count(0) == LEAST * 400
+    assert numbers[: ENDING_SAMPLE_ROWS // 2].count(0) == 0
+    assert numbers[-MIN_ENDING_ROWS * 400 :].count(0) == MIN_ENDING_ROWS * 400
 
 
 def test_columns_take_what_their_numbers_need(tmp_path: Path) -> None:
@@ -150,5 +153,5 @@ def test_a_base_without_any_may_end_with_a_block(tmp_path: Path) -> None:
         ]
         base = build(folder, nodes, [], StoreState(1, 1, 1, count, 0))
         assert (base.endings, base.nodes) == ([b""], count)
-        offsets.add(base._directory.sections["endings"].offset % BLOCK)
+        offsets.add(base._directory.sections["endings"].offset % ROWS_BLOCK_BYTES)
     assert 0 in offsets

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.view import FORESEEN, Foreseen, RowsView
+from kgserve.storage.rows.view import STAGED_MARK, Foreseen, RowsView
 from tests.storage.rows.test_view import IDS, Model, check
 
 
@@ -86,7 +86,7 @@ def test_it_is_shown_and_followed_by_a_base_that_lasts(filled: Filled) -> None:
     reopened = RowsView(copied(filled.view.folder))
     reopened.catch_up(lambda after: filled.journal[after:])
     filled.check(reopened)
-    assert not any(FORESEEN in path.name for path in reopened.folder.iterdir())
+    assert not any(STAGED_MARK in path.name for path in reopened.folder.iterdir())
     filled.view.fold()
     filled.check()
     assert len(filled.names()) == 2
@@ -107,7 +107,7 @@ def test_one_after_the_other_leave_only_what_is_needed(filled: Filled) -> None:
             filled.show(foreseen, filled.leave_out(foreseen))
         filled.check()
         made = filled.names() - lasting
-        assert sum(FORESEEN in name for name in made) == 1
+        assert sum(STAGED_MARK in name for name in made) == 1
         assert len(made) <= 2
         assert lasting <= filled.names()
     filled.view.fold()

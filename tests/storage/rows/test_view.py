@@ -21,10 +21,10 @@ from kgserve.storage.rows.base import BaseSegment, ranges
 from kgserve.storage.rows.delta import Delta
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.fold import build, fold
-from kgserve.storage.rows.format import MAGIC
+from kgserve.storage.rows.format import ROWS_MAGIC
 from kgserve.storage.rows.sampling import degrees
-from kgserve.storage.rows.snapshot import FEW, Rows
-from kgserve.storage.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
+from kgserve.storage.rows.snapshot import MAX_SINGLE_READS, Rows
+from kgserve.storage.rows.view import UNSYNCED_MARK, FoldLimits, RowsView, changes_of
 from tests.captured_log import capture_log
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
@@ -300,7 +300,7 @@ def test_a_base_that_could_not_be_written_leaves_the_texts_as_they_were(tmp_path
 
 
 def test_a_base_of_all_rows_is_made_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.storage.rows.fold.SLICE_ROWS", 7)
+    monkeypatch.setattr("kgserve.storage.rows.fold.BASE_BUILD_BATCH_ROWS", 7)
     model = Model(4)
     for _ in range(5):
         model.next()
@@ -334,7 +334,7 @@ def test_a_base_of_another_version_is_no_damage(tmp_path: Path) -> None:
     view.apply([model.next()])
     view.fold()
     (path,) = tmp_path.glob("*.rows")
-    path.write_bytes(path.read_bytes().replace(MAGIC, b"KGROWS02"))
+    path.write_bytes(path.read_bytes().replace(ROWS_MAGIC, b"KGROWS02"))
     with capture_log() as told:
         assert RowsView(tmp_path).state.nodes == 0
     assert [(each["event"], each["log_level"]) for each in told] == [("rows_of_another_format", "info")]
@@ -346,7 +346,7 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
     journal = [model.next()]
     view.apply(journal)
     (path,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
-    assert UNSYNCED in path.suffixes
+    assert UNSYNCED_MARK in path.suffixes
     texts.write_bytes(bytes(8) + texts.read_bytes()[8:])
     view = RowsView(tmp_path)
     assert view.base_sequence == 0
@@ -356,7 +356,7 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
     view.apply(journal[1:])
     view.sync()
     (path,) = tmp_path.glob("*.rows")
-    assert UNSYNCED not in path.suffixes
+    assert UNSYNCED_MARK not in path.suffixes
     view = RowsView(tmp_path)
     assert view.base_sequence == 2
     with view.reading() as rows:
@@ -366,8 +366,12 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
 def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
     view, model = RowsView(tmp_path), Model(5)
     # Those that come after the base stand before the others, and of the base's the last one changes, too.
-    names = [f"{'n' if number < 2 * FEW else 'm'}{number:03}" for number in range(3 * FEW)]
-    for ids in (names[: 2 * FEW], names[FEW + 1 : 2 * FEW : 2], names[2 * FEW :]):
+    names = [f"{'n' if number < 2 * MAX_SINGLE_READS else 'm'}{number:03}" for number in range(3 * MAX_SINGLE_READS)]
+    for ids in (
+        names[: 2 * MAX_SINGLE_READS],
+        names[MAX_SINGLE_READS + 1 : 2 * MAX_SINGLE_READS : 2],
+        names[2 * MAX_SINGLE_READS :],
+    ):
         model.at += 1
         rows = [model.node(node_id) for node_id in ids]
         new = [row for row in rows if row.id not in model.nodes]
@@ -393,7 +397,7 @@ def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
             true = [held.node_holds(int(each), moment) for each in numbers]
             assert held.nodes_hold(numbers, moment).tolist() == true
             assert held.holding_nodes(set(numbers.tolist()), moment) == set(numbers[true].tolist())
-        for several in (names, names[:3], names[: 2 * FEW + 1]):
+        for several in (names, names[:3], names[: 2 * MAX_SINGLE_READS + 1]):
             some = [held.number(name) for name in model.source.sample(several, len(several))]
             ordered = [held.number(name) for name in sorted(several)]
             assert held.some_in_order(some) == held.in_order(np.array(some)).tolist() == ordered

@@ -14,8 +14,8 @@ from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.journal.journal import list_segments, segment_path
-from kgserve.storage.layout import FORMAT, Layout
-from kgserve.storage.plan import MAX_DRIFT
+from kgserve.storage.layout import STORE_FORMAT, Layout
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.create import BackupOptions, BackupSource
 from kgserve.stores.backup.create import back_up as stores_back_up
 from kgserve.stores.backup.folder import BackupFolder
@@ -319,7 +319,7 @@ def test_no_time_is_restored_that_a_clock_ahead_has_made_unknown(pool: StorePool
         between = true_time()
         store.clock._read = true_time
         ahead = back_up(pool, folder)
-        assert parse_time(ahead.taken_at) < true_time() + MAX_DRIFT
+        assert parse_time(ahead.taken_at) < true_time() + MAX_CLOCK_DRIFT_MICROSECONDS
         with pytest.raises(
             InvalidInput, match=r"commit 2 was stamped .* by a clock that was ahead.*: 1 is the last one"
         ):
@@ -377,7 +377,7 @@ def test_packed_commits_are_restored_up_to_any_of_a_group(pool: StorePool, tmp_p
             again = restored(pool, folder, str(until), f"again-{until}")
             assert (again.state.sequence, again.state.nodes) == (until, 200 * until)
             assert ids(again) == sorted(f"{turn}-{n}" for turn in range(until) for n in range(200))
-            assert again.description.format == store.description.format == FORMAT
+            assert again.description.format == store.description.format == STORE_FORMAT
         flip(newest_segment(tmp_path / "data"), frame.end // 2)
         with pytest.raises(JournalDamaged):
             back_up(pool, folder, full=True)

@@ -20,12 +20,12 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.transfer.formats.lines import (
-    EDGE_COLUMNS,
-    EDGE_FIELDS,
-    EDGES,
+    EDGE_FILE_COLUMNS,
+    EDGE_FILE_FIELDS,
+    KIND_EDGES,
+    KIND_NODES,
     MAX_LINE_BYTES,
-    NODE_COLUMNS,
-    NODES,
+    NODE_FILE_COLUMNS,
     BadCell,
     InputPart,
     Lines,
@@ -41,13 +41,13 @@ from kgserve.graph.transfer.formats.lines import (
 )
 from kgserve.platform.codecs import convert, decode_json, place_of
 from kgserve.storage.model import fields
-from kgserve.storage.model.fields import EDGE, NODE, TEXT, TIME, Field, Fields
+from kgserve.storage.model.fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, Field, Fields
 
 Sink = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens the file of nodes or of edges, one after the other."""
 
-ENCODING = "utf-8"
-_MAX_ROW = 16 << 20
+DEFAULT_ENCODING = "utf-8"
+_MAX_ROW_CHARS = 16 << 20
 # The module's limit is for the whole process, and 128 KiB; a content may have 1 MiB.
 csv.field_size_limit(MAX_LINE_BYTES)
 
@@ -55,15 +55,19 @@ csv.field_size_limit(MAX_LINE_BYTES)
 def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
-    with sink(NODES) as file:
-        _write(file, NODE_COLUMNS, (_cells(NODES, values_of(node)) for batch in lines.nodes() for node in batch))
-    with sink(EDGES) as file:
-        _write(file, EDGE_COLUMNS, (_cells(EDGES, values_of(edge)) for batch in lines.edges() for edge in batch))
+    with sink(KIND_NODES) as file:
+        _write(
+            file, NODE_FILE_COLUMNS, (_cells(KIND_NODES, values_of(node)) for batch in lines.nodes() for node in batch)
+        )
+    with sink(KIND_EDGES) as file:
+        _write(
+            file, EDGE_FILE_COLUMNS, (_cells(KIND_EDGES, values_of(edge)) for batch in lines.edges() for edge in batch)
+        )
     return lines.count
 
 
 def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[list[Any]]) -> None:
-    text = TextIOWrapper(file, encoding=ENCODING, newline="", write_through=False)
+    text = TextIOWrapper(file, encoding=DEFAULT_ENCODING, newline="", write_through=False)
     try:
         # With both characters in the line's end, texts that hold one of them are quoted.
         writer = csv.writer(text, lineterminator="\r\n")
@@ -75,7 +79,7 @@ def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[list[Any]]) -
 
 def _cells(kind: str, values: tuple[Any, ...]) -> list[Any]:
     cells = list(values)
-    for place, text_of in _TEXTS[kind]:
+    for place, text_of in _CELL_WRITERS[kind]:
         cells[place] = text_of(cells[place])
     return cells
 
@@ -86,8 +90,8 @@ def _texts(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
     return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
 
 
-_TEXTS = {NODES: _texts(NODE.exchanged), EDGES: _texts(EDGE_FIELDS)}
-_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FIELDS)}
+_CELL_WRITERS = {KIND_NODES: _texts(NODE.exchanged), KIND_EDGES: _texts(EDGE_FILE_FIELDS)}
+_COLUMN_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FILE_FIELDS)}
 
 
 class CsvReader:
@@ -101,7 +105,7 @@ class CsvReader:
         *,
         delimiter: str = ",",
         quote: str = '"',
-        encoding: str = ENCODING,
+        encoding: str = DEFAULT_ENCODING,
     ) -> None:
         """Read the header; ``stack`` lets go of the file. Raises InvalidInput when there is no header."""
         self.name = name
@@ -142,13 +146,13 @@ class CsvReader:
         """The file's lines. One that has no end, or a row of them, would fill the memory."""
         while line := self._line():
             self._taken += len(line)
-            if self._taken > _MAX_ROW:
-                raise InvalidInput(f"{self.name} row {self._number}: is longer than {_MAX_ROW:,} characters")
+            if self._taken > _MAX_ROW_CHARS:
+                raise InvalidInput(f"{self.name} row {self._number}: is longer than {_MAX_ROW_CHARS:,} characters")
             yield line
 
     def _line(self) -> str:
         try:
-            return self._text.readline(_MAX_ROW + 1)
+            return self._text.readline(_MAX_ROW_CHARS + 1)
         except UnicodeError as error:
             place = f"{self.name} row {self._number}"
             raise InvalidInput(f"{place}: is no text in {self._encoding}: {error}") from None
@@ -182,10 +186,10 @@ def _records(table: CsvReader, kind: str) -> Iterator[Record]:
 
 
 def _value(column: str, text: str) -> Any:
-    match _TYPES[column]:
-        case fields.WHOLE:
+    match _COLUMN_TYPES[column]:
+        case fields.INT64_TYPE:
             return whole_number(column, text)
-        case fields.REAL:
+        case fields.DOUBLE_TYPE:
             return real_number(column, text)
         case _:
             return text
@@ -212,10 +216,10 @@ def real_number(column: str, text: str) -> float:
 
 Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_TEXT_TYPES = {TEXT, TIME}
-_TRUE = frozenset({"true", "yes", "y", "1", "t"})
-_FALSE = frozenset({"false", "no", "n", "0", "f"})
+_TEMPLATE_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_TEXT_TYPES = {STRING_TYPE, TIMESTAMP_TYPE}
+_TRUE_WORDS = frozenset({"true", "yes", "y", "1", "t"})
+_FALSE_WORDS = frozenset({"false", "no", "n", "0", "f"})
 
 
 class Attribute(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -367,7 +371,7 @@ def _columns(table: NodeTable | EdgeTable) -> Iterator[tuple[str, str]]:
 
 
 def _named(template: str, field: str) -> Iterator[str]:
-    for found in _PLACE.finditer(template):
+    for found in _TEMPLATE_PLACEHOLDER.finditer(template):
         if found[0] in {"{", "}"}:
             message = f"{template!r} has a brace without its other half; write {{{{ or }}}} for a brace"
             raise InvalidInput.at(field, message)
@@ -376,7 +380,7 @@ def _named(template: str, field: str) -> Iterator[str]:
 
 
 def _filled(template: str, cells: dict[str, str]) -> str:
-    return _PLACE.sub(lambda found: found[0][0] if found[1] is None else cells[found[1]], template)
+    return _TEMPLATE_PLACEHOLDER.sub(lambda found: found[0][0] if found[1] is None else cells[found[1]], template)
 
 
 def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
@@ -417,7 +421,10 @@ def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str])
         for field in fields.optional
         if field.type in _TEXT_TYPES
     )
-    return {field.name: _moment(field.name, text) if field.type is TIME else text or None for field, text in filled}
+    return {
+        field.name: _moment(field.name, text) if field.type is TIMESTAMP_TYPE else text or None
+        for field, text in filled
+    }
 
 
 def _needed(field: str, template: str, cells: dict[str, str]) -> str:
@@ -455,9 +462,9 @@ def _mapped_value(column: str, kind: Kind, text: str) -> Any:
 
 def _flag(column: str, text: str) -> bool:
     word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
+    if word not in _TRUE_WORDS | _FALSE_WORDS:
         raise BadCell(f"{column} is {text[:80]!r}, which is neither true nor false")
-    return word in _TRUE
+    return word in _TRUE_WORDS
 
 
 def _json(column: str, text: str) -> Any:

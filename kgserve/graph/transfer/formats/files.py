@@ -13,16 +13,16 @@ from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.transfer.formats.csv_pair import CsvTable, Sink, mapped, read_mapping, write_csv
 from kgserve.graph.transfer.formats.graphml import read_graphml, write_graphml
 from kgserve.graph.transfer.formats.kb import is_kb_folder, is_sqlite, kb_parts
-from kgserve.graph.transfer.formats.lines import EDGES, NODES, InputPart, edges_last, read_lines
+from kgserve.graph.transfer.formats.lines import KIND_EDGES, KIND_NODES, InputPart, edges_last, read_lines
 from kgserve.graph.transfer.formats.memory_server import read_memories, write_memory_server
 from kgserve.graph.transfer.formats.parquet_pair import ParquetTable, write_parquet
 
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
 ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti", "kb"]
-PAIRS = frozenset({"parquet", "csv"})
+PAIR_FORMATS = frozenset({"parquet", "csv"})
 """Formats of two files."""
 
-_SUFFIXES: dict[str, ImportFormat] = {
+_FORMATS_BY_SUFFIX: dict[str, ImportFormat] = {
     ".parquet": "parquet",
     ".csv": "csv",
     ".graphml": "graphml",
@@ -33,7 +33,7 @@ _SUFFIXES: dict[str, ImportFormat] = {
 
 def export_format(path: Path | None) -> ExportFormat:
     """The format of a file to write, by how its name ends; lines of JSON if that says nothing."""
-    match _SUFFIXES.get(path.suffix.lower()) if path else None:
+    match _FORMATS_BY_SUFFIX.get(path.suffix.lower()) if path else None:
         case "parquet" | "csv" | "graphml" as found:
             return found
         case _:
@@ -43,22 +43,24 @@ def export_format(path: Path | None) -> ExportFormat:
 def import_format(paths: Sequence[Path]) -> ImportFormat:
     """The format of files to read, by how their names end, and of a folder by what is in it."""
     first = paths[0]
-    if is_kb_folder(first) or (first.suffix.lower() not in _SUFFIXES and is_sqlite(first)):
+    if is_kb_folder(first) or (first.suffix.lower() not in _FORMATS_BY_SUFFIX and is_sqlite(first)):
         return "kb"
     if first.is_dir():
-        kinds = {found for path in first.iterdir() if (found := _SUFFIXES.get(path.suffix.lower())) in PAIRS}
+        kinds = {
+            found for path in first.iterdir() if (found := _FORMATS_BY_SUFFIX.get(path.suffix.lower())) in PAIR_FORMATS
+        }
         if len(kinds) != 1:
             raise InvalidInput(f"{first} is a folder; it should hold nodes and edges as either .csv or .parquet")
         return "csv" if kinds == {"csv"} else "parquet"
-    return _SUFFIXES.get(first.suffix.lower(), "ndjson")
+    return _FORMATS_BY_SUFFIX.get(first.suffix.lower(), "ndjson")
 
 
 def pair(target: Path, kind: str) -> tuple[Path, Path]:
     """The two files that ``target`` stands for: in a folder, or ``name.nodes.csv`` and ``name.edges.csv``."""
     if target.is_dir():
-        return target / f"{NODES}.{kind}", target / f"{EDGES}.{kind}"
+        return target / f"{KIND_NODES}.{kind}", target / f"{KIND_EDGES}.{kind}"
     stem = target.name.removesuffix(f".{kind}")
-    return target.with_name(f"{stem}.{NODES}.{kind}"), target.with_name(f"{stem}.{EDGES}.{kind}")
+    return target.with_name(f"{stem}.{KIND_NODES}.{kind}"), target.with_name(f"{stem}.{KIND_EDGES}.{kind}")
 
 
 def present(paths: Sequence[Path], kind: str) -> list[Path]:
@@ -71,7 +73,9 @@ def present(paths: Sequence[Path], kind: str) -> list[Path]:
         else:
             files.append(path)
     if not files:
-        raise InvalidInput(f"there is no {NODES}.{kind} and no {EDGES}.{kind} in {', '.join(map(str, paths))}")
+        raise InvalidInput(
+            f"there is no {KIND_NODES}.{kind} and no {KIND_EDGES}.{kind} in {', '.join(map(str, paths))}"
+        )
     return files
 
 
@@ -85,9 +89,9 @@ def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path
         return mapped(read_mapping(mapping), mapping.parent, paths, stack)
     if kind == "kb":
         return [part for path in paths for part in stack.enter_context(kb_parts(path))]
-    if kind in PAIRS:
+    if kind in PAIR_FORMATS:
         tables = [_table(kind, path, stack) for path in present(paths, kind)]
-        return [table.part() for table in sorted(tables, key=lambda table: table.kind == EDGES)]
+        return [table.part() for table in sorted(tables, key=lambda table: table.kind == KIND_EDGES)]
     return [stream_part(kind, stack.enter_context(path.open("rb")), path.name) for path in paths]
 
 
@@ -122,15 +126,15 @@ def _table(kind: str, path: Path, stack: ExitStack) -> CsvTable | ParquetTable:
 MAX_EXTRACTED_BYTES = 16 << 30
 """What an archive may come to, whatever it says of itself."""
 
-_MAX_DIRECTORY_BYTES = 64 << 10
-_PIECE = 1 << 20
-_END = b"PK\x05\x06"
-_END_BYTES = 22
-_LOCATOR = b"PK\x06\x07"
-_LOCATOR_BYTES = 20
+_MAX_ZIP_DIRECTORY_BYTES = 64 << 10
+_EXTRACT_BLOCK_BYTES = 1 << 20
+_ZIP_END_SIGNATURE = b"PK\x05\x06"
+_ZIP_END_BYTES = 22
+_ZIP64_LOCATOR_SIGNATURE = b"PK\x06\x07"
+_ZIP64_LOCATOR_BYTES = 20
 # Others take memory by what the archive says.
-_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-_BROKEN = (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError, zlib.error)
+_COMPRESSION_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_ZIP_ERRORS = (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError, zlib.error)
 
 
 def write_archive(kind: str, blocks: Iterable[bytes], file: BinaryIO) -> int:
@@ -162,12 +166,12 @@ def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
                     continue
                 found[name] = folder / name
                 with archive.open(member) as source, found[name].open("wb") as target:
-                    while piece := source.read(_PIECE):
+                    while piece := source.read(_EXTRACT_BLOCK_BYTES):
                         size += len(piece)
                         if size > MAX_EXTRACTED_BYTES:
                             raise TooLarge(f"the archive comes to more than {MAX_EXTRACTED_BYTES >> 30} GiB")
                         target.write(piece)
-    except _BROKEN as error:
+    except _ZIP_ERRORS as error:
         raise InvalidInput(f"the body is no zip archive that can be read: {error}") from error
     kinds = {name.rpartition(".")[2] for name in found}
     if len(kinds) != 1:
@@ -179,10 +183,10 @@ def _wanted(member: zipfile.ZipInfo) -> str | None:
     """What a member is called here: only these names ever become files. Macs add files that begin with a dot."""
     if member.filename.rpartition("/")[2].startswith("."):
         return None
-    for part in (NODES, EDGES):
+    for part in (KIND_NODES, KIND_EDGES):
         for kind in ("csv", "parquet"):
             if member.filename.endswith(f"{part}.{kind}"):
-                if member.compress_type not in _METHODS:
+                if member.compress_type not in _COMPRESSION_METHODS:
                     raise InvalidInput(f"{member.filename}: is compressed in a way that is not taken; use deflate")
                 return f"{part}.{kind}"
     return None
@@ -191,12 +195,15 @@ def _wanted(member: zipfile.ZipInfo) -> str | None:
 def _check_end(file: BinaryIO) -> None:
     """The directory at an archive's end is read as a whole: refuse one that is large."""
     size = file.seek(0, 2)
-    start = max(0, size - _END_BYTES - _LOCATOR_BYTES)
+    start = max(0, size - _ZIP_END_BYTES - _ZIP64_LOCATOR_BYTES)
     file.seek(start)
     tail = file.read()
-    end = tail[-_END_BYTES:]
-    if not end.startswith(_END) or end[-2:] != b"\0\0":
+    end = tail[-_ZIP_END_BYTES:]
+    if not end.startswith(_ZIP_END_SIGNATURE) or end[-2:] != b"\0\0":
         raise InvalidInput("the body is no zip archive, or one with a comment")
-    if tail[:-_END_BYTES].startswith(_LOCATOR) or int.from_bytes(end[12:16], "little") > _MAX_DIRECTORY_BYTES:
+    if (
+        tail[:-_ZIP_END_BYTES].startswith(_ZIP64_LOCATOR_SIGNATURE)
+        or int.from_bytes(end[12:16], "little") > _MAX_ZIP_DIRECTORY_BYTES
+    ):
         raise InvalidInput("the archive has too many files in it; two are expected")
     file.seek(0)

@@ -19,16 +19,16 @@ Rows = Callable[[LiteralString], Iterator[dict[str, Any]]]
 """Runs a statement on the file; its rows by the names of their columns, one after the other."""
 
 _Columns = tuple[LiteralString, ...]
-_ALL: _Columns = ("uuid", "name", "group_id", "created_at")
-_ENTITIES: _Columns = (*_ALL, "summary", "labels", "attributes")
-_EPISODES: _Columns = (*_ALL, "content", "source", "source_description", "valid_at", "entity_edges")
-_GROUPS: _Columns = (*_ALL, "summary")
-_FACTS: _Columns = (
-    *(*_ALL, "fact", "episodes", "attributes"),
+_COMMON_COLUMNS: _Columns = ("uuid", "name", "group_id", "created_at")
+_ENTITY_COLUMNS: _Columns = (*_COMMON_COLUMNS, "summary", "labels", "attributes")
+_EPISODE_COLUMNS: _Columns = (*_COMMON_COLUMNS, "content", "source", "source_description", "valid_at", "entity_edges")
+_GROUP_COLUMNS: _Columns = (*_COMMON_COLUMNS, "summary")
+_FACT_COLUMNS: _Columns = (
+    *(*_COMMON_COLUMNS, "fact", "episodes", "attributes"),
     *("valid_at", "invalid_at", "expired_at", "reference_time"),
 )
-_TIMES = frozenset({"created_at", "valid_at", "invalid_at", "expired_at", "reference_time"})
-_LINKS: tuple[tuple[LiteralString, LiteralString], ...] = (
+_TIME_COLUMNS = frozenset({"created_at", "valid_at", "invalid_at", "expired_at", "reference_time"})
+_LINK_PATTERNS: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("MENTIONS", "(a:Episodic)-[r:MENTIONS]->(b:Entity)"),
     ("HAS_MEMBER", "(a:Community)-[r:HAS_MEMBER]->(b)"),
     ("HAS_EPISODE", "(a:Saga)-[r:HAS_EPISODE]->(b:Episodic)"),
@@ -42,16 +42,16 @@ def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[InputPart]:
         there = ", ".join(sorted(tables)) or "none"
         raise InvalidInput(f"{name} is a Kùzu file, but not Graphiti's: it has the tables {there}")
     parts = [
-        _nodes("Entity", rows, _select("MATCH (n:Entity)", "n", _ENTITIES, tables["Entity"]), _entity),
-        _nodes("Episodic", rows, _select("MATCH (n:Episodic)", "n", _EPISODES, tables["Episodic"]), _episode),
+        _nodes("Entity", rows, _select("MATCH (n:Entity)", "n", _ENTITY_COLUMNS, tables["Entity"]), _entity),
+        _nodes("Episodic", rows, _select("MATCH (n:Episodic)", "n", _EPISODE_COLUMNS, tables["Episodic"]), _episode),
     ]
     if "Community" in tables:
-        community = _select("MATCH (n:Community)", "n", _GROUPS, tables["Community"])
+        community = _select("MATCH (n:Community)", "n", _GROUP_COLUMNS, tables["Community"])
         parts.append(_nodes("Community", rows, community, _community))
     if "Saga" in tables:
-        parts.append(_nodes("Saga", rows, _select("MATCH (n:Saga)", "n", _GROUPS, tables["Saga"]), _saga))
+        parts.append(_nodes("Saga", rows, _select("MATCH (n:Saga)", "n", _GROUP_COLUMNS, tables["Saga"]), _saga))
     parts.append(InputPart("RelatesToNode_", "row", _facts(rows, tables["RelatesToNode_"])))
-    for table, pattern in _LINKS:
+    for table, pattern in _LINK_PATTERNS:
         if table in tables:
             parts.append(InputPart(table, "row", _links(table, pattern, rows, tables[table])))
     return parts
@@ -60,7 +60,7 @@ def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[InputPart]:
 def _select(match: LiteralString, name: LiteralString, columns: _Columns, there: frozenset[str]) -> LiteralString:
     # Times as text: the engine's own way to Python values ends the process at years before 1 and after 9999.
     chosen: list[LiteralString] = [
-        f"CAST({name}.{column} AS STRING) AS {column}" if column in _TIMES else f"{name}.{column} AS {column}"
+        f"CAST({name}.{column} AS STRING) AS {column}" if column in _TIME_COLUMNS else f"{name}.{column} AS {column}"
         for column in columns
         if column in there
     ]
@@ -122,7 +122,7 @@ def _texts(row: dict[str, Any]) -> dict[str, Any]:
 def _facts(rows: Rows, there: frozenset[str]) -> Iterator[Record]:
     """Facts as edges. Of several with the same ends and name the newest keeps the name, older ones get a number."""
     match: LiteralString = "MATCH (a:Entity)-[:RELATES_TO]->(r:RelatesToNode_)-[:RELATES_TO]->(b:Entity)"
-    query = _select(match, "r", _FACTS, there) + ", a.uuid AS source, b.uuid AS target"
+    query = _select(match, "r", _FACT_COLUMNS, there) + ", a.uuid AS source, b.uuid AS target"
     query += " ORDER BY source, target, name, valid_at DESC, created_at DESC, uuid"
     before, count = None, 0
     for number, row in enumerate(rows(query), 1):

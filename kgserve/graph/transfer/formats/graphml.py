@@ -24,7 +24,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.sax import make_parser
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.lines import EDGE_FIELDS as EXCHANGED
+from kgserve.graph.transfer.formats.lines import EDGE_FILE_FIELDS as EXCHANGED
 from kgserve.graph.transfer.formats.lines import (
     MAX_LINE_BYTES,
     BadCell,
@@ -40,45 +40,55 @@ from kgserve.graph.transfer.formats.lines import (
     values_of,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import NODE, REAL, STORE, WHOLE, Field
+from kgserve.storage.model.fields import DOUBLE_TYPE, INT64_TYPE, LINK_STORE_FIELD, NODE, Field
 
-_FORBIDDEN = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+_FORBIDDEN_CHARACTER = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_ESCAPED_CHARACTER = re.compile("_x([0-9A-Fa-f]{4})_")
 # A parser turns CR and CRLF into LF, and in attributes every blank into a space, unless they are written as numbers.
-_MARKUP = re.compile('[&<>"\t\n\r]')
-_REFERENCES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+_MARKUP_CHARACTER = re.compile('[&<>"\t\n\r]')
+_CHARACTER_REFERENCES = {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    '"': "&quot;",
+    "\t": "&#9;",
+    "\n": "&#10;",
+    "\r": "&#13;",
+}
 
 
 def xml_text(text: str) -> str:
     """Any text, for an element or an attribute."""
-    return _MARKUP.sub(lambda found: _REFERENCES[found[0]], _FORBIDDEN.sub(_number, text))
+    return _MARKUP_CHARACTER.sub(lambda found: _CHARACTER_REFERENCES[found[0]], _FORBIDDEN_CHARACTER.sub(_number, text))
 
 
 def original(text: str) -> str:
     """The inverse of the escaping that XML does not undo by itself."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+    return _ESCAPED_CHARACTER.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
 
 def _number(found: re.Match[str]) -> str:
     return f"_x{ord(found[0]):04X}_"
 
 
-FORMAT_KEY = "kgserve_format"
-FORMAT = "1"
-MAX_KEYS_WRITTEN = 1000
+GRAPHML_FORMAT_KEY = "kgserve_format"
+GRAPHML_FORMAT = "1"
+MAX_WRITTEN_KEYS = 1000
 """Attributes that get a key of their own; those beyond are in the JSON of ``attributes``."""
 
 
 def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
     """What the fields that are data are called, and their types."""
-    kinds = {field.wire: _KINDS.get(field.type, "string") for field in fields if field.wire not in _ENDS}
+    kinds = {
+        field.wire: _GRAPHML_VALUE_TYPES.get(field.type, "string") for field in fields if field.wire not in _ID_FIELDS
+    }
     return kinds | {"attributes": kinds.pop("attributes")}
 
 
-_KINDS = {WHOLE: "long", REAL: "double"}
-_ENDS = {"id", "from", "to"}
-NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {STORE: "string"}, _kinds(EXCHANGED)
-_HEAD = """<?xml version="1.0" encoding="UTF-8"?>
+_GRAPHML_VALUE_TYPES = {INT64_TYPE: "long", DOUBLE_TYPE: "double"}
+_ID_FIELDS = {"id", "from", "to"}
+NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {LINK_STORE_FIELD: "string"}, _kinds(EXCHANGED)
+_DOCUMENT_HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" \
 xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
 xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
@@ -107,7 +117,7 @@ def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None 
         for edges in lines.edges():
             body.write("".join(ends.before(edge) + _edge(edge, keys) for edge in edges).encode())
         body.seek(0)
-        file.write("".join([_HEAD, *keys.declarations(), '<graph edgedefault="directed">\n']).encode())
+        file.write("".join([_DOCUMENT_HEAD, *keys.declarations(), '<graph edgedefault="directed">\n']).encode())
         copyfileobj(body, file)
     file.write(b"</graph>\n</graphml>\n")
     return lines.count
@@ -126,7 +136,7 @@ class _Ends:
         if edge.to_graph is None or (told := hash(name)) in self._told:
             return ""
         self._told.add(told)
-        return f'<node id="{xml_text(name)}">{_data(f"node.{STORE}", edge.to_graph)}</node>\n'
+        return f'<node id="{xml_text(name)}">{_data(f"node.{LINK_STORE_FIELD}", edge.to_graph)}</node>\n'
 
 
 def _target(edge: EdgeRecord) -> str:
@@ -143,12 +153,16 @@ class _Keys:
     def id(self, key: GraphMLKey) -> str | None:
         """What a key is called in the file; None when there are too many."""
         found = self._ids.get(key)
-        if found is None and len(self._ids) < MAX_KEYS_WRITTEN:
+        if found is None and len(self._ids) < MAX_WRITTEN_KEYS:
             found = self._ids[key] = f"{key.of[0]}{len(self._ids)}"
         return found
 
     def declarations(self) -> Iterator[str]:
-        yield _declared(FORMAT_KEY, GraphMLKey("graph", FORMAT_KEY, "string"), f"<default>{FORMAT}</default>")
+        yield _declared(
+            GRAPHML_FORMAT_KEY,
+            GraphMLKey("graph", GRAPHML_FORMAT_KEY, "string"),
+            f"<default>{GRAPHML_FORMAT}</default>",
+        )
         for of, fields in (("node", NODE_FIELDS), ("edge", EDGE_FIELDS)):
             for name, kind in fields.items():
                 yield _declared(f"{of}.{name}", GraphMLKey(of, name, kind))
@@ -176,7 +190,7 @@ def _edge(edge: EdgeRecord, keys: _Keys) -> str:
 
 def _keys_of(of: str, fields: tuple[Field, ...]) -> list[str]:
     """The keys of a record's values; "" for those that are written otherwise."""
-    otherwise = {*_ENDS, "content", "attributes"}
+    otherwise = {*_ID_FIELDS, "content", "attributes"}
     return ["" if field.wire in otherwise else f"{of}.{field.wire}" for field in fields]
 
 
@@ -220,7 +234,7 @@ def _typed(value: object) -> tuple[str, str]:
             return "", ""
 
 
-GRAPHICS = "graphics"
+GRAPHICS_KEY_TYPE = "graphics"
 """The type of keys whose data are drawings, of which only labels are taken."""
 
 
@@ -241,19 +255,19 @@ class GraphMLElement(msgspec.Struct):
 Flavour = Callable[[GraphMLElement], dict[str, Any]]
 """An element as the fields of a line. Raises BadCell."""
 
-NODE_TYPE = "node"
-RELATION_TYPE = "RELATED_TO"
-UNNAMED = "data"
+DEFAULT_NODE_TYPE = "node"
+DEFAULT_RELATION_TYPE = "RELATED_TO"
+UNNAMED_KEY = "data"
 """The name of data without a key."""
 """What nodes and edges are when the file does not say."""
 
-_TYPES = ("type", "kind", "labels")
-_CONTENTS = ("content", "label", "name", "title", "description", "text")
-_RELATIONS = ("relation_type", "label", "edge label", "type", "relationship", "interaction")
-_INTEGERS = frozenset({"int", "long", "integer"})
-_REALS = frozenset({"float", "double"})
-_NO_TEXTS = _INTEGERS | _REALS | {"boolean"}
-_OURS_TOO = frozenset({"created_by", "valid_from", "valid_to", "summary"})
+_NODE_TYPE_KEYS = ("type", "kind", "labels")
+_CONTENT_KEYS = ("content", "label", "name", "title", "description", "text")
+_RELATION_TYPE_KEYS = ("relation_type", "label", "edge label", "type", "relationship", "interaction")
+_INTEGER_KEY_TYPES = frozenset({"int", "long", "integer"})
+_REAL_KEY_TYPES = frozenset({"float", "double"})
+_NON_TEXT_KEY_TYPES = _INTEGER_KEY_TYPES | _REAL_KEY_TYPES | {"boolean"}
+_OWN_EXTRA_FIELDS = frozenset({"created_by", "valid_from", "valid_to", "summary"})
 
 
 def ours(element: GraphMLElement) -> dict[str, Any]:
@@ -271,7 +285,7 @@ def ours(element: GraphMLElement) -> dict[str, Any]:
         else:
             fields[key.name] = typed(key, original(text))
     fields["attributes"] = attributes
-    if element.edge and (store := fields.get(STORE)):
+    if element.edge and (store := fields.get(LINK_STORE_FIELD)):
         fields["to"] = fields["to"].removeprefix(f"{store}/")
     return fields
 
@@ -280,13 +294,15 @@ def foreign(element: GraphMLElement) -> dict[str, Any]:
     """As others write it: what has no place of its own becomes an attribute of the key's type."""
     fields = _ends(element, str)
     # A number or a flag without text is how some programs write that there is none.
-    named = _by_name((key, text) for key, text in element.data if text.strip() or key.type not in _NO_TEXTS)
+    named = _by_name((key, text) for key, text in element.data if text.strip() or key.type not in _NON_TEXT_KEY_TYPES)
     if element.edge:
-        fields["relation_type"] = _taken(named, _RELATIONS) or _own(element, "label") or element.label or RELATION_TYPE
+        fields["relation_type"] = (
+            _taken(named, _RELATION_TYPE_KEYS) or _own(element, "label") or element.label or DEFAULT_RELATION_TYPE
+        )
         _take_weight(named, fields)
     else:
         _take_type(named, fields, _own(element, "labels"))
-        fields["content"] = _taken(named, _CONTENTS) or element.label
+        fields["content"] = _taken(named, _CONTENT_KEYS) or element.label
     attributes = _attributes(named, fields)
     if not element.directed and element.edge:
         attributes["directed"] = False
@@ -311,9 +327,9 @@ def _by_name(data: Iterable[tuple[GraphMLKey, str]]) -> dict[str, tuple[GraphMLK
 def typed(key: GraphMLKey, text: str) -> Any:
     """A text as its key's type says. Raises BadCell; what JSON has no number for stays text."""
     try:
-        if key.type in _INTEGERS:
+        if key.type in _INTEGER_KEY_TYPES:
             return int(text)
-        if key.type in _REALS:
+        if key.type in _REAL_KEY_TYPES:
             number = float(text)
             return number if number - number == 0 else text
     except ValueError:
@@ -354,11 +370,11 @@ def _taken(named: dict[str, tuple[GraphMLKey, str]], names: tuple[str, ...]) -> 
 
 
 def _take_type(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any], labels: str) -> None:
-    found = labels or _taken(named, _TYPES)
+    found = labels or _taken(named, _NODE_TYPE_KEYS)
     names = [name for name in found.split(":") if name] if found.startswith(":") or labels else [found]
     if labels:
         named.pop("labels", None)
-    fields["type"] = (names[0] if names else "") or NODE_TYPE
+    fields["type"] = (names[0] if names else "") or DEFAULT_NODE_TYPE
     if len(names) > 1:
         fields["tags"] = names[1:]
 
@@ -377,7 +393,7 @@ def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]
     """What is left; ``tags`` and ``attributes`` may be JSON: files of ours that went through another program."""
     attributes: dict[str, Any] = {}
     for name, (key, text) in named.items():
-        if name in _OURS_TOO and text:
+        if name in _OWN_EXTRA_FIELDS and text:
             fields[name] = text
             continue
         value = typed(key, text)
@@ -394,9 +410,9 @@ def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]
     return attributes
 
 
-PIECE_BYTES = 64 << 10
-MAX_DEPTH = 200
-MAX_KEYS = 20_000
+PARSE_BLOCK_BYTES = 64 << 10
+MAX_ELEMENT_DEPTH = 200
+MAX_DECLARED_KEYS = 20_000
 
 
 def read_graphml(file: BinaryIO, name: str) -> Iterator[Record]:
@@ -411,7 +427,7 @@ def read_graphml(file: BinaryIO, name: str) -> Iterator[Record]:
     handler.line = parser.getLineNumber
     idle = 0
     try:
-        while piece := file.read(PIECE_BYTES):
+        while piece := file.read(PARSE_BLOCK_BYTES):
             before = handler.events
             parser.feed(piece)
             idle = idle + len(piece) if handler.events == before else 0
@@ -464,8 +480,8 @@ class _Handler(ContentHandler):
     def startElement(self, name: str, attrs: Any) -> None:  # noqa: N802 - named by the interface
         self.events += 1
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise InvalidInput(f"line {self.line()}: elements are nested more than {MAX_DEPTH} deep")
+        if self._depth > MAX_ELEMENT_DEPTH:
+            raise InvalidInput(f"line {self.line()}: elements are nested more than {MAX_ELEMENT_DEPTH} deep")
         local = name.rpartition(":")[2]
         if self._key is None:
             self._start(local, attrs)
@@ -517,14 +533,14 @@ class _Handler(ContentHandler):
         self._text, self._text_depth = [], self._depth
 
     def _declare(self, attributes: dict[str, str]) -> None:
-        if len(self._keys) >= MAX_KEYS:
-            raise InvalidInput(f"line {self.line()}: more than {MAX_KEYS:,} keys are declared")
+        if len(self._keys) >= MAX_DECLARED_KEYS:
+            raise InvalidInput(f"line {self.line()}: more than {MAX_DECLARED_KEYS:,} keys are declared")
         drawn = any(name.startswith("yfiles.") for name in attributes)
         name = attributes.get("attr.name", attributes.get("id", ""))
-        kind = GRAPHICS if drawn else attributes.get("attr.type", "string")
+        kind = GRAPHICS_KEY_TYPE if drawn else attributes.get("attr.type", "string")
         key = GraphMLKey(attributes.get("for", "all"), name, kind)
         self._keys[attributes.get("id", "")] = self._declared = key
-        if attributes.get("id") == FORMAT_KEY:
+        if attributes.get("id") == GRAPHML_FORMAT_KEY:
             self._flavour = ours
 
     def _begin(self, kind: str, attributes: dict[str, str]) -> None:
@@ -537,7 +553,7 @@ class _Handler(ContentHandler):
         if not self._open:
             return
         # Data of a key that is not declared are text, under the key's own id.
-        known = self._keys.get(key) or GraphMLKey("all", key or UNNAMED, "string")
+        known = self._keys.get(key) or GraphMLKey("all", key or UNNAMED_KEY, "string")
         self._key, self._data_depth = known, self._depth
         self._collect()
 
@@ -546,7 +562,7 @@ class _Handler(ContentHandler):
             self._defaults[self._declared] = text
         elif self._key is not None and self._depth > self._data_depth:
             self._open[-1].label = self._open[-1].label or text.strip()
-        elif self._key is not None and self._key.type != GRAPHICS:
+        elif self._key is not None and self._key.type != GRAPHICS_KEY_TYPE:
             self._open[-1].data.append((self._key, text))
 
     def _close(self, local: str) -> None:
@@ -573,6 +589,6 @@ class _Handler(ContentHandler):
             values = self._flavour(element)
         except ValueError as error:
             return Wrong(element.line, str(error))
-        if not element.edge and STORE in values:
+        if not element.edge and LINK_STORE_FIELD in values:
             return None
         return edge(element.line, values) if element.edge else node(element.line, values)

@@ -20,17 +20,17 @@ from kgserve.graph.transfer.formats.lines import BadCell, InputPart, Record, Wro
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
-MAGIC = b"SQLite format 3\0"
-INDEX = Path(".kb", "index.db")
+SQLITE_SIGNATURE = b"SQLite format 3\0"
+KB_INDEX_PATH = Path(".kb", "index.db")
 """Where a folder of kb has its file."""
-CREATED_BY = "kb-migration"
-NODE_TYPE = "fact"
-RELATION_TYPE = "cites"
+KB_CREATED_BY = "kb-migration"
+KB_NODE_TYPE = "fact"
+KB_RELATION_TYPE = "cites"
 
-_NEEDED = frozenset({"id", "title", "body"})
-_OWN = _NEEDED | {"tags", "links"}
-_SIDE_FILES = ("-wal", "-journal")
-_LAYERS = {str(layer): layer for layer in range(4)}
+_REQUIRED_COLUMNS = frozenset({"id", "title", "body"})
+_MAPPED_COLUMNS = _REQUIRED_COLUMNS | {"tags", "links"}
+_SQLITE_LOG_SUFFIXES = ("-wal", "-journal")
+_LAYERS_BY_TEXT = {str(layer): layer for layer in range(4)}
 _Row = Mapping[str, Any]
 
 
@@ -39,12 +39,12 @@ def is_sqlite(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
 
 
 def is_kb_folder(path: Path) -> bool:
     """Whether a folder is one that kb has made."""
-    return (path / INDEX).is_file()
+    return (path / KB_INDEX_PATH).is_file()
 
 
 @contextmanager
@@ -53,9 +53,9 @@ def kb_parts(path: Path) -> Generator[list[InputPart]]:
 
     Raises InvalidInput for a file that is not kb's.
     """
-    file = path / INDEX if path.is_dir() else path
+    file = path / KB_INDEX_PATH if path.is_dir() else path
     if not is_sqlite(file):
-        raise InvalidInput(f"{path} is no SQLite database; kb keeps one as {INDEX} in its folder")
+        raise InvalidInput(f"{path} is no SQLite database; kb keeps one as {KB_INDEX_PATH} in its folder")
     with _database(file) as connection:
         columns = _columns(connection, path)
 
@@ -72,7 +72,7 @@ def kb_parts(path: Path) -> Generator[list[InputPart]]:
 @contextmanager
 def _database(file: Path) -> Generator[sqlite3.Connection]:
     """A connection to a file that nothing is written to: to a copy where a log has yet to be written into it."""
-    logs = [log for end in _SIDE_FILES if (log := file.with_name(file.name + end)).exists()]
+    logs = [log for end in _SQLITE_LOG_SUFFIXES if (log := file.with_name(file.name + end)).exists()]
     with tempfile.TemporaryDirectory(prefix="kgserve-") as folder:
         opened, options = file, "mode=ro&immutable=1"
         if logs:
@@ -91,7 +91,7 @@ def _columns(connection: sqlite3.Connection, path: Path) -> list[str]:
         tables = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     except sqlite3.Error as error:
         raise InvalidInput(f"{path}: SQLite cannot read it: {error}") from error
-    if not {*columns} >= _NEEDED:
+    if not {*columns} >= _REQUIRED_COLUMNS:
         there = ", ".join(sorted(tables)) or "none"
         raise InvalidInput(f"{path} is a SQLite database, but not one of kb: it has the tables {there}")
     return columns
@@ -124,15 +124,15 @@ def _note(row: _Row) -> dict[str, Any]:
     is_long = len(title.encode("utf-8", "replace")) > MAX_SUMMARY_BYTES
     return {
         "id": texts["id"],
-        "type": NODE_TYPE,
+        "type": KB_NODE_TYPE,
         "content": f"{title}\n{body}" if is_long else body,
         "summary": None if is_long else title or None,
         "tags": _names("tags", texts.get("tags", "")) or None,
-        "layer": _LAYERS.get(texts.get("layer", "")),
+        "layer": _LAYERS_BY_TEXT.get(texts.get("layer", "")),
         "created_at": _moment(texts.get("created", "")),
         "updated_at": _moment(texts.get("modified", "")),
-        "created_by": CREATED_BY,
-        "attributes": {f"kb_{name}": text for name, text in texts.items() if text and name not in _OWN},
+        "created_by": KB_CREATED_BY,
+        "attributes": {f"kb_{name}": text for name, text in texts.items() if text and name not in _MAPPED_COLUMNS},
     }
 
 
@@ -144,7 +144,7 @@ def _link_records(rows: Callable[[], Iterator[_Row]]) -> Iterator[Record]:
             yield Wrong(number, str(error))
             continue
         for target in links:
-            values = {"from": source, "to": target, "relation_type": RELATION_TYPE, "created_by": CREATED_BY}
+            values = {"from": source, "to": target, "relation_type": KB_RELATION_TYPE, "created_by": KB_CREATED_BY}
             yield edge(number, values)
 
 

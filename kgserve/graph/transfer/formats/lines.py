@@ -18,14 +18,22 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import ImportAnswer, LineError, MergedLine
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import EDGE, NODE, STORE, TEXT, EdgeExtrasLine, Field, NodeExtrasLine
+from kgserve.storage.model.fields import (
+    EDGE,
+    LINK_STORE_FIELD,
+    NODE,
+    STRING_TYPE,
+    EdgeExtrasLine,
+    Field,
+    NodeExtrasLine,
+)
 
-BLOCK_BYTES = 256 << 10
+EXPORT_BLOCK_BYTES = 256 << 10
 """Bytes of lines that are sent at a time."""
 MAX_LINE_BYTES = 8 << 20
-MAX_FAULTS = 100
+MAX_LISTED_FAULTS = 100
 """Faults that are kept to be shown; all are counted."""
-_HELD_BYTES = 8 << 20
+_MAX_BUFFERED_BYTES = 8 << 20
 
 _encode = msgspec.json.Encoder().encode
 
@@ -81,7 +89,7 @@ def _record(number: int, values: dict[str, Any], *, edge: bool) -> Record:
 def edges_last(records: Iterable[Record]) -> Iterator[Record]:
     """The same with all edges behind all nodes; edges wait in a temporary file when there are many."""
     numbers = array("q")
-    with tempfile.SpooledTemporaryFile(max_size=_HELD_BYTES) as waiting:
+    with tempfile.SpooledTemporaryFile(max_size=_MAX_BUFFERED_BYTES) as waiting:
         for record in records:
             if isinstance(record, FoundLine) and record.edge:
                 numbers.append(record.number)
@@ -117,7 +125,7 @@ class Conversion:
         for line in self._sent():
             lines.append(line)
             size += len(line) + 1
-            if size >= BLOCK_BYTES:
+            if size >= EXPORT_BLOCK_BYTES:
                 yield b"\n".join([*lines, b""])
                 lines, size = [], 0
         if lines:
@@ -153,7 +161,7 @@ class Conversion:
 
     def answered(self, answer: ImportAnswer) -> ImportAnswer:
         """The server's answer in terms of the user's files: places are put before the messages, faults are added."""
-        answer.errors = [*self.faults, *map(self._placed, answer.errors)][:MAX_FAULTS]
+        answer.errors = [*self.faults, *map(self._placed, answer.errors)][:MAX_LISTED_FAULTS]
         answer.error_count += self.fault_count
         answer.edges_skipped = [self._placed(skipped) for skipped in answer.edges_skipped]
         answer.merged = [self._placed_merge(merged) for merged in answer.merged]
@@ -177,7 +185,7 @@ class Conversion:
 
     def _note(self, part: int, wrong: Wrong) -> None:
         self.fault_count += 1
-        if len(self.faults) < MAX_FAULTS:
+        if len(self.faults) < MAX_LISTED_FAULTS:
             where = self._where(part, wrong.number)
             self.faults.append(LineError(line=wrong.number, message=f"{where}: {wrong.message}"))
 
@@ -202,13 +210,13 @@ def read_lines(file: BinaryIO) -> Iterator[Record]:
             yield FoundLine(number, text, edge=False)
 
 
-NODES = "nodes"
-EDGES = "edges"
+KIND_NODES = "nodes"
+KIND_EDGES = "edges"
 
-NODE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
-EDGE_FIELDS = (*EDGE.exchanged, Field(STORE, TEXT, STORE))
+NODE_FILE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
+EDGE_FILE_FIELDS = (*EDGE.exchanged, Field(LINK_STORE_FIELD, STRING_TYPE, LINK_STORE_FIELD))
 """The fields of an edge or a link in files."""
-EDGE_COLUMNS = tuple(field.wire for field in EDGE_FIELDS)
+EDGE_FILE_COLUMNS = tuple(field.wire for field in EDGE_FILE_FIELDS)
 
 _decode = json_decoder(Any).decode
 
@@ -219,7 +227,10 @@ class BadCell(ValueError):
 
 def kind_of(name: str, columns: list[str]) -> str:
     """Whether a file with these columns holds nodes or edges. Raises InvalidInput naming the column that is amiss."""
-    for kind, known, needed in ((NODES, NODE_COLUMNS, ("id",)), (EDGES, EDGE_COLUMNS, EDGE_COLUMNS[:3])):
+    for kind, known, needed in (
+        (KIND_NODES, NODE_FILE_COLUMNS, ("id",)),
+        (KIND_EDGES, EDGE_FILE_COLUMNS, EDGE_FILE_COLUMNS[:3]),
+    ):
         if all(column in columns for column in needed):
             _check(name, columns, known)
             return kind
@@ -237,7 +248,7 @@ def record(kind: str, number: int, values: dict[str, Any]) -> Record:
                 values[name] = parsed(name, values[name], wanted)
     except BadCell as error:
         return Wrong(number, str(error))
-    return node(number, values) if kind == NODES else edge(number, values)
+    return node(number, values) if kind == KIND_NODES else edge(number, values)
 
 
 def parsed(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> Any:
@@ -267,7 +278,7 @@ def tags_text(tags: list[str] | None) -> str:
 
 
 EMPTY_OBJECT = msgspec.Raw(b"{}")
-TARGET_BYTES = 1 << 20
+DECODE_BATCH_BYTES = 1 << 20
 """Lines are decoded in batches of about this size, however large the blocks are that they come in."""
 
 
@@ -350,8 +361,8 @@ def _whole(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes cut at ends of lines."""
     rest = b""
     for block in blocks:
-        for start in range(0, len(block), TARGET_BYTES):
-            piece = rest + block[start : start + TARGET_BYTES]
+        for start in range(0, len(block), DECODE_BATCH_BYTES):
+            piece = rest + block[start : start + DECODE_BATCH_BYTES]
             end = piece.rfind(b"\n") + 1
             if end:
                 yield piece[:end]

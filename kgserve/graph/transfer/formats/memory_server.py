@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kgserve.graph.compat.entities_api import (
-    ENTITY_TYPE,
+    DEFAULT_ENTITY_TYPE,
     Entity,
     ServerRelation,
     content_of,
@@ -30,8 +30,9 @@ from kgserve.graph.transfer.formats.lines import (
     node,
     read_lines,
 )
-from kgserve.memory.api import UNKNOWN, USUAL_TYPE
+from kgserve.memory.api import DEFAULT_MEMORY_TYPE, UNKNOWN_ENTITY_TYPE
 from kgserve.platform.codecs import json_decoder
+from kgserve.storage.model.names import IS_ABOUT
 
 
 class _EntityLine(Entity, tag="entity", tag_field="type", kw_only=True):
@@ -47,20 +48,22 @@ _decode = json_decoder(_EntityLine | _RelationLine).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 # Within a text of JSON a quote has a backslash in front: these are names of fields, wherever in the line they stand.
-_THEIRS = re.compile(rb'"type"\s*:\s*"(?:entity|relation)"')
-_NEEDED = re.compile(rb'"(?:name|relationType)"\s*:')
-_WHOLE = re.compile(rb'\s*\{\s*"(?:entities|relations)"\s*:')
-_OURS = re.compile(rb'"kind"\s*:')
+_MEMORY_SERVER_TYPE = re.compile(rb'"type"\s*:\s*"(?:entity|relation)"')
+_MEMORY_SERVER_NAME = re.compile(rb'"(?:name|relationType)"\s*:')
+_GRAPH_OBJECT_START = re.compile(rb'\s*\{\s*"(?:entities|relations)"\s*:')
+_KGSERVE_KIND = re.compile(rb'"kind"\s*:')
 
 
 def is_memory_line(text: bytes) -> bool:
     """Whether a line is one of the memory server's, and none of the exchange format."""
-    return bool(_THEIRS.search(text) and _NEEDED.search(text)) and not _OURS.search(text)
+    return bool(_MEMORY_SERVER_TYPE.search(text) and _MEMORY_SERVER_NAME.search(text)) and not _KGSERVE_KIND.search(
+        text
+    )
 
 
 def is_memory_file(text: bytes) -> bool:
     """Whether a line begins an object of all entities and relations, as the memory server answers, and not its file."""
-    return _WHOLE.match(text) is not None
+    return _GRAPH_OBJECT_START.match(text) is not None
 
 
 def read_line(text: bytes) -> Entity | ServerRelation:
@@ -71,7 +74,7 @@ def read_line(text: bytes) -> Entity | ServerRelation:
 def entity_line(entity: Entity) -> NodeLine:
     """The same as a line of the exchange format."""
     content = content_of(entity.observations)
-    return NodeLine(id=entity.name, type=entity.entity_type or ENTITY_TYPE, content=content)
+    return NodeLine(id=entity.name, type=entity.entity_type or DEFAULT_ENTITY_TYPE, content=content)
 
 
 def relation_line(relation: ServerRelation) -> EdgeLine:
@@ -106,10 +109,9 @@ def _relation(record: EdgeRecord) -> _RelationLine:
     return _RelationLine(source=record.source, target=record.target, relation_type=record.relation_type)
 
 
-SOURCE = "memory-server"
+MEMORY_SERVER_SOURCE = "memory-server"
 """The source of such memories."""
-_MEMORIES = uuid.UUID("6f2c1d4e-8a37-5b90-9c1e-2d7f4a6b8c35")
-_ABOUT = "is_about"
+_MEMORY_ID_NAMESPACE = uuid.UUID("6f2c1d4e-8a37-5b90-9c1e-2d7f4a6b8c35")
 
 
 def read_memories(file: BinaryIO) -> Iterator[Record]:
@@ -141,12 +143,12 @@ def _memories_of(number: int, line: bytes) -> Iterator[Record]:
 
 
 def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
-    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN, "name": entity.name})
+    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_ENTITY_TYPE, "name": entity.name})
     for place, observation in enumerate(entity.observations):
         if not observation.strip():
             yield Wrong(number, f"observations[{place}] is blank, and a memory is not; it was left out")
     for observation in dict.fromkeys(filter(str.strip, entity.observations)):
-        memory = str(uuid.uuid5(_MEMORIES, f"{entity.name}\0{observation}"))
-        remembered = {"content": observation, "confidence": 1.0, "source": SOURCE}
-        yield node(number, {"id": memory, "type": USUAL_TYPE, **remembered})
-        yield edge(number, {"from": memory, "to": entity.name, "relation_type": _ABOUT})
+        memory = str(uuid.uuid5(_MEMORY_ID_NAMESPACE, f"{entity.name}\0{observation}"))
+        remembered = {"content": observation, "confidence": 1.0, "source": MEMORY_SERVER_SOURCE}
+        yield node(number, {"id": memory, "type": DEFAULT_MEMORY_TYPE, **remembered})
+        yield edge(number, {"from": memory, "to": entity.name, "relation_type": IS_ABOUT})

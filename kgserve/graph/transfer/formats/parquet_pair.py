@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.csv_pair import Sink
 from kgserve.graph.transfer.formats.lines import (
-    EDGE_FIELDS,
-    EDGES,
+    EDGE_FILE_FIELDS,
+    KIND_EDGES,
+    KIND_NODES,
     MAX_LINE_BYTES,
-    NODES,
     InputPart,
     Lines,
     Record,
@@ -25,23 +25,25 @@ from kgserve.graph.transfer.formats.lines import (
 )
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
 from kgserve.platform.times import format_time, is_within, parse_time
-from kgserve.storage.model.fields import NODE, TIME, Field
+from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, Field
 
-GROUP_BYTES = 32 << 20
+ROW_GROUP_BYTES = 32 << 20
 """Texts in one row group, about; a group is what is held in memory while it is written."""
-READ_BYTES = 32 << 20
+READ_BATCH_BYTES = 32 << 20
 """Rows are read in batches of about this size, by what the file says of itself."""
-READ_ROWS = range(8, 1_000)
+READ_BATCH_ROWS = range(8, 1_000)
 
-_KEYS = {"id", "from", "to", "relation_type"}
+_REQUIRED_FIELDS = {"id", "from", "to", "relation_type"}
 
 
 def _schema(fields: tuple[Field, ...]) -> pa.Schema:
-    return pa.schema([pa.field(field.wire, _type(field), nullable=field.wire not in _KEYS) for field in fields])
+    return pa.schema(
+        [pa.field(field.wire, _type(field), nullable=field.wire not in _REQUIRED_FIELDS) for field in fields]
+    )
 
 
 def _type(field: Field) -> pa.DataType:
-    return pa.timestamp("us", tz="UTC") if field.type is TIME else arrow_type(field.type.arrow)
+    return pa.timestamp("us", tz="UTC") if field.type is TIMESTAMP_TYPE else arrow_type(field.type.arrow)
 
 
 def _broken() -> tuple[type[Exception], ...]:
@@ -52,10 +54,10 @@ def _broken() -> tuple[type[Exception], ...]:
 def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
-    with sink(NODES) as file:
+    with sink(KIND_NODES) as file:
         _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
-    with sink(EDGES) as file:
-        _write(file, EDGE_FIELDS, (map(values_of, batch) for batch in lines.edges()))
+    with sink(KIND_EDGES) as file:
+        _write(file, EDGE_FILE_FIELDS, (map(values_of, batch) for batch in lines.edges()))
     return lines.count
 
 
@@ -67,7 +69,7 @@ def _write(file: BinaryIO, fields: tuple[Field, ...], batches: Iterable[Iterable
             columns = zip(fields, zip(*rows, strict=True), strict=True)
             arrays = [pa.array(_column(field, values), _type(field)) for field, values in columns]
             group.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-            if sum(batch.nbytes for batch in group) >= GROUP_BYTES:
+            if sum(batch.nbytes for batch in group) >= ROW_GROUP_BYTES:
                 _write_group(writer, group)
                 group = []
         if group:
@@ -80,7 +82,7 @@ def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
 
 
 def _column(field: Field, values: tuple[Any, ...]) -> Sequence[Any]:
-    if field.type is TIME:
+    if field.type is TIMESTAMP_TYPE:
         return list(map(_moment, values))
     return list(map(json_text, values)) if field.name == "attributes" else values
 
@@ -120,7 +122,7 @@ class ParquetTable:
 def _rows_at_once(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
-    return int(min(max(READ_BYTES / max(largest, 1.0), READ_ROWS.start), READ_ROWS.stop))
+    return int(min(max(READ_BATCH_BYTES / max(largest, 1.0), READ_BATCH_ROWS.start), READ_BATCH_ROWS.stop))
 
 
 def _texts(path: Path) -> list[str]:
@@ -136,7 +138,7 @@ def _texts(path: Path) -> list[str]:
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in parts whose texts do not fill the memory, or of one row."""
-    if batch.num_rows <= 1 or _size(batch) <= READ_BYTES:
+    if batch.num_rows <= 1 or _size(batch) <= READ_BATCH_BYTES:
         yield batch
         return
     half = batch.num_rows // 2

@@ -18,20 +18,20 @@ import msgspec
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.service_url import address_of, headers_of
 
-MAX_ANSWER_BYTES = 256 << 10
+MAX_LLM_ANSWER_BYTES = 256 << 10
 """What is longer is not read to its end."""
-MAX_ANSWER_TOKENS = 4_096
-MAX_AT_ONCE = 8
-CONNECT_SECONDS = 5.0
-LONGEST_PAUSE = 3_600.0
+MAX_LLM_ANSWER_TOKENS = 4_096
+MAX_LLM_CONNECTIONS = 8
+LLM_CONNECT_TIMEOUT_SECONDS = 5.0
+MAX_LLM_RETRY_AFTER_SECONDS = 3_600.0
 """A service that asks for a longer pause is asked again after this one, in seconds."""
 BYTES_PER_TOKEN = 3
 """For an estimate: texts in English have four, others fewer."""
-_MOST_TOKENS = 10_000_000
-_LOOK_SECONDS = 0.05
-_REFUSED = frozenset({400, 413, 415, 422, 501})
+_MAX_REPORTED_TOKENS = 10_000_000
+_LLM_CALL_POLL_SECONDS = 0.05
+_REFUSAL_STATUSES = frozenset({400, 413, 415, 422, 501})
 """Statuses of who does not take the question as it is."""
-_SHOWN = 200
+_MAX_QUOTED_CHARS = 200
 
 _encode = msgspec.json.encode
 
@@ -89,8 +89,8 @@ class _ChatAnswer(msgspec.Struct):
     usage: Any = None
 
 
-_EXACT = {"temperature": 0, "max_tokens": MAX_ANSWER_TOKENS}
-_WAYS = 4
+_SAMPLING_PARAMETERS = {"temperature": 0, "max_tokens": MAX_LLM_ANSWER_TOKENS}
+_REQUEST_VARIANTS = 4
 """How a question can be put: by a schema, with and without the parameters that some models refuse; as JSON; plainly."""
 
 
@@ -118,7 +118,7 @@ class Chat:
         call = asyncio.run_coroutine_threadsafe(self._within_time(question), self._running())
         while True:
             try:
-                return call.result(_LOOK_SECONDS)
+                return call.result(_LLM_CALL_POLL_SECONDS)
             except concurrent.futures.CancelledError:
                 raise ChatInterrupted from None
             except TimeoutError:
@@ -174,13 +174,13 @@ class Chat:
     async def _asked(self, question: Question) -> ChatReply:
         """Put the question in the way that was taken the last time, then in plainer ones while it is refused."""
         first, refusal = self._way, ""
-        for way in range(first, _WAYS):
+        for way in range(first, _REQUEST_VARIANTS):
             status, pause, content = await self._post(_encode(self._body(question, way)))
             if 200 <= status < 300:  # noqa: PLR2004
                 self._way = way
                 return _reply(content, question)
             refusal = self._told(f"status {status}: {content.decode(errors='replace')}")
-            if status not in _REFUSED:
+            if status not in _REFUSAL_STATUSES:
                 raise Unanswered(refusal, of_service=True, pause=pause, reason=f"status {status}")
         self._way = 0
         raise Unanswered(refusal, of_service=False, reason="refused in every form")
@@ -193,7 +193,7 @@ class Chat:
         }
         match way:
             case 0:
-                return body | _EXACT | {"response_format": _by_schema(question)}
+                return body | _SAMPLING_PARAMETERS | {"response_format": _by_schema(question)}
             case 1:
                 return body | {"response_format": _by_schema(question)}
             case 2:
@@ -207,22 +207,22 @@ class Chat:
             self._client = httpx.AsyncClient(
                 base_url=self._base,
                 headers=self._headers,
-                timeout=httpx.Timeout(self._seconds, connect=CONNECT_SECONDS),
-                limits=httpx.Limits(max_connections=MAX_AT_ONCE, max_keepalive_connections=1),
+                timeout=httpx.Timeout(self._seconds, connect=LLM_CONNECT_TIMEOUT_SECONDS),
+                limits=httpx.Limits(max_connections=MAX_LLM_CONNECTIONS, max_keepalive_connections=1),
             )
         content = bytearray()
         async with self._client.stream("POST", "chat/completions", content=body) as response:
             async for piece in response.aiter_raw():
                 content += piece
-                if len(content) > MAX_ANSWER_BYTES:
+                if len(content) > MAX_LLM_ANSWER_BYTES:
                     if response.is_success:
-                        raise Unanswered(f"its answer is longer than {MAX_ANSWER_BYTES} bytes", of_service=False)
+                        raise Unanswered(f"its answer is longer than {MAX_LLM_ANSWER_BYTES} bytes", of_service=False)
                     break
             return response.status_code, _pause(response), bytes(content)
 
     def _told(self, said: str) -> str:
         """What can be shown of what the service said."""
-        return (said.replace(self._key, "…") if self._key else said)[:_SHOWN]
+        return (said.replace(self._key, "…") if self._key else said)[:_MAX_QUOTED_CHARS]
 
 
 def _by_schema(question: Question) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _shape(question: Question) -> str:
 def _pause(response: httpx.Response) -> float:
     """Seconds that the service asks for; 0 when it says nothing, or a date."""
     try:
-        return min(max(0.0, float(response.headers.get("Retry-After", 0))), LONGEST_PAUSE)
+        return min(max(0.0, float(response.headers.get("Retry-After", 0))), MAX_LLM_RETRY_AFTER_SECONDS)
     except ValueError:
         return 0.0
 
@@ -255,4 +255,4 @@ def _reply(content: bytes, question: Question) -> ChatReply:
 
 def _told_tokens(usage: Any) -> int:
     told = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return told if isinstance(told, int) and 0 <= told <= _MOST_TOKENS else 0
+    return told if isinstance(told, int) and 0 <= told <= _MAX_REPORTED_TOKENS else 0

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, cast
 from kgserve.platform.allocator import bound_arenas, give_back
 from kgserve.platform.import_env import import_lightly
 from kgserve.projections.cypher_engine.driver import chosen
-from kgserve.projections.cypher_engine.engine.protocol import FORK
+from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST
 
 if TYPE_CHECKING:
     from kgserve.platform.log import LogFormat, LogLevel
     from kgserve.platform.settings import EngineName
 
-MOST_CHANNELS = 100
-NICE = 5
-ARENAS = 2
+MAX_CHANNELS = 100
+ENGINE_NICENESS = 5
+MALLOC_ARENAS = 2
 """Each reserves 64 MiB of the address space that a process may have."""
 
 
@@ -39,7 +39,7 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
     # The server ends its processes in its own time; a key pressed at the terminal reaches all of them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    bound_arenas(ARENAS)
+    bound_arenas(MALLOC_ARENAS)
     _give_way()
     import_lightly()
     import_module("kgserve.platform.log").configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
@@ -52,10 +52,10 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
     server.settimeout(float(seconds) or None)
     while True:
         try:
-            message, ends, _flags, _address = socket.recv_fds(server, len(FORK), MOST_CHANNELS)
+            message, ends, _flags, _address = socket.recv_fds(server, len(FORK_REQUEST), MAX_CHANNELS)
         except OSError:  # nobody has asked for so long, or the server has ended and left an answer unread
             return
-        if message != FORK:
+        if message != FORK_REQUEST:
             return
         child = os.fork()
         if child == 0:
@@ -70,10 +70,10 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
 
 def _give_way() -> None:
     """Have the server's own requests go before statements where there are too few processors for both."""
-    os.nice(NICE)
+    os.nice(ENGINE_NICENESS)
     # Where sessions share the processors among them, only this makes a difference to another one's.
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICE), encoding="ascii")
+        Path("/proc/self/autogroup").write_text(str(ENGINE_NICENESS), encoding="ascii")
 
 
 def _settle() -> None:

@@ -21,7 +21,19 @@ from kgserve.projections.cypher_engine.driver.columns import arrow_array, engine
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import to_text
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, TIME, WHOLES, Field, Fields, Width, names
+from kgserve.storage.model.fields import (
+    EDGE,
+    EDGE_ENDPOINTS,
+    INTEGER_LIST_TYPE,
+    NODE,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
+    Field,
+    Fields,
+    Width,
+    names,
+)
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_values, node_values, width_of
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
@@ -47,7 +59,9 @@ class _Change:
         self.threshold = threshold
         self._fields, self._values = fields, values
         self._names = [f"{field.name}_" for field in fields]
-        self._converted = [f"{field.name}_" for field in fields if field.type in {TIME, TEXTS, WHOLES}]
+        self._converted = [
+            f"{field.name}_" for field in fields if field.type in {TIMESTAMP_TYPE, STRING_LIST_TYPE, INTEGER_LIST_TYPE}
+        ]
 
     def parameters(self, item: Any) -> dict[str, Any]:
         """The parameters of the statement for one."""
@@ -90,7 +104,7 @@ def _creating_edges(
     far: LiteralString = "Entity {id: ",
 ) -> _Change:
     def text(sign: LiteralString) -> LiteralString:
-        return f"CREATE (x)-[k:{kind} {{{_properties(fields[ENDS:], sign)}}}]->(y) RETURN count(*)"
+        return f"CREATE (x)-[k:{kind} {{{_properties(fields[EDGE_ENDPOINTS:], sign)}}}]->(y) RETURN count(*)"
 
     one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:{far}$target_}}) {text('$')}"
     columns: LiteralString = ", ".join(f"{field.name}_" for field in fields[1:])
@@ -103,7 +117,7 @@ def _deleting_edges(kind: LiteralString = "RELATES_TO", far: LiteralString = "En
         near: LiteralString = f"(x:Entity {{id: {sign}source_}})-[k:{kind} {{relation_type: {sign}relation_type_}}]"
         return f"MATCH {near}->(y:{far}{sign}target_}}) DELETE k RETURN count(*)"
 
-    return _Change(EDGE.plain[: ENDS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
+    return _Change(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
 def _values(fields: Fields, width: Width) -> Callable[[Any], Sequence[Any]]:
@@ -126,18 +140,18 @@ _DELETE_NODES = _Change(
 _CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in Width]
 _DELETE_EDGES = _deleting_edges()
 # A link is made as an edge whose target is the key of what it leads to.
-_LINKS: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
-_CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINKS)
-_DELETE_LINKS = _deleting_edges(*_LINKS)
-_ELSEWHERE = (Field("key", TEXT, ""), Field("store", TEXT, ""), Field("id", TEXT, ""))
-_HAVE_ELSEWHERE = _Change(
-    _ELSEWHERE,
+_LINK_PATTERN: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
+_CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINK_PATTERN)
+_DELETE_LINKS = _deleting_edges(*_LINK_PATTERN)
+_LINK_TARGET_FIELDS = (Field("key", STRING_TYPE, ""), Field("store", STRING_TYPE, ""), Field("id", STRING_TYPE, ""))
+_MERGE_LINK_TARGETS = _Change(
+    _LINK_TARGET_FIELDS,
     tuple,
-    f"MERGE (y:Elsewhere {{{_properties(_ELSEWHERE, '$')}}}) RETURN count(*)",
-    f"LOAD FROM $rows MERGE (y:Elsewhere {{{_properties(_ELSEWHERE, '')}}}) RETURN count(*)",
+    f"MERGE (y:Elsewhere {{{_properties(_LINK_TARGET_FIELDS, '$')}}}) RETURN count(*)",
+    f"LOAD FROM $rows MERGE (y:Elsewhere {{{_properties(_LINK_TARGET_FIELDS, '')}}}) RETURN count(*)",
     40,
 )
-_LEFT_ELSEWHERE = """
+_DELETE_UNLINKED_TARGET = """
 MATCH (y:Elsewhere {key: $key_}) WHERE NOT EXISTS { MATCH (:Entity)-[:LINKS_TO]->(y) } DELETE y
 """
 COMMITTED = """
@@ -187,12 +201,12 @@ def _links_deleted(session: DriverSession, net: NetChange) -> None:
     keys = (*net.links_deleted, *net.links_updated)
     _change(session, map(_as_edge, keys), _DELETE_LINKS)
     for key in {_far_key(key) for key in keys} - {_far_key(key) for key in (*net.links_created, *net.links_updated)}:
-        session.rows(_LEFT_ELSEWHERE, {"key_": key})
+        session.rows(_DELETE_UNLINKED_TARGET, {"key_": key})
 
 
 def _links_created(session: DriverSession, rows: Sequence[LinkRow]) -> None:
     ends = {_far_key(row.key): (row.store, row.edge.target) for row in rows}
-    _change(session, ((key, *end) for key, end in ends.items()), _HAVE_ELSEWHERE)
+    _change(session, ((key, *end) for key, end in ends.items()), _MERGE_LINK_TARGETS)
     edges = [msgspec.structs.replace(row.edge, target=_far_key(row.key)) for row in rows]
     _change(session, edges, _CREATE_LINKS)
 

@@ -14,11 +14,11 @@ from typing import Any, LiteralString
 import msgspec
 
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
+from kgserve.platform.times import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, TIME, Field, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, Field, Width, names
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def engine_time(microseconds: int) -> datetime:
@@ -28,13 +28,13 @@ def engine_time(microseconds: int) -> datetime:
 
 def microseconds(moment: datetime) -> int:
     """The inverse of `engine_time`."""
-    return (moment - _NAIVE_EPOCH) // _MICROSECOND
+    return (moment - _NAIVE_EPOCH) // ONE_MICROSECOND
 
 
 def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:
     """A column of a field's values; of times, in microseconds."""
-    if field.type is TIME:
-        return pa.array(values, pa.int64()).cast(TIME.arrow)
+    if field.type is TIMESTAMP_TYPE:
+        return pa.array(values, pa.int64()).cast(TIMESTAMP_TYPE.arrow)
     return pa.array(values, arrow_type(field.type.arrow))
 
 
@@ -55,7 +55,7 @@ def node_query(before: LiteralString) -> ColumnQueries:
 
 def edge_query(before: LiteralString) -> ColumnQueries:
     """A query that returns ``k``; ``before`` ends in RETURN and its two ends."""
-    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[ENDS:])}" for width in Width))
+    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in Width))
 
 
 def _listed(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:

@@ -21,10 +21,10 @@ from kgserve.platform.allocator import give_back
 from kgserve.platform.lazy_pyarrow import pa, pq
 from kgserve.projections.cypher_engine.driver.columns import edge_query, node_query
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.journal.snapshot import width_of_rows
+from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, width_of_rows
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, Width, names
 
 
 def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
@@ -37,10 +37,8 @@ def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -
     return cast("LiteralString", f"{statement} {direction} '{path}'{options}")
 
 
-GROUP_ROWS = 1 << 17
+NODE_GROUP_ROWS = 1 << 17
 """Rows of a node group of the engine."""
-# Otherwise whole columns of a row group are read at once.
-_READ_BYTES = 1 << 20
 _SPREAD = "spread.parquet"
 # What a row group may have: the engine reads up to 2,048 rows of one at a time.
 _BLOCK_BYTES = 8 << 20
@@ -61,7 +59,7 @@ def load(session: DriverSession, folder: Path, state: StoreState, group_bytes: i
         fields = f"({', '.join(names(NODE.columns(width)))})" if width < session.width else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
     if state.edges:
-        fields = f"({', '.join(names(EDGE.columns(width)[ENDS:]))})" if width < session.width else ""
+        fields = f"({', '.join(names(EDGE.columns(width)[EDGE_ENDPOINTS:]))})" if width < session.width else ""
         session.run(copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
 
 
@@ -90,7 +88,7 @@ def _load_nodes(session: DriverSession, folder: Path, statement: str, group_byte
 def _spread(rows: Path, target: Path, group_bytes: int) -> bool:
     """Write rows with rows without a key between them where a group would get too much; False where none would."""
     spread = False
-    with pq.ParquetFile(rows, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+    with pq.ParquetFile(rows, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         if sum(size for _rows, size in _groups(parquet.metadata)) <= group_bytes // 2:
             return False
         with pq.ParquetWriter(target, parquet.schema_arrow, compression="none", use_dictionary=False) as writer:
@@ -108,12 +106,12 @@ def _blocks(parquet: pq.ParquetFile, group_bytes: int) -> Iterator[tuple[pa.Reco
     for block in _small_blocks(parquet):
         filler = 0
         if size and size + block.nbytes > group_bytes:
-            filler = GROUP_ROWS - count
+            filler = NODE_GROUP_ROWS - count
             count = size = 0
-        fits = block.slice(0, GROUP_ROWS - count)
+        fits = block.slice(0, NODE_GROUP_ROWS - count)
         yield fits, filler
         count, size = count + fits.num_rows, size + fits.nbytes
-        if count == GROUP_ROWS:
+        if count == NODE_GROUP_ROWS:
             rest = block.slice(fits.num_rows)
             count, size = rest.num_rows, rest.nbytes
             if rest.num_rows:
@@ -143,17 +141,17 @@ def _nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
 
 
 _JOINED_ROWS = 2_000
-_ROW_BYTES = 128
-_STEPS = 4096
-_NODES = node_query("MATCH (e:Entity) RETURN")
-_EDGES = edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
-_LINKS = edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
-_WITHOUT = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
-_LAST = "MATCH (e:Entity) RETURN max(e.sequence)"
-_STATE = """
+_SORTED_ROW_OVERHEAD_BYTES = 128
+_SEQUENCE_HISTOGRAM_PARTS = 4096
+_MATCH_COPIED_NODES = node_query("MATCH (e:Entity) RETURN")
+_MATCH_COPIED_EDGES = edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_MATCH_COPIED_LINKS = edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
+_MATCH_NODE_WITHOUT_SEQUENCE = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
+_MATCH_LAST_NODE_SEQUENCE = "MATCH (e:Entity) RETURN max(e.sequence)"
+_MATCH_STORE_COMMIT = """
 MATCH (c:StoreCommit) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges ORDER BY c.sequence DESC LIMIT 1
 """
-_SIZES = """
+_MATCH_SEQUENCE_HISTOGRAM = """
 MATCH (e:Entity) WHERE e.sequence IS NOT NULL
 WITH e.sequence / $step AS part, count(*) AS many, sum(size(e.content) + size(e.attributes)) AS bytes
 RETURN part, many, bytes ORDER BY part
@@ -162,7 +160,7 @@ RETURN part, many, bytes ORDER BY part
 
 def state(session: DriverSession) -> StoreState:
     """The state of the last commit in the engine. Looks at every commit since the file was made."""
-    rows = session.rows(_STATE)
+    rows = session.rows(_MATCH_STORE_COMMIT)
     return Stated(*rows[0]).state if rows else StoreState()
 
 
@@ -176,14 +174,14 @@ def dump(session: DriverSession, folder: Path) -> StoreState:
     write_nodes(session, folder)
     write_edges(session, folder)
     if session.width is Width.LINKS:
-        session.run(copy(f"COPY ({_LINKS.text(session)})", folder / "links.parquet"))
+        session.run(copy(f"COPY ({_MATCH_COPIED_LINKS.text(session)})", folder / "links.parquet"))
     session.run("COMMIT")
     return found
 
 
 def write_edges(session: DriverSession, folder: Path) -> None:
     """Write all edges to edges.parquet, within the transaction of the caller if there is one."""
-    session.run(copy(f"COPY ({_EDGES.text(session)})", folder / "edges.parquet"))
+    session.run(copy(f"COPY ({_MATCH_COPIED_EDGES.text(session)})", folder / "edges.parquet"))
 
 
 def write_nodes(session: DriverSession, folder: Path) -> None:
@@ -191,12 +189,12 @@ def write_nodes(session: DriverSession, folder: Path) -> None:
     target = folder / "nodes.parquet"
     bounds = _bounds(session)
     if not bounds:
-        session.run(copy(f"COPY ({_NODES.text(session)})", target))
+        session.run(copy(f"COPY ({_MATCH_COPIED_NODES.text(session)})", target))
         return
     conditions = list(_slices(session, bounds))
     parts = [folder / f"nodes.{number}.parquet" for number in range(len(conditions))]
     for condition, part in zip(conditions, parts, strict=True):
-        some = _NODES.text(session).replace("RETURN", f"WHERE {condition} RETURN", 1)
+        some = _MATCH_COPIED_NODES.text(session).replace("RETURN", f"WHERE {condition} RETURN", 1)
         session.run(copy(f"COPY ({some})", part))
     _join(parts, target)
 
@@ -211,17 +209,17 @@ def _slices(session: DriverSession, bounds: Iterable[int]) -> Iterator[LiteralSt
         yield cast("LiteralString", f"{above} AND e.sequence < {bound:d}")
         above = f"e.sequence >= {bound:d}"
     yield cast("LiteralString", above)
-    if session.rows(_WITHOUT):
+    if session.rows(_MATCH_NODE_WITHOUT_SEQUENCE):
         yield "e.sequence IS NULL"
 
 
 def _bounds(session: DriverSession) -> list[int]:
     """The sequences at which one slice ends and the next begins."""
-    step = max(session.rows(_LAST)[0][0] or 0, 0) // _STEPS + 1
+    step = max(session.rows(_MATCH_LAST_NODE_SEQUENCE)[0][0] or 0, 0) // _SEQUENCE_HISTOGRAM_PARTS + 1
     bounds: list[int] = []
     size = 0
-    for part, many, texts in session.rows(_SIZES, {"step": step}):
-        more = int(texts or 0) + _ROW_BYTES * many
+    for part, many, texts in session.rows(_MATCH_SEQUENCE_HISTOGRAM, {"step": step}):
+        more = int(texts or 0) + _SORTED_ROW_OVERHEAD_BYTES * many
         if size and size + more > session.slice_bytes:
             bounds.append(part * step)
             size = 0
@@ -233,7 +231,7 @@ def _join(parts: list[Path], target: Path) -> None:
     """Put files of rows together, and remove them."""
     with pq.ParquetWriter(target, pq.read_schema(parts[0])) as writer:
         for part in parts:
-            with pq.ParquetFile(part, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+            with pq.ParquetFile(part, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
                 for batch in parquet.iter_batches(_JOINED_ROWS):
                     writer.write_batch(batch)
             part.unlink()

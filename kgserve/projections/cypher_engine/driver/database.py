@@ -79,7 +79,7 @@ def _read(file: Traversable) -> SchemaFile:
 
 
 # Address space reserved per file; the engine wants a power of two and defaults to 8 TiB, of which 15 fit a process.
-_MAX_FILE_BYTES = 1 << 36
+_MAX_DATABASE_FILE_BYTES = 1 << 36
 # Page cache for building, and what the rows of a node group may take: growing needs it three times over.
 _BUILDING_BYTES = 384 << 20
 _GROUP_BYTES = 64 << 20
@@ -196,7 +196,7 @@ def open_file(path: Path, options: FileOptions) -> Database:
             str(path),
             buffer_pool_size=options.cache_bytes,
             max_num_threads=options.threads,
-            max_db_size=_MAX_FILE_BYTES,
+            max_db_size=_MAX_DATABASE_FILE_BYTES,
         )
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
         raise translate(RuntimeError(f"opening {path.name}: {error}")) from error

@@ -17,9 +17,9 @@ from kgserve.errors import Conflict, InvalidInput
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database
 from kgserve.storage.layout import WAL_SUFFIX
 
-CACHE_BYTES = 256 << 20
-_MAX_FILE_BYTES = 1 << 40
-_MAGIC = b"KUZU"
+FOREIGN_PAGE_CACHE_BYTES = 256 << 20
+_MAX_FOREIGN_FILE_BYTES = 1 << 40
+_KUZU_MAGIC = b"KUZU"
 
 
 class ForeignFile:
@@ -77,7 +77,7 @@ def _check(file: BinaryIO, path: Path) -> None:
         raise Conflict(f"{path} is open in another process; close it there first") from error
     fcntl.lockf(file, fcntl.LOCK_UN)
     head = file.read(12)
-    if not head.startswith(_MAGIC):
+    if not head.startswith(_KUZU_MAGIC):
         raise InvalidInput(f"{path} is no database file of Kùzu 0.11")
     found, ours = int.from_bytes(head[4:12], "little"), Database.get_storage_version()
     if found != ours:
@@ -97,7 +97,11 @@ def _copied(path: Path, log: Path, folder: Path) -> Path:
 def _open(path: Path, named: Path, *, read_only: bool) -> Database:
     try:
         return Database(
-            str(path), buffer_pool_size=CACHE_BYTES, max_num_threads=2, max_db_size=_MAX_FILE_BYTES, read_only=read_only
+            str(path),
+            buffer_pool_size=FOREIGN_PAGE_CACHE_BYTES,
+            max_num_threads=2,
+            max_db_size=_MAX_FOREIGN_FILE_BYTES,
+            read_only=read_only,
         )
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{named} cannot be opened as a Kùzu file: {error}") from error

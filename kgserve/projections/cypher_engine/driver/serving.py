@@ -21,7 +21,7 @@ from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull
 from kgserve.projections.cypher_engine.driver import copying, database, statement
 from kgserve.projections.cypher_engine.driver.apply import apply
 from kgserve.projections.cypher_engine.driver.binding import Database
-from kgserve.projections.cypher_engine.driver.failures import SPENT
+from kgserve.projections.cypher_engine.driver.failures import OUT_OF_MEMORY_MESSAGE
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.driver.statement import StatementResult
 from kgserve.projections.cypher_engine.driver.trial import Comparison
@@ -54,9 +54,9 @@ from kgserve.projections.cypher_engine.engine.protocol import (
 )
 from kgserve.storage.model.fields import Width
 
-FEW_ROWS = 20
-ROWS_AT_ONCE = 500
-PART_BYTES = 1 << 20
+FIRST_PART_ROWS = 20
+RESULT_PART_MAX_ROWS = 500
+RESULT_PART_BYTES = 1 << 20
 # Of the page cache, what the rows of one slice of a dump may take: it needs several times that.
 _SHARE = 8
 _json_lines = msgspec.json.Encoder().encode_lines
@@ -161,7 +161,7 @@ class ChannelServer:
             return Failed(type(error).__name__, str(error), [*errors])
         except MemoryError:
             self._forget()
-            return Failed(StorageFull.__name__, SPENT)
+            return Failed(StorageFull.__name__, OUT_OF_MEMORY_MESSAGE)
         except Doubtful:
             self._forget()
             return Failed(Doubtful.__name__, "")
@@ -300,18 +300,18 @@ def _parts(cursor: StatementResult, most: int) -> Generator[RowsPart]:
 
     The first rows are few, so that they come soon.
     """
-    most, sent, at_once = min(most, cursor.total), 0, FEW_ROWS
+    most, sent, at_once = min(most, cursor.total), 0, FIRST_PART_ROWS
     while True:
         rows = cursor.take(min(at_once, most - sent))
         text = _json_lines(rows)
         sent += len(rows)
         more = bool(rows) and sent < most
-        for start in range(0, max(len(text), 1), PART_BYTES):
-            piece = text[start : start + PART_BYTES]
-            yield RowsPart(piece, piece.count(b"\n"), more or start + PART_BYTES < len(text))
+        for start in range(0, max(len(text), 1), RESULT_PART_BYTES):
+            piece = text[start : start + RESULT_PART_BYTES]
+            yield RowsPart(piece, piece.count(b"\n"), more or start + RESULT_PART_BYTES < len(text))
         if not more:
             return
-        at_once = max(1, min(ROWS_AT_ONCE, len(rows) * PART_BYTES // max(len(text), 1)))
+        at_once = max(1, min(RESULT_PART_MAX_ROWS, len(rows) * RESULT_PART_BYTES // max(len(text), 1)))
 
 
 def _bound_memory(beside: int) -> None:

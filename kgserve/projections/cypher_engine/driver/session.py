@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
-from kgserve.cypher.guard import MAX_REMEMBERED_TEXT, Statement
+from kgserve.cypher.guard import MAX_CACHED_STATEMENT_CHARS, Statement
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
@@ -15,7 +15,7 @@ from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, 
 from kgserve.storage.model.fields import Width
 
 Row = list[Any]
-MAX_REMEMBERED = 64
+MAX_PREPARED_STATEMENTS = 64
 """Statements of callers that a connection remembers."""
 
 # Kùzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
@@ -98,9 +98,9 @@ class DriverSession:
 
     def remember(self, statement: Statement) -> None:
         """Know a text again that has run in a transaction that only reads."""
-        if len(statement.text) <= MAX_REMEMBERED_TEXT:
+        if len(statement.text) <= MAX_CACHED_STATEMENT_CHARS:
             self._met[statement.text] = None
-        if len(self._met) > MAX_REMEMBERED:
+        if len(self._met) > MAX_PREPARED_STATEMENTS:
             del self._met[next(iter(self._met))]
 
     def close(self) -> None:

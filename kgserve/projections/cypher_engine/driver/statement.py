@@ -116,19 +116,19 @@ def _cut(values: list[Any], lengths: list[int | None], there: list[bool]) -> lis
 
 
 _ID, _LABEL, _SOURCE, _TARGET, _NODES, _RELATIONS = INTERNAL
-_BATCH = 10_000
-_LINK = "LINKS_TO"
-_INT64 = range(-(1 << 63), 1 << 63)
-_IDS_OF = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
-_ALL_IDS = "MATCH (e:Entity) RETURN offset(id(e)), e.id"
-_ELSEWHERE = "MATCH (e:Elsewhere) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.store, e.id"
-_NODES_THERE = "MATCH (e:Entity) RETURN count(*)"
+_ARROW_BATCH_ROWS = 10_000
+_LINK_LABEL = "LINKS_TO"
+_ENGINE_INT64_RANGE = range(-(1 << 63), 1 << 63)
+_MATCH_NODE_IDS = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
+_MATCH_ALL_NODE_IDS = "MATCH (e:Entity) RETURN offset(id(e)), e.id"
+_MATCH_LINK_TARGETS = "MATCH (e:Elsewhere) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.store, e.id"
+_MATCH_NODE_COUNT = "MATCH (e:Entity) RETURN count(*)"
 
 # Each look-up is a scan of all nodes: after so many ends the ids of all are read at once, where they fit into memory.
-MAX_LOOKED_UP = 3_000
-MAX_KNOWN = 500_000
+MAX_NODE_ID_LOOKUPS = 3_000
+MAX_CACHED_NODE_IDS = 500_000
 MAX_TIMED_ROWS = 1_000_000
-_TIMES = ("DATE", "TIMESTAMP", "INTERVAL")
+_TIME_TYPES = ("DATE", "TIMESTAMP", "INTERVAL")
 # Values of which something is looked up afterwards, in the same transaction.
 _ELEMENTS = ("NODE", "REL")
 
@@ -149,7 +149,7 @@ class StatementResult:
         self._names: dict[int, str] = {}
         self._elsewhere: dict[int, tuple[str, str]] = {}
         self._looked_up = 0
-        timed = through_arrow or any(time in kind for kind in self.types for time in _TIMES)
+        timed = through_arrow or any(time in kind for kind in self.types for time in _TIME_TYPES)
         self._rows = self._through_arrow() if timed else self._directly()
 
     def take(self, count: int) -> list[list[Any]]:
@@ -173,7 +173,7 @@ class StatementResult:
             message = f"{self.total} rows with times are too many; add a LIMIT of {MAX_TIMED_ROWS} at most"
             raise InvalidInput(f"query: {message}", (FieldError("query", message),))
         if self.total:
-            for batch in self._result.get_as_arrow(_BATCH).to_batches(_BATCH):
+            for batch in self._result.get_as_arrow(_ARROW_BATCH_ROWS).to_batches(_ARROW_BATCH_ROWS):
                 yield from _arrow_rows(pa.Table.from_batches([batch]))
 
     def _learn(self, rows: Iterable[list[Any]]) -> None:
@@ -185,17 +185,19 @@ class StatementResult:
                 _collect(value, self._names, offsets, elsewhere)
         # What a caller puts together may look like a link where there is no table of them.
         if (elsewhere := elsewhere - self._elsewhere.keys()) and self._session.width is Width.LINKS:
-            found = self._session.rows(_ELSEWHERE, {"offsets": sorted(elsewhere)})
+            found = self._session.rows(_MATCH_LINK_TARGETS, {"offsets": sorted(elsewhere)})
             self._elsewhere.update((offset, (store, node_id)) for offset, store, node_id in found)
         unknown = sorted(offsets - self._names.keys())
         if not unknown:
             return
         self._looked_up += len(unknown)
-        if self._looked_up > MAX_LOOKED_UP and self._session.rows(_NODES_THERE)[0][0] <= MAX_KNOWN:
-            found = self._session.arrow(_ALL_IDS)
+        if self._looked_up > MAX_NODE_ID_LOOKUPS and self._session.rows(_MATCH_NODE_COUNT)[0][0] <= MAX_CACHED_NODE_IDS:
+            found = self._session.arrow(_MATCH_ALL_NODE_IDS)
             self._names = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
         else:
-            self._names.update((offset, name) for offset, name in self._session.rows(_IDS_OF, {"offsets": unknown}))
+            self._names.update(
+                (offset, name) for offset, name in self._session.rows(_MATCH_NODE_IDS, {"offsets": unknown})
+            )
 
     def _plain(self, value: Any) -> Any:
         match value:
@@ -232,7 +234,7 @@ class StatementResult:
 
     def _ends(self, value: dict[str, Any]) -> dict[str, Any]:
         source, target = _offset(value[_SOURCE]), _offset(value[_TARGET])
-        if value[_LABEL] == _LINK:
+        if value[_LABEL] == _LINK_LABEL:
             store, node_id = self._elsewhere.get(target, (None, None))
             return {"_from": self._names.get(source), "_to": node_id, "_to_graph": store}
         return {"_from": self._names.get(source), "_to": self._names.get(target)}
@@ -244,8 +246,8 @@ class StatementResult:
 _INTERNAL_ID = {"offset", "table"}
 
 
-_LOOPS = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
-_RELATIONS_THERE = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
+_MATCH_SELF_LOOP_COUNT = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
+_MATCH_EDGE_COUNT = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
 MAX_HOPS = 30
 """Relationships in a path without an upper bound, for the engines."""
 
@@ -253,13 +255,13 @@ MAX_HOPS = 30
 def _check_assumptions(session: DriverSession, statement: Statement) -> None:
     """Raise InvalidInput where the engine would answer wrongly because of what the store holds."""
     message = ""
-    if NO_LOOPS in statement.assumptions and session.rows(_LOOPS)[0][0]:
+    if NO_LOOPS in statement.assumptions and session.rows(_MATCH_SELF_LOOP_COUNT)[0][0]:
         message = (
             "this store has relationships from a node to itself, and the engine follows each twice where a pattern has"
             " no direction or may be of no length: write a direction, as in -[]->, and *1.. for *0..; or leave them"
             " out, with WHERE a.id <> b.id"
         )
-    elif FEW_RELATIONS in statement.assumptions and session.rows(_RELATIONS_THERE)[0][0] > MAX_HOPS:
+    elif FEW_RELATIONS in statement.assumptions and session.rows(_MATCH_EDGE_COUNT)[0][0] > MAX_HOPS:
         message = (
             f"the engine follows at most {MAX_HOPS} relationships in a path, which may be too few here: write an upper"
             f" bound, such as -[*1..5]->"
@@ -306,7 +308,7 @@ def _collect(value: Any, names: dict[int, str], offsets: set[int], elsewhere: se
     elif isinstance(value, dict):
         if _is_relation(value):
             offsets.add(_offset(value[_SOURCE]))
-            (elsewhere if value[_LABEL] == _LINK else offsets).add(_offset(value[_TARGET]))
+            (elsewhere if value[_LABEL] == _LINK_LABEL else offsets).add(_offset(value[_TARGET]))
         elif _is_node(value):
             if value[_LABEL] == "Entity" and isinstance(value.get("id"), str):
                 names[_offset(value[_ID])] = value["id"]
@@ -348,7 +350,7 @@ def _offset(internal_id: dict[str, int]) -> int:
 def _number(value: Decimal) -> int | str:
     """Sums come as decimals; those that are whole and fit 64 bits are numbers, all others text, which is exact."""
     whole = value.is_finite() and value.as_tuple().exponent == 0
-    return int(value) if whole and int(value) in _INT64 else str(value)
+    return int(value) if whole and int(value) in _ENGINE_INT64_RANGE else str(value)
 
 
 def _text(value: Any) -> str:

@@ -22,7 +22,16 @@ from kgserve.projections.cypher_engine.driver.columns import ColumnQueries, edge
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, WHOLES, Field, names
+from kgserve.storage.model.fields import (
+    EDGE,
+    EDGE_ENDPOINTS,
+    INTEGER_LIST_TYPE,
+    NODE,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    Field,
+    names,
+)
 from kgserve.storage.model.rows import EdgeKey
 
 
@@ -40,26 +49,26 @@ def _columns(row: LiteralString, fields: tuple[Field, ...]) -> dict[str, Literal
 
 
 def _look(value: LiteralString, field: Field) -> LiteralString:
-    if field.type in {TEXTS, WHOLES}:
+    if field.type in {STRING_LIST_TYPE, INTEGER_LIST_TYPE}:
         # The hash of an empty list is that of null.
         return f"hash({value}), size({value})"
-    return f"hash({value})" if field.type is TEXT else value
+    return f"hash({value})" if field.type is STRING_TYPE else value
 
 
-NODES = RowLookup(
+NODE_LOOKUP = RowLookup(
     "MATCH (e:Entity) RETURN offset(id(e)), e.version",
     _columns("e", NODE.whole[1:]),
     node_query("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
     node_query("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
 )
-EDGES = RowLookup(
+EDGE_LOOKUP = RowLookup(
     "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
-    _columns("k", EDGE.whole[ENDS:]),
+    _columns("k", EDGE.whole[EDGE_ENDPOINTS:]),
     edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
     edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"),
 )
-_COUNT = "MATCH (e:Entity) RETURN count(*)"
-_BACKWARDS = "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN offset(id(k))"
+_MATCH_TRIAL_NODE_COUNT = "MATCH (e:Entity) RETURN count(*)"
+_MATCH_EDGES_BACKWARDS = "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN offset(id(k))"
 
 
 class Prints(msgspec.Struct, frozen=True):
@@ -113,7 +122,7 @@ def differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def node_count(session: DriverSession) -> int:
     """How many nodes there are."""
-    return session.rows(_COUNT)[0][0]
+    return session.rows(_MATCH_TRIAL_NODE_COUNT)[0][0]
 
 
 def rows_at(session: DriverSession, kind: RowLookup, places: Sequence[int]) -> pa.Table:
@@ -128,18 +137,18 @@ def rows_without_version(session: DriverSession, kind: RowLookup) -> pa.Table:
 
 def agree(session: DriverSession, edges: Prints) -> bool:
     """Whether the engine meets the same edges from their targets as from their sources: a DETACH may leave some."""
-    backwards = np.sort(session.arrow(_BACKWARDS).column(0).to_numpy())
+    backwards = np.sort(session.arrow(_MATCH_EDGES_BACKWARDS).column(0).to_numpy())
     return np.array_equal(backwards, edges.places)
 
 
-MOST_FETCHED = 10_000
-MOST_COMPARED = 100_000_000
+MAX_FETCHED_ROWS = 10_000
+MAX_COMPARED_PAIRS = 100_000_000
 """So many rows are fetched by their places, and so many rows times places looked through; beyond that all are read."""
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
-_NODE_FIELDS = names(NODE.whole)
-_EDGE_FIELDS = names(EDGE.whole)
+_NODE_COLUMN_NAMES = names(NODE.whole)
+_EDGE_COLUMN_NAMES = names(EDGE.whole)
 
 
 class Comparison:
@@ -154,8 +163,8 @@ class Comparison:
     def difference(self) -> Compared:
         """What is other. Raises Doubtful when the file cannot be relied on, a new one never."""
         reach = self._asked.reach
-        nodes, nodes_gone = _compare(*self._tables(NODES, reach, self._asked.nodes), _NODE_KEY)
-        before, now = self._tables(EDGES, reach, self._asked.edges)
+        nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)
+        before, now = self._tables(EDGE_LOOKUP, reach, self._asked.edges)
         edges, edges_gone = _compare(before, now, _EDGE_KEY)
         found = Difference(
             nodes=nodes,
@@ -169,7 +178,7 @@ class Comparison:
     def _tables(self, kind: RowLookup, reach: WriteScope, count: int) -> _Tables:
         """Rows before and after, at least those that differ."""
         names_version = reach.may_name("version")
-        if kind is EDGES and not reach.relations:
+        if kind is EDGE_LOOKUP and not reach.relations:
             return _nothing(kind)
         if reach.creates and names_version:
             if not self._agrees(kind, reach, prints(self._session, kind, ())):
@@ -180,7 +189,7 @@ class Comparison:
             return self._some(kind, columns, reach, count)
         if reach.deletes:
             # Where none is new the number of nodes tells whether any is gone; that of edges may count one left behind.
-            is_same = kind is NODES and not reach.creates and node_count(self._session) == count
+            is_same = kind is NODE_LOOKUP and not reach.creates and node_count(self._session) == count
             return _nothing(kind) if is_same else self._some(kind, columns, reach, count)
         if reach.creates:
             new = _plain(rows_without_version(self._session, kind), kind)
@@ -194,12 +203,12 @@ class Comparison:
             return self._all(kind)
         found = touched(before, now)
         most = max(len(found.before), len(found.now))
-        if most > MOST_FETCHED or most * count > MOST_COMPARED:
+        if most > MAX_FETCHED_ROWS or most * count > MAX_COMPARED_PAIRS:
             return self._all(kind)
         return self._fetched(kind, found) if most else _nothing(kind)
 
     def _agrees(self, kind: RowLookup, reach: WriteScope, now: Prints) -> bool:
-        return kind is NODES or not reach.deletes or agree(self._session, now)
+        return kind is NODE_LOOKUP or not reach.deletes or agree(self._session, now)
 
     def _doubt(self) -> None:
         if not self._asked.new:
@@ -215,8 +224,8 @@ class Comparison:
         return before, now
 
     def _all(self, kind: RowLookup) -> _Tables:
-        write = copying.write_nodes if kind is NODES else copying.write_edges
-        name = snapshot.NODES if kind is NODES else snapshot.EDGES
+        write = copying.write_nodes if kind is NODE_LOOKUP else copying.write_edges
+        name = snapshot.NODES_FILE if kind is NODE_LOOKUP else snapshot.EDGES_FILE
         tables: list[pa.Table] = []
         for session in (self._before, self._session):
             folder = _fresh(Path(self._asked.folder) / "rows")
@@ -236,7 +245,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def _fields(kind: RowLookup) -> tuple[str, ...]:
-    return _NODE_FIELDS if kind is NODES else _EDGE_FIELDS
+    return _NODE_COLUMN_NAMES if kind is NODE_LOOKUP else _EDGE_COLUMN_NAMES
 
 
 def _plain(rows: pa.Table, kind: RowLookup) -> pa.Table:

@@ -15,7 +15,7 @@ from kgserve.cypher.guard import Statement
 from kgserve.platform.metrics.observation import SlowLog, add_part
 from kgserve.platform.settings import MEBIBYTE, EngineName, Settings
 from kgserve.projections.cypher_engine.engine.files import size
-from kgserve.projections.cypher_engine.engine.process import GRACE_SECONDS, Channel, Lost, nursery
+from kgserve.projections.cypher_engine.engine.process import KILL_GRACE_SECONDS, Channel, Lost, nursery
 from kgserve.projections.cypher_engine.engine.protocol import (
     Build,
     Change,
@@ -38,15 +38,15 @@ from kgserve.storage.layout import wal_path
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import Width
 
-LEAST_BESIDE_MB = 256
+MIN_PROCESS_OVERHEAD_MB = 256
 """What an engine's process may take beside its page cache, at the least."""
-_OWN_MB = 96
+_IDLE_PROCESS_MB = 96
 """What it has before it is asked anything."""
-_SHOWN = 500
-_PAUSE_SECONDS = 0.005
+_MAX_SLOW_QUERY_CHARS = 500
+_ENGINE_RETRY_DELAY_SECONDS = 0.005
 _VECTOR_ROWS = 2048
-_KEPT_PER_VECTOR = 190_000
-_KEPT_PER_EDGE = 6_000
+_RETAINED_BYTES_PER_VECTOR = 190_000
+_RETAINED_BYTES_PER_EDGE = 6_000
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -66,12 +66,12 @@ class EngineOptions(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> Self:
         """What the engine files of a store are opened with."""
-        beside = settings.engine_memory_mb - settings.buffer_pool_mb - _OWN_MB
+        beside = settings.engine_memory_mb - settings.buffer_pool_mb - _IDLE_PROCESS_MB
         return cls(
             file=FileOptions(
                 cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
                 threads=settings.engine_threads,
-                memory_bytes=max(beside, LEAST_BESIDE_MB) * MEBIBYTE,
+                memory_bytes=max(beside, MIN_PROCESS_OVERHEAD_MB) * MEBIBYTE,
             ),
             engine=settings.engine,
             readers=settings.read_connections,
@@ -130,14 +130,14 @@ class Session:
 
     @property
     def _patience(self) -> float | None:
-        return self.seconds + GRACE_SECONDS if self.seconds else None
+        return self.seconds + KILL_GRACE_SECONDS if self.seconds else None
 
     def _account(self, seconds: float, statement: Statement) -> None:
         add_part("engine", seconds)
         slow = self._options.slow
         if slow is not None and seconds >= slow.seconds:
             parts = {"engine": seconds}
-            slow.note("query", seconds, parts, store=self._options.store, query=statement.shape[:_SHOWN])
+            slow.note("query", seconds, parts, store=self._options.store, query=statement.shape[:_MAX_SLOW_QUERY_CHARS])
 
 
 class Cursor:
@@ -273,7 +273,7 @@ class Engine:
         """Block until the last reader of a retired engine has left, or so long."""
         deadline = time.monotonic() + seconds
         while not (self.closed or self.is_lost) and time.monotonic() < deadline:
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_ENGINE_RETRY_DELAY_SECONDS)
 
     def retire_if_idle(self) -> bool:
         """As `retire`, unless somebody reads; whether it is closed now."""
@@ -343,4 +343,4 @@ def kept_versions(net: NetChange, state: StoreState) -> int:
     Every SET keeps the former values of 2,048 rows: 27 kB a column, measured, whether one of those rows changed or all.
     """
     vectors = min(len(net.nodes_updated), state.nodes // _VECTOR_ROWS + 1)
-    return vectors * _KEPT_PER_VECTOR + len(net.edges_updated) * _KEPT_PER_EDGE
+    return vectors * _RETAINED_BYTES_PER_VECTOR + len(net.edges_updated) * _RETAINED_BYTES_PER_EDGE

@@ -29,7 +29,7 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.log import LogFormat, LogLevel
 from kgserve.platform.settings import EngineName
 from kgserve.projections.cypher_engine.engine.protocol import (
-    FORK,
+    FORK_REQUEST,
     Doubtful,
     Failed,
     Interrupt,
@@ -41,18 +41,18 @@ from kgserve.projections.cypher_engine.engine.protocol import (
 
 log = structlog.get_logger()
 
-GRACE_SECONDS = 0.9
+KILL_GRACE_SECONDS = 0.9
 """So long after its time limit a statement that has not ended has its process killed."""
-LOOK_SECONDS = 0.5
-PING_SECONDS = 2.0
+ENGINE_ANSWER_POLL_SECONDS = 0.5
+PING_TIMEOUT_SECONDS = 2.0
 """While an answer is waited for, the process has to show now and then that it runs, and has so long to do it."""
-MOST_SILENT = 10
+MAX_MISSED_PINGS = 10
 """It may miss that so often when it is busy, or the machine is."""
-IDLE_SECONDS = 60
-INTERRUPT_SECONDS = 0.05
-END_SECONDS = 5
+ENGINE_IDLE_TIMEOUT_SECONDS = 60
+INTERRUPT_RETRY_SECONDS = 0.05
+PROCESS_EXIT_TIMEOUT_SECONDS = 5
 """So long the system may take to end a process that was killed: one that waits for the disk ends after that."""
-_SHOWN = 200
+_MAX_LOGGED_STATEMENT_CHARS = 200
 _Value = TypeVar("_Value")
 
 
@@ -110,7 +110,8 @@ class Process:
     def runs(self) -> bool:
         """Whether it still answers: one that hangs as a whole, or was stopped, does not.
 
-        One that has computed meanwhile, or waits for a processor or the disk, is given `MOST_SILENT` times as long.
+        One that has computed meanwhile, or waits for a processor or the disk, is given `MAX_MISSED_PINGS` times
+        as long.
         """
         if self._is_stopped():
             return False
@@ -118,12 +119,12 @@ class Process:
             if not self._silent:
                 self._control.send_bytes(encode(Ping()))
             before = self._ticks()
-            if self._control.poll(PING_SECONDS):
+            if self._control.poll(PING_TIMEOUT_SECONDS):
                 self._control.recv_bytes()
                 self._silent = 0
                 return True
             self._silent += 1
-            return self._silent < MOST_SILENT and (self._ticks() > before or self._waits_for_its_turn())
+            return self._silent < MAX_MISSED_PINGS and (self._ticks() > before or self._waits_for_its_turn())
         return False
 
     def _is_stopped(self) -> bool:
@@ -162,7 +163,9 @@ class Process:
             log.warning(event, store=self._store, process=self._number, statements=self._was_at, **more)
 
     def _at_work(self) -> list[str]:
-        return [each.statement.shape[:_SHOWN] for each in self.channels if each.statement is not None]
+        return [
+            each.statement.shape[:_MAX_LOGGED_STATEMENT_CHARS] for each in self.channels if each.statement is not None
+        ]
 
     def end(self) -> None:
         """End it, whatever it is at. What a file that was closed before holds is on the disk."""
@@ -190,7 +193,7 @@ class Process:
         if self._handle is not None:
             ended = select.poll()
             ended.register(self._handle, select.POLLIN)
-            ended.poll(1000 * END_SECONDS)
+            ended.poll(1000 * PROCESS_EXIT_TIMEOUT_SECONDS)
 
 
 class Channel:
@@ -233,7 +236,7 @@ class Channel:
 
     def _wait(self, seconds: float | None, broken_off: threading.Event | None) -> None:
         deadline = math.inf if seconds is None else time.monotonic() + seconds
-        while not self.connection.poll(max(0.0, min(LOOK_SECONDS, deadline - time.monotonic()))):
+        while not self.connection.poll(max(0.0, min(ENGINE_ANSWER_POLL_SECONDS, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 self.process.kill("a statement did not end when its time was up")
                 raise TimedOut("the query ran into its time limit and was stopped")
@@ -248,12 +251,12 @@ class Channel:
         """Take the answer that nobody waits for any more, so that it is not taken for that of the next request."""
         if self.process.is_lost:
             return
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + KILL_GRACE_SECONDS
         try:
             while time.monotonic() < deadline:
                 # The engine does not hear it while it plans.
                 self.interrupt()
-                if self.connection.poll(INTERRUPT_SECONDS):
+                if self.connection.poll(INTERRUPT_RETRY_SECONDS):
                     self.connection.recv_bytes()
                     return
         except (EOFError, OSError):
@@ -320,7 +323,7 @@ class Nursery:
         own, other = socket.socketpair()
         with other:
             environment = {**os.environ, "PYTHONPATH": _paths()}
-            seconds = "0" if self._stays else str(IDLE_SECONDS)
+            seconds = "0" if self._stays else str(ENGINE_IDLE_TIMEOUT_SECONDS)
             command = [
                 sys.executable,
                 "-P",
@@ -345,7 +348,7 @@ class Nursery:
         for _ in range(2):
             own = self._begin()
             with contextlib.suppress(OSError):
-                socket.send_fds(own, [FORK], ends)
+                socket.send_fds(own, [FORK_REQUEST], ends)
                 if len(answer := own.recv(8, socket.MSG_WAITALL)) == len(bytes(8)):
                     return int.from_bytes(answer, "little")
             self._end()

@@ -19,7 +19,7 @@ from kgserve.storage.model.digest import Stated
 from kgserve.storage.model.fields import Width
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
-FORK = b"fork"
+FORK_REQUEST = b"fork"
 """What a nursery is sent with the ends of a new process's channels; it answers with the number of the process."""
 
 
@@ -222,7 +222,7 @@ class Difference(msgspec.Struct, frozen=True):
     doubled: list[EdgeKey]
 
 
-NOTHING = Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+NO_DIFFERENCE = Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
 class Doubtful(Exception):

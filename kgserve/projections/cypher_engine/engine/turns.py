@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from kgserve.errors import Unavailable
 
-WAITING_FOR_EACH = 16
+MAX_WAITING_PER_SLOT = 16
 """For each place so many may wait, half of them of one caller's; who comes then is sent away."""
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class FairPool(Generic[T]):
         """All places are free; the last ones are handed out first, again and again, for they are warm."""
         self._free = list(places)
         self._share = max(1, len(self._free) - 1)
-        self._most = WAITING_FOR_EACH * len(self._free)
+        self._most = MAX_WAITING_PER_SLOT * len(self._free)
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[_Wait[T]]] = OrderedDict()
         self._changed = threading.Condition()

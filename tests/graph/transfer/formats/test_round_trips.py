@@ -118,7 +118,7 @@ def test_parquet_has_types_and_bounded_row_groups(tmp_path: Path) -> None:
         assert file.schema_arrow.field("created_at").type == pa.timestamp("us", tz="UTC")
         assert file.num_row_groups > 1
         assert all(
-            file.metadata.row_group(number).total_byte_size < 2 * parquet_pair.GROUP_BYTES
+            file.metadata.row_group(number).total_byte_size < 2 * parquet_pair.ROW_GROUP_BYTES
             for number in range(file.num_row_groups)
         )
 

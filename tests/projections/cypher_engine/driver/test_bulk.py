@@ -52,5 +52,5 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
         assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]
     engine.retire()
     assert snapshot.measure(dumped) == (state.digest, state.nodes, state.edges)
-    assert sorted(found.name for found in dumped.iterdir()) == [snapshot.EDGES, snapshot.NODES]
-    assert sorted(found.name for found in folder.iterdir()) == [snapshot.EDGES, snapshot.NODES]
+    assert sorted(found.name for found in dumped.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]
+    assert sorted(found.name for found in folder.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]

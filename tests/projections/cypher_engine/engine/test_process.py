@@ -30,8 +30,8 @@ from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.requests import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
-from kgserve.projections.cypher_engine.engine.process import IDLE_SECONDS, Channel, Nursery, Process
-from kgserve.projections.cypher_engine.engine.protocol import FORK, Change, FileOptions, Query
+from kgserve.projections.cypher_engine.engine.process import ENGINE_IDLE_TIMEOUT_SECONDS, Channel, Nursery, Process
+from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST, Change, FileOptions, Query
 from kgserve.storage.model.change import StoreState
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
@@ -116,7 +116,7 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
 @contextmanager
 def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Process, Connection]]:
     """A process that does some work and answers nothing, and the other end of its control."""
-    monkeypatch.setattr(engine_process, "PING_SECONDS", 0.3)
+    monkeypatch.setattr(engine_process, "PING_TIMEOUT_SECONDS", 0.3)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
     command = [sys.executable, "-S", "-c", f"print(flush=True)\n{work}"]
     with own, others, subprocess.Popen(command, stdout=subprocess.PIPE) as begun:
@@ -141,12 +141,14 @@ def test_a_process_that_is_silent_because_it_is_busy_has_more_time(
         assert others.recv_bytes()
         if runs:
             others.send_bytes(b"")
-            assert [asked.runs() for _ in range(engine_process.MOST_SILENT)] == [True] * engine_process.MOST_SILENT
+            assert [asked.runs() for _ in range(engine_process.MAX_MISSED_PINGS)] == [
+                True
+            ] * engine_process.MAX_MISSED_PINGS
             assert not asked.runs()
 
 
 def test_a_process_that_is_silent_has_no_more_than_the_time_of_its_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_process, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(engine_process, "ENGINE_ANSWER_POLL_SECONDS", 0.01)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
     with own, others, silent(monkeypatch, BUSY) as (asked, _), pytest.raises(TimedOut):
         Channel(asked, 0, own).ask(Query("RETURN 1", {}), seconds=1.0)
@@ -412,7 +414,7 @@ def test_a_nursery_whose_server_left_an_answer_unread_ends_without_a_word() -> N
     control, theirs = socket.socketpair()
     with own, control, theirs:
         own.settimeout(PATIENCE)
-        socket.send_fds(own, [FORK], [theirs.fileno()])
+        socket.send_fds(own, [FORK_REQUEST], [theirs.fileno()])
         assert own.recv(1, socket.MSG_PEEK)
     _, said = nursery.communicate(timeout=PATIENCE)
     assert (nursery.returncode, said) == (0, b"")
@@ -423,6 +425,6 @@ def test_a_nursery_nobody_needs_ends_in_a_while() -> None:
     nursery.process(0).close()
     parent = nursery._parent
     assert parent is not None
-    assert str(IDLE_SECONDS) in Path(f"/proc/{parent.pid}/cmdline").read_text().split("\0")
+    assert str(ENGINE_IDLE_TIMEOUT_SECONDS) in Path(f"/proc/{parent.pid}/cmdline").read_text().split("\0")
     nursery.close()
     assert parent.returncode is not None

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.projections.cypher_engine.engine.turns import WAITING_FOR_EACH, FairPool
+from kgserve.projections.cypher_engine.engine.turns import MAX_WAITING_PER_SLOT, FairPool
 from tests.stores.writing import PATIENCE, until
 
 
@@ -81,12 +81,12 @@ def test_a_queue_is_bounded_for_each_and_for_all() -> None:
             threads.append(threading.Thread(target=wait, args=(caller,)))
             threads[-1].start()
 
-    begin("a", WAITING_FOR_EACH // 2)
-    until(lambda: turns.waiting == WAITING_FOR_EACH // 2)
+    begin("a", MAX_WAITING_PER_SLOT // 2)
+    until(lambda: turns.waiting == MAX_WAITING_PER_SLOT // 2)
     with pytest.raises(Unavailable, match="too many"):
         turns.take("a", 10)
-    begin("b", WAITING_FOR_EACH // 2)
-    until(lambda: turns.waiting == WAITING_FOR_EACH)
+    begin("b", MAX_WAITING_PER_SLOT // 2)
+    until(lambda: turns.waiting == MAX_WAITING_PER_SLOT)
     with pytest.raises(Unavailable, match="too many"):
         turns.take("c", 10)
     turns.give_back("holder", place)

@@ -1,0 +1,361 @@
+"""The stores of a data folder as callers use them: all of them, or those that one caller may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from typing_extensions import override
+
+from kgserve.errors import Conflict
+from kgserve.platform.access.authentication import Caller
+from kgserve.platform.metrics.observation import Observation
+from kgserve.platform.settings import Settings
+from kgserve.projections.inbound_links import InboundLinkLookup
+from kgserve.storage.changefeed import Feed, FeedLookup, NamedWake, Wake
+from kgserve.storage.layout import Layout
+from kgserve.storage.model.rows import LinkRow
+from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.stores.placement import Placement
+from kgserve.stores.store import OpenStore
+
+
+class CreateIfMissing:
+    """Create the store with the ``chosen`` settings if there is none; ``made`` says whether it was created."""
+
+    def __init__(self, chosen: StoreSettings | None = None) -> None:
+        self.chosen = chosen
+        self.made = False
+
+
+class CopyReads:
+    """Permission to read copies of stores that have seen the commit ``at_least``.
+
+    ``sequence`` is the last commit of the store that was read.
+    """
+
+    def __init__(self, at_least: int = 0) -> None:
+        self.at_least = at_least
+        self.sequence: int | None = None
+
+
+class StoreAccess(Protocol):
+    """The stores of a data folder. Methods raise NotFound for a store that does not exist, or that is hidden."""
+
+    settings: Settings
+    """Settings of the server, or of the program that opened the folder."""
+    usual: StoreSettings
+    """Settings of a store that is created without any."""
+    data_dir: Path
+    placement: Placement
+    observation: Observation
+
+    @property
+    def inbound(self) -> InboundLinkLookup:
+        """The links between stores by their targets."""
+        ...
+
+    @property
+    def feeds(self) -> FeedLookup:
+        """The changes of stores as they come."""
+        ...
+
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+        """Return the open store of a name, to be given back with `release`. Blocks while it is being opened.
+
+        With ``at_least`` it may be a copy of a store that another server serves, which has seen that commit.
+        """
+        ...
+
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
+        """Return as `acquire` does, without blocking. Raises NotOpen unless the store is open."""
+        ...
+
+    def release(self, store: OpenStore) -> None:
+        """Give a store back."""
+        ...
+
+    def release_or_discard(self, store: OpenStore) -> bool:
+        """Give a store back, and remove it unless it has commits or is in use. Return whether it is gone."""
+        ...
+
+    @contextmanager
+    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[OpenStore]:
+        """Hold a store open for a block, as `acquire` does."""
+        store = self.acquire(name, create=create)
+        try:
+            yield store
+        finally:
+            self.release(store)
+
+    def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
+        """Create a store with the ``chosen`` or the usual settings. Return False if it exists."""
+        wish = CreateIfMissing(chosen)
+        with self.lease(name, create=wish):
+            return wish.made
+
+    def drop(self, name: str) -> None:
+        """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
+        ...
+
+    def move(self, name: str, node: str) -> MoveAnswer:
+        """Have another node of the cluster serve a store, and wait half a minute until that node has opened it.
+
+        Raises NotFound, ServedElsewhere, Conflict.
+        """
+        ...
+
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        """Have other nodes of the cluster serve what this one does; with ``undo`` take stores over again.
+
+        Raises Conflict.
+        """
+        ...
+
+    def repair(self, name: str) -> RepairAnswer:
+        """Rebuild the log of a store in the cluster from its files here. Raises NotFound, Conflict and Unavailable."""
+        ...
+
+    def staging(self, name: str) -> Path:
+        """Return a path in the data folder for a store that is being prepared; `adopt` makes it a store.
+
+        What a process leaves there is removed when the next pool opens.
+        """
+        ...
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """Make a prepared folder within the data folder the store of a name. Raises Conflict if there is one."""
+        ...
+
+    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+        """Yield the store of a name if it is open; its idle time goes on."""
+        ...
+
+    def unopened(self, name: str) -> AbstractContextManager[bool]:
+        """Yield whether a store is closed. It stays closed for the block then."""
+        ...
+
+    def require(self, name: str) -> None:
+        """Raise NotFound unless there is a store of this name."""
+        ...
+
+    def require_files(self, name: str) -> Layout:
+        """Return where the files of a store are, once they are up to date. Raises NotFound and ServedElsewhere."""
+        ...
+
+    def layout(self, name: str) -> Layout:
+        """Return where the files of a store are or would be."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of all stores, in order."""
+        ...
+
+    def here(self) -> list[str]:
+        """Return the names of the stores that this server serves, in order: of a cluster those of this node."""
+        ...
+
+    def open_stores(self) -> Mapping[str, OpenStore]:
+        """Return the stores that are open now, without copies of stores that other servers serve."""
+        ...
+
+
+def scoped_to(stores: StoreAccess, caller: Caller, copies: CopyReads | None = None) -> StoreAccess:
+    """Return the stores that a caller may see, read from ``copies`` too if they are given."""
+    return stores if caller.sees_all and copies is None else ScopedStores(stores, caller, copies)
+
+
+class ScopedStores(StoreAccess):
+    """The stores that one caller may see. Hidden stores cannot be told from those that do not exist."""
+
+    def __init__(self, stores: StoreAccess, caller: Caller, copies: CopyReads | None = None) -> None:
+        """With ``copies`` stores are also read where they are not served."""
+        self.settings = stores.settings
+        self.usual = stores.usual
+        self.data_dir = stores.data_dir
+        self.placement = stores.placement
+        self.observation = stores.observation
+        self._stores = stores
+        self._caller = caller
+        self._copies = copies
+        self._inbound = ScopedInboundLinks(stores.inbound, caller.sees)
+        self._feeds = ScopedFeeds(stores.feeds, self._check, caller.sees)
+
+    @property
+    @override
+    def inbound(self) -> InboundLinkLookup:
+        return self._inbound
+
+    @property
+    @override
+    def feeds(self) -> FeedLookup:
+        return self._feeds
+
+    @override
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+        stores = self._visible(name)
+        try:
+            return self._note_read(stores.acquire(name, create=create, at_least=self._at_least(at_least)))
+        except Conflict:
+            self._hide_twin(name)
+            raise
+
+    @override
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
+        return self._note_read(self._visible(name).acquire_open(name, at_least=self._at_least(at_least)))
+
+    @override
+    def release(self, store: OpenStore) -> None:
+        self._stores.release(store)
+
+    @override
+    def release_or_discard(self, store: OpenStore) -> bool:
+        return self._stores.release_or_discard(store)
+
+    @override
+    def drop(self, name: str) -> None:
+        self._visible(name).drop(name)
+
+    @override
+    def move(self, name: str, node: str) -> MoveAnswer:
+        return self._visible(name).move(name, node)
+
+    @override
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        """See `StoreAccess`. Raises Forbidden for a caller who does not see every store."""
+        self._caller.require_every_store("draining a node")
+        return self._stores.drain(undo=undo)
+
+    @override
+    def repair(self, name: str) -> RepairAnswer:
+        return self._visible(name).repair(name)
+
+    @override
+    def staging(self, name: str) -> Path:
+        return self._visible(name).staging(name)
+
+    @override
+    def adopt(self, name: str, folder: Path) -> None:
+        stores = self._visible(name)
+        try:
+            stores.adopt(name, folder)
+        except Conflict:
+            self._hide_twin(name)
+            raise
+
+    @override
+    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+        return self._visible(name).held_open(name)
+
+    @override
+    def unopened(self, name: str) -> AbstractContextManager[bool]:
+        return self._visible(name).unopened(name)
+
+    @override
+    def require(self, name: str) -> None:
+        self._visible(name).require(name)
+
+    @override
+    def require_files(self, name: str) -> Layout:
+        return self._visible(name).require_files(name)
+
+    @override
+    def layout(self, name: str) -> Layout:
+        return self._visible(name).layout(name)
+
+    @override
+    def names(self) -> list[str]:
+        return [name for name in self._stores.names() if self._caller.sees(name)]
+
+    @override
+    def here(self) -> list[str]:
+        return [name for name in self._stores.here() if self._caller.sees(name)]
+
+    @override
+    def open_stores(self) -> Mapping[str, OpenStore]:
+        return {name: store for name, store in self._stores.open_stores().items() if self._caller.sees(name)}
+
+    def _check(self, name: str) -> None:
+        check_store_name(name)
+        self._caller.require_store(name)
+
+    def _visible(self, name: str) -> StoreAccess:
+        """Return all stores once the caller is found to see the one of this name. Raises NotFound otherwise."""
+        self._check(name)
+        return self._stores
+
+    def _at_least(self, at_least: int | None) -> int | None:
+        return at_least if self._copies is None else self._copies.at_least
+
+    def _note_read(self, store: OpenStore) -> OpenStore:
+        if self._copies is not None:
+            self._copies.sequence = store.state.sequence
+        return store
+
+    def _hide_twin(self, name: str) -> None:
+        """Raise Conflict without a reason if only the case of a name differs from that of a hidden store."""
+        if not self.placement.exists(name) and any(
+            other.lower() == name.lower() and not self._caller.sees(other) for other in self._stores.names()
+        ):
+            raise Conflict(f"a store cannot be called {name!r}; choose another name") from None
+
+
+class ScopedInboundLinks(InboundLinkLookup):
+    """The links into a store from the stores that a caller ``sees``."""
+
+    def __init__(self, links: InboundLinkLookup, sees: Callable[[str], bool]) -> None:
+        self._links = links
+        self._sees = sees
+
+    @override
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+        return [each for each in self._links.to(store, targets) if self._sees(each[0])]
+
+    @override
+    def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
+        return [each for each in self._links.counts(store, may_open=may_open) if self._sees(each[0])]
+
+    @override
+    def position(self, stores: Collection[str]) -> dict[str, int]:
+        return self._links.position(stores)
+
+
+class ScopedFeeds(FeedLookup):
+    """The feeds of the stores that a caller ``sees``; ``check`` raises NotFound for the others."""
+
+    def __init__(self, feeds: FeedLookup, check: Callable[[str], None], sees: Callable[[str], bool]) -> None:
+        self._feeds = feeds
+        self._check = check
+        self._sees = sees
+
+    @property
+    @override
+    def turn(self) -> int:
+        """See `FeedLookup`. It also moves for hidden stores, and shows nothing else of them."""
+        return self._feeds.turn
+
+    @override
+    def of(self, store: str) -> Feed:
+        self._check(store)
+        return self._feeds.of(store)
+
+    @override
+    def arrival(self, store: str) -> int | None:
+        self._check(store)
+        return self._feeds.arrival(store)
+
+    @override
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        return self._feeds.listen(wake)
+
+    @override
+    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+        def choose(store: str) -> None:
+            if self._sees(store):
+                wake(store)
+
+        return self._feeds.listen_by_name(choose)
