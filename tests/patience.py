@@ -5,14 +5,15 @@ from __future__ import annotations
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from kgserve.graph import as_of_graph
-from kgserve.memory import recall_stores
+from kgserve.memory import recall_stores, reflect
 
 SECONDS = 45.0
 REQUEST_SECONDS = 60.0
 
 
 def be_patient() -> None:
-    """Let recalls wait until indexes have seen what was stored just now, and readers of the past for its history."""
+    """Let recalls and reflections wait until indexes have caught up, and reads as of a moment for the history."""
+    reflect.MEMORY_JOB_TIMEOUT_SECONDS = SECONDS
     recall_stores.RECALL_INDEX_TIMEOUT_SECONDS = as_of_graph.HISTORY_CATCH_UP_TIMEOUT_SECONDS = SECONDS
 
 

@@ -583,3 +583,7 @@ class Problem(msgspec.Struct, kw_only=True):
     errors: list[dict[str, str]] | UnsetType = UNSET
     oldest: int | UnsetType = UNSET
     node: Node | UnsetType = UNSET
+
+
+MAX_REPORTED_ITEMS = 100
+"""Ids that an answer names of those that it counts."""

@@ -27,13 +27,13 @@ from kgserve.graph.answers import (
     NodeState,
 )
 from kgserve.graph.as_of_graph import AsOfGraph, hold_history
+from kgserve.graph.former_versions import in_order, sequence_in
 from kgserve.graph.handle import Graph
 from kgserve.graph.mutations import cost, inject_answer
 from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
 from kgserve.graph.render import VersionState, standing_of, standings
 from kgserve.graph.temporal import MAX_AS_OF_DIGITS, whole_history
 from kgserve.graph.validate import checked_label
-from kgserve.memory.supersede import in_order, sequence_in
 from kgserve.platform.times import DAY_MICROSECONDS, format_time, parse_time
 from kgserve.projections.history.history import FOREVER, RowState, SaidBy
 from kgserve.projections.history_follower import HistoryFollower

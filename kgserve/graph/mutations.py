@@ -12,14 +12,21 @@ import msgspec
 from msgspec import UNSET
 
 from kgserve.errors import FieldError, InvalidInput, NotFound
-from kgserve.graph.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, MergedRow, Skipped
+from kgserve.graph.answers import (
+    MAX_REPORTED_ITEMS,
+    DeleteEdgeAnswer,
+    DeleteNodeAnswer,
+    EdgeKeyAnswer,
+    InjectAnswer,
+    MergedRow,
+    Skipped,
+)
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.cross_store_links import edge_of, key_of, parted
 from kgserve.graph.handle import Graph
 from kgserve.graph.queries import EdgeId, NodeId, RetireNode
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
 from kgserve.graph.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
-from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch

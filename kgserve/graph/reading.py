@@ -19,6 +19,7 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import (
     MAX_EXAMPLE_CHARS,
+    MAX_REPORTED_ITEMS,
     CountAnswer,
     DeleteNodesAnswer,
     Edge,
@@ -51,7 +52,6 @@ from kgserve.graph.readers import CurrentGraph, EdgePage, GraphReader, read_grap
 from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
 from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, note
 from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
-from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.batch import WriteBatch

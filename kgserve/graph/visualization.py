@@ -37,7 +37,6 @@ from kgserve.graph.visualization_api import (
     Timeline,
     TimelineQuery,
 )
-from kgserve.memory.presentation import settings_of
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
@@ -86,7 +85,7 @@ def draw(graph: Graph, request: DrawRequest) -> Drawing:
         with read_graph(store, past, request.valid_at, links=True) as reader:
             asking = _Asking(request, asked, _walk(request, reader.valid_at))
             drawing = _drawn(reader, asking)
-            drawing.memories = _memories(reader, half_lives_of(settings_of(store)), asking.fields, drawing.nodes)
+            drawing.memories = _memories(reader, half_lives_of(store.description.memory), asking.fields, drawing.nodes)
         if request.lives:
             history = whole_history(graph.graphs.historian, store)
             known = asking.known(drawing)

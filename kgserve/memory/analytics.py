@@ -22,7 +22,7 @@ from kgserve.memory.entities_api import (
     MemoryTypes,
     TypeCount,
 )
-from kgserve.memory.presentation import now_in_microseconds, settings_of
+from kgserve.memory.presentation import now_in_microseconds
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index.entries import (
     TALLY_DAY,
@@ -46,7 +46,7 @@ def overview(graph: Graph) -> MemoryStats:
     Counted are memories that were not withdrawn, whenever they are true. Raises NotFound.
     """
     with graph.lease() as store:
-        now, least = now_in_microseconds(), settings_of(store).min_confidence
+        now, least = now_in_microseconds(), store.description.memory.min_confidence
 
         def look(memories: Memories, sequence: int) -> MemoryStats:
             total, created = memories.total(), memories.created_between()

@@ -16,6 +16,7 @@ from kgserve.graph.requests import VALID_AT_HELP, Also, AsOf, AsOfText, SearchMo
 from kgserve.platform.settings import Dedup, Pruning
 from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT, Wanted
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
+from kgserve.storage.model.names import UNKNOWN_TYPE
 
 MAX_BATCH_ITEMS = 1_000
 MAX_PAGE_MEMORIES = 1_000
@@ -23,13 +24,10 @@ MAX_RECALL_LIMIT = 100
 MAX_PAGE_OFFSET = 10_000
 MAX_MEMORY_ENTITIES = 100
 """Entities that one memory may be stored with."""
-MAX_REPORTED_ITEMS = 100
-"""Ids that an answer names of those that it counts."""
 MAX_SIMILAR_MEMORIES = 5
 MIN_REPORTED_SIMILARITY = 0.8
 """Cosine from which on a memory that was not merged is told of, at most `MAX_SIMILAR_MEMORIES`."""
 
-DEFAULT_MEMORY_TYPE = "observation"
 DOMAIN_LAYER = 0
 CONCEPT_LAYER = 1
 FACT_LAYER = 2
@@ -37,8 +35,6 @@ EPISODE_LAYER = 3
 """The layer of what happened: the same words twice are two events."""
 LAYER_TYPES = ("domain", "concept", "fact", "episode")
 """The type of a memory that comes with a layer and without a type, by its layer."""
-UNKNOWN_ENTITY_TYPE = "unknown"
-"""The type of an entity that nobody has said the type of."""
 DEFAULT_IMPORTANCE = 0.5
 PINNED_IMPORTANCE = 1.0
 RESERVED_IDS = frozenset({"batch", "consolidate", "consolidations", "delete", "prune", "search"})
@@ -83,7 +79,7 @@ class AssociatedEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     """Whom or what a memory is about, by name; who is not there is made."""
 
     name: Annotated[Label, Meta(description="Its name, an alias, or its id")]
-    entity_type: Annotated[Label, Meta(description="Its type; unknown: any that has the name")] = UNKNOWN_ENTITY_TYPE
+    entity_type: Annotated[Label, Meta(description="Its type; unknown: any that has the name")] = UNKNOWN_TYPE
     relevance: Annotated[Share, Meta(description="How much the memory is about it, 0 to 1")] = 1.0
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph import merge
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.handle import Graph, made_of
 from kgserve.graph.merge_api import MergeAnswer, MergeNode
 from kgserve.graph.mutations import memories_about
 from kgserve.graph.requests import EdgeInput, NodeInput
 from kgserve.graph.validate import Faults, called, edge_put, node_put
-from kgserve.memory.api import MAX_REPORTED_ITEMS
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.entities_api import (
     DEFAULT_STRENGTH,
@@ -45,7 +45,7 @@ from kgserve.memory.entities_api import (
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.memory.presentation import name_of, now_in_microseconds, settings_of, shown, use
+from kgserve.memory.presentation import name_of, now_in_microseconds, shown, use
 from kgserve.memory.relation_ends import met_end, relation_key
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time, parse_time
@@ -575,7 +575,7 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
 
 def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
     """Relations as callers get them."""
-    fading, now = half_lives_of(settings_of(store)).of(), now_in_microseconds()
+    fading, now = half_lives_of(store.description.memory).of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
     def relation(edge: EdgeRow) -> Relation:

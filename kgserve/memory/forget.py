@@ -13,8 +13,9 @@ from contextlib import suppress
 import msgspec
 
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.handle import Graph, answered
-from kgserve.memory.api import MAX_REPORTED_ITEMS, RecalledMemory, RecallRequest
+from kgserve.memory.api import RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall

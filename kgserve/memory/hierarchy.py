@@ -11,7 +11,7 @@ from kgserve.graph.readers import GraphReader, ask_hierarchy
 from kgserve.graph.validate import checked_label
 from kgserve.memory.associations import memory_entities
 from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest, PlacedMemory, PlacedPage
-from kgserve.memory.presentation import fields_of, settings_of
+from kgserve.memory.presentation import fields_of
 from kgserve.memory.store_memory import memory_in, require_memory
 from kgserve.projections.memory_index.closure import MemoryDepth
 from kgserve.projections.memory_index.decay import half_lives_of
@@ -81,7 +81,7 @@ def place_memories(store: OpenStore, reader: GraphReader, places: Sequence[Memor
     ids = [place.id for place in places]
     rows, accesses = reader.nodes(ids), reader.accesses(ids)
     about, above = memory_entities(reader, ids), reader.parents(ids)
-    half_lives = half_lives_of(settings_of(store))
+    half_lives = half_lives_of(store.description.memory)
     found: list[PlacedMemory] = []
     for memory_id, depth in places:
         row = rows.get(memory_id)

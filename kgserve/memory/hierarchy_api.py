@@ -13,16 +13,9 @@ from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.graph.requests import AsOfText
-from kgserve.memory.api import (
-    DEFAULT_MEMORY_TYPE,
-    EPISODE_LAYER,
-    LAYER_TYPES,
-    MAX_PAGE_MEMORIES,
-    Id,
-    Memory,
-    MemoryQuery,
-)
+from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Id, Memory, MemoryQuery
 from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE
 from kgserve.storage.model.rows import NodeRow
 
 

@@ -26,17 +26,12 @@ def now_in_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def settings_of(store: OpenStore) -> MemorySettings:
-    """What a store's settings say of memories."""
-    return store.description.memory
-
-
 def use(
     store: OpenStore, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None
 ) -> dict[str, Access]:
     """Count one use of each memory, which raises its confidence; ``least`` is what some are worth in any case."""
     by_id = {row.id: row for row in rows}
-    settings, at_least = settings_of(store), least or {}
+    settings, at_least = store.description.memory, least or {}
     half_lives = half_lives_of(settings)
 
     def used(node_id: str, before: Access | None) -> Access:
@@ -65,7 +60,7 @@ def shown(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> l
 def shown_fields(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[dict[str, Any]]:
     """The same as the fields of each."""
     ids = [row.id for row in found]
-    accesses, half_lives = store.accesses.of(ids), half_lives_of(settings_of(store))
+    accesses, half_lives = store.accesses.of(ids), half_lives_of(store.description.memory)
     edges = outgoing_of(rows, ids, (IS_ABOUT, CHILD_OF))
     about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT]
     about = entities_among(about_edges, rows.nodes({edge.target for edge in about_edges}))

@@ -37,7 +37,7 @@ from kgserve.memory.api import (
 from kgserve.memory.associations import EntityAssociations
 from kgserve.memory.hierarchy import find_memory
 from kgserve.memory.neighbours import NeighbourBoosts
-from kgserve.memory.presentation import fields_of, settings_of, use
+from kgserve.memory.presentation import fields_of, use
 from kgserve.memory.recall_scoring import (
     MAX_GIVERS,
     MIN_TOP_KEYWORD_SCORE,
@@ -135,7 +135,7 @@ class CandidateFilter:
         self._attributes = attributes
         self._least = least
         self._now = searched.reader.now
-        self._settings = settings_of(searched.store)
+        self._settings = searched.store.description.memory
         self.among: WeightedNodes | None = None
         self.unfiltered = False
         """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
@@ -225,7 +225,7 @@ class MemoryRecall:
         self._request = request
         self._historian = historian
         self._store = searched.store
-        self._settings: MemorySettings = settings_of(self._store)
+        self._settings: MemorySettings = self._store.description.memory
         conditions = asked_attributes(request.metadata, "metadata") if request.metadata else ()
         self._index = searched.among(conditions) if conditions else searched.index
         self._only = Filter(

@@ -21,8 +21,9 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.handle import Graph
-from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, MAX_REPORTED_ITEMS, KeptApart
+from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, KeptApart
 from kgserve.memory.concept_placement import ConceptScores, Vectors, groups, places
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_of
@@ -30,7 +31,7 @@ from kgserve.memory.consolidation.plan import Plan, RunRecord
 from kgserve.memory.consolidation.use_cases import Pace
 from kgserve.memory.deduplication import Storing
 from kgserve.memory.hierarchy import found_memory
-from kgserve.memory.presentation import name_of, now_in_microseconds, settings_of
+from kgserve.memory.presentation import name_of, now_in_microseconds
 from kgserve.memory.reflect_api import (
     CONTRADICTS,
     MAX_CONCEPT_NAME_CHARS,
@@ -180,7 +181,7 @@ class _Reflecting:
 
     @property
     def _least(self) -> float:
-        return settings_of(self._store).min_confidence
+        return self._store.description.memory.min_confidence
 
     @cached_property
     def _indexes(self) -> Indexes | None:
@@ -226,7 +227,7 @@ class _Reflecting:
     def _advised(self, proposals: list[Proposal]) -> list[Proposal]:
         """The proposals, with what a language model says of them, if the store's texts go to one."""
         extractor = self._graph.graphs.extractor
-        if extractor is None or not settings_of(self._store).extract:
+        if extractor is None or not self._store.description.memory.extract:
             return proposals
         from kgserve.memory.llm_advice import advise  # noqa: PLC0415 - as above
 

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.memory.api import MAX_REPORTED_ITEMS, Id, Memory, RecalledMemory, Share
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
+from kgserve.memory.api import Id, Memory, RecalledMemory, Share
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import time_of
 from kgserve.storage.model.batch import KIND_REFLECTION

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kgserve.errors import Conflict, InvalidInput
+from kgserve.graph.former_versions import is_version_id
 from kgserve.memory.deduplication import Draft
 from kgserve.memory.entities_api import RelationInput
-from kgserve.memory.supersede import is_version_id
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import EdgeKey, NodeRow

@@ -20,7 +20,7 @@ from kgserve.memory.api import DEFAULT_IMPORTANCE, EPISODE_LAYER, FACT_LAYER, Me
 from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing, united_attributes
 from kgserve.memory.entities import put_relation, related_put
 from kgserve.memory.extraction.marks import EXTRACT_KEY
-from kgserve.memory.presentation import name_of, settings_of
+from kgserve.memory.presentation import name_of
 from kgserve.memory.recall_scoring import named_in, names_any, possible_names_of
 from kgserve.memory.relation_ends import relation_key
 from kgserve.memory.retain_api import (
@@ -101,7 +101,7 @@ def _extracting(graph: Graph, store: OpenStore, request: RetainRequest) -> bool 
     is_set = graph.graphs.extractor is not None
     if not is_set and request.extract is None:
         return msgspec.UNSET
-    return is_set and (settings_of(store).extract if request.extract is None else request.extract)
+    return is_set and (store.description.memory.extract if request.extract is None else request.extract)
 
 
 A = TypeVar("A")

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.memory.api import (
     MAX_MEMORY_ENTITIES,
     MAX_QUESTION_CHARS,
     MAX_RECALL_BUDGET_TOKENS,
     MAX_RECALL_LIMIT,
-    MAX_REPORTED_ITEMS,
     AssociatedEntity,
     Deduplicated,
     Expand,

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
+from kgserve.graph.former_versions import is_version_id
 from kgserve.graph.handle import Graph
 from kgserve.graph.requests import NodeInput
 from kgserve.graph.validate import Fault, Faults, bound, called, check_label, moment, node_put
 from kgserve.memory.api import (
-    DEFAULT_MEMORY_TYPE,
     LAYER_TYPES,
-    MAX_REPORTED_ITEMS,
     MAX_SIMILAR_MEMORIES,
     MIN_REPORTED_SIMILARITY,
     RESERVED_IDS,
@@ -42,8 +42,8 @@ from kgserve.memory.api import (
 )
 from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing
 from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest, is_text
-from kgserve.memory.presentation import now_in_microseconds, settings_of, shown, use
-from kgserve.memory.supersede import check_bounds, is_version_id
+from kgserve.memory.presentation import now_in_microseconds, shown, use
+from kgserve.memory.supersede import check_bounds
 from kgserve.platform.idempotency import ordered_id
 from kgserve.platform.text.similarity import differs
 from kgserve.platform.times import format_time
@@ -55,7 +55,7 @@ from kgserve.projections.recent_vectors import Recent
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import IS_ABOUT
+from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import SUPERSEDED, VERSION_OF
 from kgserve.storage.model.store_settings import MemorySettings
@@ -304,7 +304,7 @@ class ComparedMemories(msgspec.Struct):
 
 def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checked]) -> ComparedMemories:
     """Look at what is near memories that are to be stored, where that can be had at once."""
-    settings = settings_of(store)
+    settings = store.description.memory
     puts = [_with_policy(each, settings) for each in checked]
     indexes = None if indexer is None else indexer.of(store)
     places = [at for at, each in enumerate(checked) if not each.is_chosen]

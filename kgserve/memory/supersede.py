@@ -7,13 +7,13 @@ began to be true, not of when it was told: so facts may be told in any order and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from kgserve.errors import Conflict
+from kgserve.graph.former_versions import end_of, in_order, start_of
 from kgserve.memory.deduplication import Draft
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
@@ -24,7 +24,6 @@ from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import SUPERSEDED, VERSION_OF
 
-_VERSION_ID = re.compile(r".+@([0-9]{1,19})(?:\.[0-9]+)?", re.DOTALL)
 _COPIED_RELATIONS = frozenset({IS_ABOUT, CHILD_OF})
 
 
@@ -52,37 +51,11 @@ class FactPosition(NamedTuple):
     kept: str = ""
 
 
-def is_version_id(node_id: str) -> bool:
-    """Whether an id looks like that of a former version."""
-    return _VERSION_ID.fullmatch(node_id) is not None
-
-
-def sequence_in(node_id: str, otherwise: int) -> int:
-    """The commit that the id of a version names."""
-    found = _VERSION_ID.fullmatch(node_id)
-    return otherwise if found is None else int(found[1])
-
-
-def start_of(row: NodeRow) -> int | None:
-    """From when on a row is true in the world; None: since ever."""
-    return None if row.extras is None else row.extras.valid_from
-
-
-def end_of(row: NodeRow) -> int | None:
-    """Until when; None: for ever."""
-    return None if row.extras is None else row.extras.valid_to
-
-
 def former_versions(draft: Draft, head: str) -> list[NodeRow]:
     """What is kept of the times before, in their order."""
     found = map(draft.node, draft.sources(head, VERSION_OF))
     there = [row for row in found if row is not None and (row.extras or NO_EXTRAS).ended == SUPERSEDED]
     return in_order(there)
-
-
-def in_order(versions: Sequence[NodeRow]) -> list[NodeRow]:
-    """By when they began to be true; those that were always true first."""
-    return sorted(versions, key=lambda row: ((start := start_of(row)) is not None, start or 0, row.id))
 
 
 def check_bounds(draft: Draft, head: NodeRow) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from kgserve.errors import NotFound
 from kgserve.graph.as_of_graph import AsOfGraph, hold_history
+from kgserve.graph.former_versions import is_version_id, sequence_in
 from kgserve.graph.handle import Graph
 from kgserve.graph.temporal import whole_history
 from kgserve.memory.api import Memory, MemoryRequest
@@ -18,7 +19,6 @@ from kgserve.memory.hierarchy_api import WholeMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds, shown
 from kgserve.memory.relationships import FormerMemory, Relationship, WholeMemory
 from kgserve.memory.store_memory import get_memory
-from kgserve.memory.supersede import is_version_id, sequence_in
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import RowState
 from kgserve.projections.memory_index.closure import MemoryDepth

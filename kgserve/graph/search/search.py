@@ -35,7 +35,6 @@ from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, Attrib
 from kgserve.graph.search.fusion import POOL_SIZES, Match, Neighbours, Ranked
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.validate import Faults, asked_attributes, named_twice
-from kgserve.memory.api import RecallRequest
 from kgserve.platform.metrics.observation import part
 from kgserve.projections.conflict_index import Heads
 from kgserve.projections.indexer import Indexer
@@ -262,7 +261,7 @@ def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[
     return graph.beside(also)
 
 
-R = TypeVar("R", ContextRequest, RecallRequest)
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 def alone(request: R) -> R:

@@ -10,7 +10,8 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
-from kgserve.memory.api import MAX_REPORTED_ITEMS, Cluster, KeptApart
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
+from kgserve.memory.api import Cluster, KeptApart
 from kgserve.memory.consolidation.plan import (
     MAX_CLUSTER_MEMORIES,
     MAX_SUGGESTIONS,

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from weakref import WeakKeyDictionary
 
 from kgserve.errors import Conflict, Unavailable
+from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.handle import Graph
 from kgserve.graph.validate import checked_label
 from kgserve.memory import pruning
 from kgserve.memory.api import (
-    MAX_REPORTED_ITEMS,
     Cluster,
     ConsolidateRequest,
     ConsolidationReport,

@@ -29,7 +29,7 @@ from kgserve.graph.context import count_tokens
 from kgserve.graph.handle import Graph, Graphs, as_struct
 from kgserve.graph.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.memory.api import Memory
-from kgserve.memory.presentation import now_in_microseconds, settings_of, shown
+from kgserve.memory.presentation import now_in_microseconds, shown
 from kgserve.memory.reflect_api import memory_line
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
@@ -403,7 +403,7 @@ def digest(graph: Graph) -> str:
     """
     now = now_in_microseconds()
     with graph.lease() as store:
-        wanted = MemoryFilter(now, min_confidence=settings_of(store).min_confidence)
+        wanted = MemoryFilter(now, min_confidence=store.description.memory.min_confidence)
         # What waits to be journaled is not in the view.
         store.accesses.settle()
 

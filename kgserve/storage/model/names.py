@@ -41,3 +41,6 @@ def names_of(row: NodeRow) -> list[str]:
     """All names of a node that has one, its own first."""
     name = "" if row.extras is None else row.extras.name
     return [name, *aliases_in(row.attributes)] if name else []
+
+
+DEFAULT_MEMORY_TYPE = "observation"

@@ -30,9 +30,8 @@ from kgserve.graph.transfer.formats.lines import (
     node,
     read_lines,
 )
-from kgserve.memory.api import DEFAULT_MEMORY_TYPE, UNKNOWN_ENTITY_TYPE
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.names import IS_ABOUT
+from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT, UNKNOWN_TYPE
 
 
 class _EntityLine(Entity, tag="entity", tag_field="type", kw_only=True):
@@ -143,7 +142,7 @@ def _memories_of(number: int, line: bytes) -> Iterator[Record]:
 
 
 def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
-    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_ENTITY_TYPE, "name": entity.name})
+    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_TYPE, "name": entity.name})
     for place, observation in enumerate(entity.observations):
         if not observation.strip():
             yield Wrong(number, f"observations[{place}] is blank, and a memory is not; it was left out")
