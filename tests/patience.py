@@ -13,7 +13,7 @@ REQUEST_SECONDS = 60.0
 
 def be_patient() -> None:
     """Let recalls and reflections wait until indexes have caught up, and reads as of a moment for the history."""
-    reflect.MEMORY_JOB_TIMEOUT_SECONDS = SECONDS
+    setattr(reflect, "MEMORY_JOB_TIMEOUT_SECONDS", SECONDS)  # noqa: B010 - it is imported there
     recall_stores.RECALL_INDEX_TIMEOUT_SECONDS = as_of_graph.HISTORY_CATCH_UP_TIMEOUT_SECONDS = SECONDS
 
 

@@ -8,6 +8,7 @@ anything.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from bench.cypher_differential.samples import (
     written_text,
 )
 from bench.cypher_reference import tree as t
+from bench.cypher_reference.text import render
 
 SCALARS = "ifsbt"
 LISTS = {"I": "i", "F": "f", "S": "s", "B": "b", "N": "I", "L": "x"}
@@ -70,7 +72,8 @@ class Generator:
         weights, makers = zip(*shapes, strict=True)
         [maker] = self._random.choices(makers, weights)
         statement = maker()
-        return GeneratedStatement(statement, self._parameters)
+        named = set(re.findall(r"\$(\w+)", render(statement)))  # expressions with others may have been thrown away
+        return GeneratedStatement(statement, {name: self._parameters[name] for name in named & self._parameters.keys()})
 
     def text_of_node(self, name: str) -> tuple[t.Expression, dict[str, Any]]:
         """Return an expression of a text of a node, mostly a literal, with its parameters."""

@@ -64,9 +64,8 @@ class TextRules:
                 self._cut_middle(call, kinds)
             case "lpad" | "rpad":
                 self._pad(call)
-            case "split_part" if not is_constant(call.arguments[2]):
-                number = self._context.text(call.arguments[2])
-                self._around(call.arguments[1], "(", f" + repeat('', 0 * ({number})))")
+            case "split_part":
+                self._split(call)
             case _:
                 pass
 
@@ -152,6 +151,12 @@ class TextRules:
         if isinstance(inner, Literal):
             return str(inner.value)
         return f"({self._context.text(expression)})"
+
+    def _split(self, call: FunctionCall) -> None:
+        _, separator, number = call.arguments
+        if not is_constant(number):
+            # As in `tie_bounds`, for a text.
+            self._around(separator, "(", f" + repeat('', 0 * ({self._context.text(number)})))")
 
     def _pad(self, call: FunctionCall) -> None:
         """The engine counts letters: fail where these are not code points."""

@@ -178,8 +178,8 @@ def test_the_command_says_its_version(installed: Installed) -> None:
 @SLOW
 def test_it_prints_what_other_programs_need(installed: Installed) -> None:
     program = (
-        "import json; from kgserve.cli.deploy import FILES; "
-        "print(json.dumps({each.path: each.text() for files in FILES.values() for each in files}))"
+        "import json; from kgserve.cli.deploy import SHIPPED_FILES; "
+        "print(json.dumps({each.path: each.text() for files in SHIPPED_FILES.values() for each in files}))"
     )
     printed = json.loads(run(installed.python, "-c", program, cwd=installed.folder))
     assert printed == {each.path: (TOP / each.path).read_text() for files in SHIPPED_FILES.values() for each in files}
