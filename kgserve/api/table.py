@@ -11,7 +11,7 @@ from kgserve.api import examples
 from kgserve.api.memory_table import MEMORY_CASES
 from kgserve.api.operation import COMMON_ERRORS, READ_ERRORS, STORE_PATH, UPDATE_ERRORS, WRITE_ERRORS, UseCase
 from kgserve.graph import cross_store_links, history, merge, mutations, reading, versions, visualization
-from kgserve.graph.answers import ListedPage, TagCount
+from kgserve.graph.answers import ListedPage
 from kgserve.graph.cypher import read
 from kgserve.graph.requests import InjectRequest
 from kgserve.graph.search import search
@@ -229,10 +229,6 @@ USE_CASES = (
         *("list_tags", "GET", f"{STORE_PATH}/tags", reading.list_tags),
         id="listTags", tag="nodes", role="read", summary="List the most frequent tags",
         example=examples.TAG_LIST_EXAMPLE, positional=("prefix",),
-    ),
-    UseCase(
-        *("count_tags", "GET", f"{STORE_PATH}/tags/count", reading.count_tags),
-        id="countTags", tag="nodes", role="read", summary="Count the distinct tags", example=TagCount(count=2),
     ),
     UseCase(
         *("outgoing", "GET", f"{_NODE_PATH}/outgoing", reading.outgoing),

@@ -36,7 +36,6 @@ from kgserve.graph.answers import (
     ReindexAnswer,
     RestoreAnswer,
     SchemaDescription,
-    TagCount,
     TagList,
     Whoami,
 )
@@ -61,7 +60,6 @@ from kgserve.graph.queries import (
     NodeRequest,
     RetireNode,
     RevertNode,
-    TagCountQuery,
     TagsQuery,
 )
 from kgserve.graph.requests import (
@@ -191,7 +189,6 @@ COUNT_ROUTE = Route("count", "POST", "/api/memory/{store}/count", CountAnswer, i
 DELETE_NODES_ROUTE = Route("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
 DESCRIBE_SCHEMA_ROUTE = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription, reads=True)
 LIST_TAGS_ROUTE = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList, reads=True)
-COUNT_TAGS_ROUTE = Route("count_tags", "GET", "/api/memory/{store}/tags/count", TagCount, reads=True)
 OUTGOING_ROUTE = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList, reads=True)
 INCOMING_ROUTE = Route("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", EdgeList, reads=True)
 PUT_SUBGRAPH_ROUTE = Route("put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True)
@@ -661,14 +658,6 @@ def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> ClientReques
     Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name.
     """
     return LIST_TAGS_ROUTE.ask(store, TagsQuery(prefix=prefix, limit=limit))
-
-
-def count_tags(store: str, *, prefix: str = "") -> ClientRequest[TagCount]:
-    """Count the distinct tags.
-
-    Count the distinct tags that start with `prefix`.
-    """
-    return COUNT_TAGS_ROUTE.ask(store, TagCountQuery(prefix=prefix))
 
 
 def outgoing(

@@ -490,12 +490,6 @@ class TagList(msgspec.Struct, kw_only=True):
     tags: list[TagFreq]
 
 
-class TagCount(msgspec.Struct, kw_only=True):
-    """The number of distinct tags."""
-
-    count: int
-
-
 class ListedNode(NodeExtrasShown):
     """A node of a list. ``content`` and ``attributes`` are absent in a compact one, and so is what is not said here."""
 

@@ -130,12 +130,6 @@ class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_LISTED_TAGS
 
 
-class TagCountQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of the number of tags."""
-
-    prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
-
-
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a node's history."""
 

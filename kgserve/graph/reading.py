@@ -5,7 +5,6 @@ At the end what is done with all nodes that a filter lets pass, or that are name
 
 from __future__ import annotations
 
-import sys
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Sequence
@@ -30,7 +29,6 @@ from kgserve.graph.answers import (
     NodePage,
     NodesAnswer,
     SchemaDescription,
-    TagCount,
     TagList,
     TraverseAnswer,
 )
@@ -47,7 +45,6 @@ from kgserve.graph.queries import (
     IncomingRequest,
     NodeRequest,
     NodesQuery,
-    TagCountQuery,
     TagsQuery,
 )
 from kgserve.graph.readers import CurrentGraph, EdgePage, GraphReader, read_graph, resolve_valid_at
@@ -366,12 +363,6 @@ def list_tags(graph: Graph, request: TagsQuery) -> TagList:
     limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
         return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
-
-
-def count_tags(graph: Graph, request: TagCountQuery) -> TagCount:
-    """Count the distinct tags that start with `prefix`."""
-    with graph.lease() as leased:
-        return TagCount(count=leased.listing(lambda catalog, _: len(catalog.tags(request.prefix, sys.maxsize))))
 
 
 MAX_EDGES_PER_DELETION = 100_000

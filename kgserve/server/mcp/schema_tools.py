@@ -28,12 +28,6 @@ class ListTags(Arguments, kw_only=True):
     limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_LISTED_TAGS
 
 
-class CountTags(Arguments, kw_only=True):
-    """Which tags to count."""
-
-    prefix: Annotated[NameField, Meta(description="Only tags that start so")] = ""
-
-
 @present.register
 def _describe_schema_reply(found: answers.SchemaDescription, _given: DescribeSchema, _store: str) -> ToolReply:
     lists = {
@@ -69,11 +63,6 @@ def _list_tags_reply(found: answers.TagList, given: ListTags, _store: str) -> To
     return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
-@present.register
-def _count_tags_reply(found: answers.TagCount, _given: CountTags, _store: str) -> ToolReply:
-    return ToolReply(counted(found.count, "tag"), msgspec.to_builtins(found))
-
-
 def _tag_line(each: kinds.TagFreq) -> str:
     return f"  {quoted(each.tag)}: {each.count:,}"
 
@@ -94,13 +83,5 @@ SCHEMA_TOOLS: tuple[Tool[Any], ...] = (
         ListTags,
         "listing tags",
         lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),
-    ),
-    Tool(
-        "count_tags",
-        "Count tags",
-        "The number of distinct tags that start with `prefix`, or of all.",
-        CountTags,
-        "counting tags",
-        lambda graph, given: reading.count_tags(graph, as_request(queries.TagCountQuery, given)),
     ),
 )

@@ -64,11 +64,6 @@ def test_tags_by_beginning(http: httpx.Client, filled: str) -> None:
     assert tags(prefix="Status") == []
 
 
-@pytest.mark.parametrize(("prefix", "count"), [("", 4), ("status:", 2), ("none", 0)])
-def test_tags_are_counted(http: httpx.Client, filled: str, prefix: str, count: int) -> None:
-    assert accepted(http.get(f"{filled}/tags/count", params={"prefix": prefix})) == {"count": count}
-
-
 @pytest.mark.parametrize("query", ["limit=x", "prefix=a&prefix=b", "other=1", "prefix=%ff"])
 def test_bad_queries_of_tags(http: httpx.Client, filled: str, query: str) -> None:
     refusal(http.get(f"{filled}/tags?{query}"), 400)
