@@ -96,7 +96,6 @@ class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     confidence: Annotated[Share, Meta(description=_CONFIDENCE_HELP)] = 1.0
     source: Annotated[Text, Meta(description="Where it is from, such as a conversation")] | None = None
     context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
-    mood: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Mood of the memory")] | None = None
     metadata: Annotated[Metadata, Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
     entity_names: Annotated[
         list[Label], Meta(max_length=MAX_MEMORY_ENTITIES, description="Whom or what it is about; made if need be")
@@ -161,7 +160,6 @@ class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     confidence: Annotated[Share, Meta(description="How sure it is now, 0 to 1; fades from now on")] | None = None
     source: Annotated[Text, Meta(description="Where it is from")] | None = None
     context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
-    mood: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Mood of the memory")] | None = None
     metadata: Annotated[Metadata, Meta(description="Replaces all of it")] | None = None
     entity_names: (
         Annotated[
@@ -448,7 +446,6 @@ class Memory(msgspec.Struct, kw_only=True):
     valid_to: str | UnsetType = UNSET
     ended: Ended | UnsetType = UNSET
     belongs_to: str | UnsetType = UNSET
-    mood: str | UnsetType = UNSET
 
 
 class Similar(msgspec.Struct, kw_only=True):

@@ -114,7 +114,6 @@ def fields_of(
         ("valid_to", _text(extras.valid_to)),
         ("ended", extras.ended or None),
         ("belongs_to", extras.belongs_to or None),
-        ("mood", extras.mood or None),
     )
     fields.update((name, value) for name, value in optional if value is not None)
     return fields

@@ -86,7 +86,6 @@ _STORED_REQUEST_FIELDS = (
     "importance",
     "source",
     "context",
-    "mood",
     "layer",
 )
 _EXPIRES_IN_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

@@ -161,7 +161,6 @@ NODE = Fields(
         _field("former_from", TIMESTAMP_TYPE, is_kept=True),
         _field("former_to", TIMESTAMP_TYPE, is_kept=True),
         _field("belongs_to", STRING_TYPE, is_kept=True),
-        _field("mood", STRING_TYPE),
     ),
     read=(
         _field("access_count", INT64_TYPE),
@@ -228,7 +227,6 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     former_from: int | None = None
     former_to: int | None = None
     belongs_to: str = ""
-    mood: str = ""
 
     @classmethod
     def of_columns(cls, values: Sequence[Any]) -> NodeExtras | None:
@@ -333,7 +331,6 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
     former_from: Moment = UNSET
     former_to: Moment = UNSET
     belongs_to: _Text = UNSET
-    mood: _Text = UNSET
 
     def onto(self, old: NodeExtras) -> NodeExtras:
         """What is stored once this is written, without conflicts."""
@@ -433,7 +430,6 @@ class NodeExtrasInput(msgspec.Struct, kw_only=True):
     ) = None
     context: Annotated[str, Meta(description="What a memory was met in, at most 64 KiB")] | None = None
     layer: Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
-    mood: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Mood of a memory; empty: cleared")] | None = None
 
 
 class EdgeExtrasInput(msgspec.Struct, kw_only=True):
@@ -469,7 +465,6 @@ class NodeExtrasLine(msgspec.Struct, kw_only=True):
     former_from: str | None = None
     former_to: str | None = None
     belongs_to: str | None = None
-    mood: str | None = None
     access_count: int | None = None
     last_accessed_at: str | None = None
     access_confidence: float | None = None
@@ -525,7 +520,6 @@ class NodeExtrasShown(Shown, kw_only=True):
     former_from: _Text = UNSET
     former_to: _Text = UNSET
     belongs_to: _Text = UNSET
-    mood: _Text = UNSET
 
     def show(self, extras: NodeExtras) -> None:
         """Set what there is; a row's way to its JSON, and so without a loop."""

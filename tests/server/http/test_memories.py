@@ -76,13 +76,6 @@ def test_paths_are_no_ids(of: httpx.Client, memory: str) -> None:
     assert "id" in refusal(of.post("/api/memories", json={"content": "x", "id": memory}), 400)["errors"][0]["path"]
 
 
-def test_a_memory_has_a_mood(of: httpx.Client) -> None:
-    made = stored(of, "Tea at four", mood="calm")
-    assert accepted(of.get(f"/api/memories/{made['id']}"))["mood"] == "calm"
-    accepted(of.put(f"/api/memories/{made['id']}", json={"mood": "glad"}))
-    assert accepted(of.get(f"/api/memories/{made['id']}"))["mood"] == "glad"
-
-
 def test_put_and_patch_keep_what_is_left_out(of: httpx.Client) -> None:
     made = stored(of, "Tea at four", tags=["a"], metadata={"n": 1}, source="talk")
     for method, sent in (("PUT", {"tags": ["b"]}), ("PATCH", {"metadata": {"n": 2}})):
