@@ -97,9 +97,9 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage report
 
-docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CONTRIBUTING.md, the clients' methods, what bridges know
-	@$(bin)/python -m scripts.tables
+docs: $(dev) ## Generate the tables of docs/ and CONTRIBUTING.md, the clients' methods, and what bridges know
 	@$(bin)/python -m scripts.faces
+	@$(bin)/python -m scripts.tables
 	@$(bin)/python -m scripts.known_answers
 
 site: $(dev) ## Build the documentation's pages into build/site

@@ -1,9 +1,9 @@
-"""Writes the tables of commands, settings and make targets in docs/ and CONTRIBUTING.md from what they describe."""
+"""Write the tables between `<!-- table: NAME -->` and `<!-- end -->` from what they describe."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -14,36 +14,29 @@ from kgserve.cli.options import SETTINGS_WITHOUT_OPTION, description, option_nam
 from kgserve.cli.root import kgserve
 from kgserve.cli.shell.commands import SHELL_COMMANDS
 from kgserve.platform.settings import Settings
+from scripts import reference
 from scripts.conformance import difference_rows, requirement_rows, summary_rows
 from scripts.pages import DOCS, PAPERS, TOP
+from scripts.reference import escape_cell, table
 
 TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SETTINGS = {field.name: description(field) for field in msgspec.structs.fields(Settings)}
 
 
 def written(text: str) -> str:
-    """A page's text with every table written anew."""
-    tables = {"commands": _commands(), "shell": _shell(), "settings": _settings(), "targets": _targets()}
-    tables["editors"] = _editors()
-    tables["specifications"] = _table(("prefix", "specification", "requirements", "differences"), summary_rows())
-    tables["differences"] = _table(("number", "the specification", "kgserve"), difference_rows())
-    tables["requirements"] = _table(("number", "requirement"), requirement_rows())
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
-
-    return TABLE.sub(table, text)
+    """Return a page's text with every table up to date."""
+    return TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->", text)
 
 
 def tabled() -> list[Path]:
-    """The pages that hold such tables."""
+    """Return the pages that hold such tables."""
     return [page for page in (*sorted(DOCS.glob("*.md")), *PAPERS) if TABLE.search(page.read_text())]
 
 
 def _editors() -> str:
     form = {True: "TOML", False: "JSON"}
     rows = ((f"`{each.name}`", each.place, f"{form[each.toml]}, `{each.root}`") for each in EDITORS.values())
-    return _table(("`--client`", "where it belongs", "form"), rows)
+    return table(("`--client`", "where it belongs", "form"), rows)
 
 
 def _settings() -> str:
@@ -56,11 +49,11 @@ def _settings() -> str:
         )
         for field in msgspec.structs.fields(Settings)
     )
-    return _table(("option", "variable", "default", "meaning"), rows)
+    return table(("option", "variable", "default", "meaning"), rows)
 
 
 def _commands() -> str:
-    return _table(("command", "option", "what it does"), _command_rows())
+    return table(("command", "option", "what it does"), _command_rows())
 
 
 def _command_rows() -> Iterator[tuple[str, ...]]:
@@ -104,10 +97,10 @@ def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
 
 def _shell() -> str:
     rows = (
-        (f"`{_escaped(each.usage)}`", _escaped(f"{each.summary} {each.details}".strip()))
+        (f"`{escape_cell(each.usage)}`", escape_cell(f"{each.summary} {each.details}".strip()))
         for each in SHELL_COMMANDS.values()
     )
-    return _table(("command of the shell", "what it does"), rows)
+    return table(("command of the shell", "what it does"), rows)
 
 
 def _first_sentence(command: click.Command) -> str:
@@ -115,26 +108,48 @@ def _first_sentence(command: click.Command) -> str:
 
 
 def _first_line(text: str) -> str:
-    return _escaped(text.split("  [", maxsplit=1)[0].strip())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+    return escape_cell(text.split("  [", maxsplit=1)[0].strip())
 
 
 def _targets() -> str:
     lines = (TOP / "Makefile").read_text().splitlines()
     found = (re.match(r"([a-z-]+):.*?## (.*)", line) for line in lines)
-    return _table(("target", "what it does"), ((f"`make {each[1]}`", each[2]) for each in found if each))
+    return table(("target", "what it does"), ((f"`make {each[1]}`", each[2]) for each in found if each))
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _specifications() -> str:
+    return table(("prefix", "specification", "requirements", "differences"), summary_rows())
+
+
+def _differences() -> str:
+    return table(("number", "the specification", "kgserve"), difference_rows())
+
+
+def _requirements() -> str:
+    return table(("number", "requirement"), requirement_rows())
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "commands": _commands,
+    "shell": _shell,
+    "settings": _settings,
+    "targets": _targets,
+    "editors": _editors,
+    "specifications": _specifications,
+    "differences": _differences,
+    "requirements": _requirements,
+    "operations": reference.list_operations,
+    "memory_operations": reference.list_memory_operations,
+    "graph_tools": reference.list_graph_tools,
+    "memory_tools": reference.list_memory_tools,
+    "entity_memory_tools": reference.list_entity_memory_tools,
+    "client_methods": reference.list_client_methods,
+    "store_methods": reference.list_store_methods,
+}
 
 
 def main() -> None:
-    """Write every page that holds one."""
+    """Write every page that holds a table."""
     for page in tabled():
         page.write_text(written(page.read_text()))
 

@@ -54,6 +54,7 @@ class Operation(NamedTuple):
 
     ``others`` are answers of other media types, for those who accept them. ``role`` is what a key needs for it.
     ``of_default``: it is about a store that its path does not name; the query does, or a header, or the settings.
+    ``note``: Markdown for the reference tables of docs/ alone, with limits and links as from a page there.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Operation(NamedTuple):
     others: tuple[Body, ...] = ()
     role: Role = "admin"
     of_default: bool = False
+    note: str = ""
 
 
 def described(operation: Operation) -> dict[str, Any]:
@@ -106,6 +108,7 @@ class UseCase:
         tag: str,
         role: Role,
         summary: str,
+        note: str = "",
         example: msgspec.Struct,
         answer: type[msgspec.Struct] | None = None,
         sent: Any = None,
@@ -147,6 +150,7 @@ class UseCase:
             others=(versioned,) if self.takes_names else (),
             role=role,
             of_default=self.of_store and not path.startswith(STORE_PATH),
+            note=note,
         )
 
     @property

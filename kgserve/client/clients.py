@@ -42,7 +42,7 @@ class Client(ServerMethods):
         self.connection: Answering = self.http
 
     def store(self, name: str) -> Store:
-        """One store, whether it exists or not: the first inject makes it."""
+        """Return one store, whether it exists or not: the first inject creates it."""
         return Store(self.connection, name)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Store(StoreMethods):
         self.name = name
 
     def export_to(self, path: str | os.PathLike[str]) -> int:
-        """Write an export to a file that appears when it is complete; the sequence that it shows."""
+        """Write an export to a file that appears when it is complete; return the sequence of its snapshot."""
         return self.connection.save(export(self.name).call, path)
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class AsyncClient(AsyncServerMethods):
         self.connection = AsyncConnection(Target(url, data, key, copies=copies), timeout, patience)
 
     def store(self, name: str) -> AsyncStore:
-        """One store, whether it exists or not: the first inject makes it."""
+        """Return one store, whether it exists or not: the first inject creates it."""
         return AsyncStore(self.connection, name)
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class AsyncStore(AsyncStoreMethods):
         self.name = name
 
     async def export_to(self, path: str | os.PathLike[str]) -> int:
-        """Write an export to a file that appears when it is complete; the sequence that it shows."""
+        """Write an export to a file that appears when it is complete; return the sequence of its snapshot."""
         return await self.connection.save(export(self.name).call, path)
 
     def __repr__(self) -> str:

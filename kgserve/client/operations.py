@@ -254,7 +254,7 @@ MEMORY_CONFIDENCE_ROUTE = Route(
 
 
 def health() -> ClientRequest[Health]:
-    """The process answers.
+    """Report that the process is alive.
 
     Touches neither disk nor stores: it says that the process is alive, and which version it is.
     """
@@ -262,7 +262,7 @@ def health() -> ClientRequest[Health]:
 
 
 def ready() -> ClientRequest[Ready]:
-    """Stores can be opened and written.
+    """Report whether stores can be opened and written.
 
     Answers 503 or 507 with the reason when a write would not be taken now.
 
@@ -272,7 +272,7 @@ def ready() -> ClientRequest[Ready]:
 
 
 def whoami() -> ClientRequest[Whoami]:
-    """Who asks, and what the key may do.
+    """Show the identity and permissions of the API key.
 
     The name, role, stores and end of the key that was sent; where none is asked for, `open` is true.
     """
@@ -280,7 +280,7 @@ def whoami() -> ClientRequest[Whoami]:
 
 
 def audit(*, node: str | None = None, limit: int = 100) -> ClientRequest[AuditAnswer]:
-    """What was refused, and what was administered.
+    """List refused requests and administrative actions.
 
     What was refused and administered, the newest of it, oldest first; in a cluster, at all nodes or one.
 
@@ -290,7 +290,7 @@ def audit(*, node: str | None = None, limit: int = 100) -> ClientRequest[AuditAn
 
 
 def cluster() -> ClientRequest[ClusterStatus]:
-    """The nodes of the cluster that this server is of.
+    """List the nodes of the cluster.
 
     The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster.
     """
@@ -298,7 +298,7 @@ def cluster() -> ClientRequest[ClusterStatus]:
 
 
 def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
-    """Have other nodes serve the stores of this one.
+    """Move the stores of this node to other nodes.
 
     Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
 
@@ -310,7 +310,7 @@ def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
 
 
 def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
-    """Have all nodes write in the newest format.
+    """Have all nodes write the newest format.
 
     Has all nodes write in the newest format that all of them know; older versions cannot join from then on.
 
@@ -321,7 +321,7 @@ def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
 
 
 def cypher_words() -> ClientRequest[CypherWords]:
-    """The words that a statement may be made of.
+    """List the words that a Cypher statement may use.
 
     Keywords, functions, procedures, and labels with their properties: what the shell completes, for other editors.
 
@@ -337,7 +337,7 @@ def inject(
     *,
     touch: bool = True,
 ) -> ClientRequest[InjectAnswer]:
-    """Upsert nodes and edges in one atomic batch.
+    """Create or update nodes and edges in one atomic batch.
 
     Creates the store if it does not exist.
 
@@ -437,7 +437,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[Drawing]:
-    """A part of a graph in columns, to be drawn.
+    """Get a part of a graph in columns, for drawing.
 
     Nodes by `ids`, or those `around` some, or an `overview`, with all edges among them, in columns.
 
@@ -471,7 +471,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
 
 
 def timeline(store: str, *, buckets: int = 120) -> ClientRequest[Timeline]:
-    """Commits over time.
+    """Count commits over time.
 
     When the store was written to: commits in spans of the same length, from the first that is known to the last.
 
@@ -483,7 +483,7 @@ def timeline(store: str, *, buckets: int = 120) -> ClientRequest[Timeline]:
 
 
 def stores() -> ClientRequest[StoreList]:
-    """All stores, with counts and sizes.
+    """List all stores with counts and sizes.
 
     Stores are listed by name. Listing opens none of them.
     """
@@ -491,7 +491,7 @@ def stores() -> ClientRequest[StoreList]:
 
 
 def settings(store: str) -> ClientRequest[StoreSettingsAnswer]:
-    """The settings of a store.
+    """Show the settings of a store.
 
     What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds.
     """
@@ -510,7 +510,7 @@ def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
 
 
 def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
-    """Have another node of the cluster serve a store.
+    """Move a store to another node of the cluster.
 
     Has another node serve a store, and waits until it has opened it. What is asked meanwhile waits, and goes there.
 
@@ -521,7 +521,7 @@ def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
 
 
 def repair(store: str) -> ClientRequest[RepairAnswer]:
-    """Make a store's log anew from the files of this node.
+    """Rebuild a store's log from the files of this node.
 
     Makes a store's log anew from the files of the node that is asked, when the log has lost something.
 
@@ -532,7 +532,7 @@ def repair(store: str) -> ClientRequest[RepairAnswer]:
 
 
 def stats(store: str) -> ClientRequest[StoreStats]:
-    """What one store holds and how it is doing.
+    """Show counts, sizes and condition of a store.
 
     Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound.
     """
@@ -540,7 +540,7 @@ def stats(store: str) -> ClientRequest[StoreStats]:
 
 
 def links(store: str) -> ClientRequest[LinkManifest]:
-    """The stores that edges of one lead into, and come from.
+    """List the stores that edges of a store lead into or come from.
 
     Where edges of the store lead, and whose edges lead into it, with how many; stores need not be there to be named.
 
@@ -558,7 +558,7 @@ def node(
     version: int | None = None,
     follow_symlinks: bool = False,
 ) -> ClientRequest[NodeAnswer]:
-    """One node with its edges.
+    """Get one node with its edges.
 
     The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
 
@@ -576,7 +576,7 @@ def node(
 def get_nodes(
     store: str, ids: Iterable[str], *, as_of: int | str | None = None, valid_at: str | None = None
 ) -> ClientRequest[NodesAnswer]:
-    """Many nodes by their ids.
+    """Get many nodes by id.
 
     The nodes of up to 1,000 ids, without edges: now, or as they were. `missing` names those that are not there.
 
@@ -593,7 +593,7 @@ def count(
     attributes: Mapping[str, Any] | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[CountAnswer]:
-    """How many nodes fit a filter.
+    """Count the nodes that match a filter.
 
     Counts the nodes of any of `types`, with all of `tags` and `attributes`; without any of them all nodes.
 
@@ -616,7 +616,7 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
     dry_run: bool = False,
     limit: int = 1000,
 ) -> ClientRequest[DeleteNodesAnswer]:
-    """Delete the nodes that fit a filter.
+    """Delete the nodes that match a filter.
 
     Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
 
@@ -643,7 +643,7 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
 
 
 def describe_schema(store: str) -> ClientRequest[SchemaDescription]:
-    """The types and tags that a store uses.
+    """Describe the types and tags of a store.
 
     Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
 
@@ -653,7 +653,7 @@ def describe_schema(store: str) -> ClientRequest[SchemaDescription]:
 
 
 def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> ClientRequest[TagList]:
-    """The most frequent tags.
+    """List the most frequent tags.
 
     Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name.
     """
@@ -670,7 +670,7 @@ def outgoing(
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[EdgeList]:
-    """The edges that start at a node, in order.
+    """List the edges that start at a node, in order.
 
     By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
 
@@ -695,7 +695,7 @@ def incoming(  # noqa: PLR0913 - the fields of the request
     valid_at: str | None = None,
     follow_symlinks: bool = False,
 ) -> ClientRequest[EdgeList]:
-    """The edges that end at a node, in order.
+    """List the edges that end at a node, in order.
 
     By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
 
@@ -723,7 +723,7 @@ def put_subgraph(
     *,
     graph_id: str | None = None,
 ) -> ClientRequest[PutSubgraphAnswer]:
-    """Write nodes and edges, each by itself.
+    """Write nodes and edges, each independently.
 
     Nodes in order, then edges, whose ends are a `ref` of this call or an id: one result for each, in order.
 
@@ -739,7 +739,7 @@ def put_subgraph(
 def retire(
     store: str, node_id: str, *, valid_to: str | None = None, created_by: str | None = None
 ) -> ClientRequest[RetireAnswer]:
-    """Say until when a node was true.
+    """Set the time until which a node was true.
 
     Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
 
@@ -760,7 +760,7 @@ def retire_edge(
     valid_to: str | None = None,
     created_by: str | None = None,
 ) -> ClientRequest[RetireAnswer]:
-    """Say until when an edge was true.
+    """Set the time until which an edge was true.
 
     Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
 
@@ -790,7 +790,7 @@ def merge(  # noqa: PLR0913 - the fields of the request
     into_version: int | None = None,
     created_by: str | None = None,
 ) -> ClientRequest[MergeAnswer]:
-    """Merge a node into another one that is the same.
+    """Merge a node into another one that means the same.
 
     Merges the node into another one, which takes over its edges, its tags, and what else it lacks.
 
@@ -814,7 +814,7 @@ def merge(  # noqa: PLR0913 - the fields of the request
 
 
 def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> ClientRequest[UnmergeAnswer]:
-    """Take the merge of a node back.
+    """Undo the merge of a node.
 
     Takes the merge of a node back: it is what it was before, with the edges that it had.
 
@@ -829,7 +829,7 @@ def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Clien
 
 
 def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
-    """One edge by its id.
+    """Get one edge by id.
 
     The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
 
@@ -841,7 +841,7 @@ def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
 
 
 def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswer]:
-    """Delete one edge by its id.
+    """Delete one edge by id.
 
     Deletes one edge by its id. Deleting an edge that does not exist is not an error.
     """
@@ -849,7 +849,7 @@ def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswe
 
 
 def history(store: str, node_id: str, *, limit: int = 50, before: int | None = None) -> ClientRequest[NodeHistory]:
-    """The states that a node has had.
+    """List the past and present states of a node.
 
     Newest first, each with the commits and times between which it held, and with what it changed.
 
@@ -861,7 +861,7 @@ def history(store: str, node_id: str, *, limit: int = 50, before: int | None = N
 
 
 def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer]:
-    """Write a node as it was in an earlier version.
+    """Restore a node to an earlier version.
 
     Writes the type, content and attributes of that version as a new state; a node that was deleted comes back.
 
@@ -871,7 +871,7 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
 
 def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[ChangesPage]:
-    """The writes after a sequence.
+    """List the writes after a sequence.
 
     Oldest first, with the rows as each write left them; of one that changed over 1,000 rows only their number.
 
@@ -881,7 +881,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[Cha
 
 
 def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAnswer]:
-    """Make a new store of what a store was.
+    """Create a store from an earlier state of another store.
 
     Makes a store that must not be there yet, with versions, times, open conflicts and the settings of now.
 
@@ -893,7 +893,7 @@ def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAns
 
 
 def prune_history(store: str, before: int | str | None = None) -> ClientRequest[PruneAnswer]:
-    """Forget former states for good.
+    """Delete former states permanently.
 
     Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
 
@@ -909,7 +909,7 @@ def prune_history(store: str, before: int | str | None = None) -> ClientRequest[
 def backup(
     store: str, to: str = "", *, full: bool = False, keep: int | None = None
 ) -> ClientRequest[StoreBackupAnswer]:
-    """Back one store up.
+    """Back up one store.
 
     Copies into a folder below the server's `backup_dir` what has come since the last backup there, or everything.
 
@@ -924,7 +924,7 @@ def backup(
 def backup_stores(
     to: str = "", *, stores: Iterable[str] | None = None, full: bool = False, keep: int | None = None
 ) -> ClientRequest[BackupAnswer]:
-    """Back stores up.
+    """Back up several stores, or all.
 
     As the backup of one store, for several, or for all that the caller sees, one after the other.
 
@@ -936,7 +936,7 @@ def backup_stores(
 def restore_backup(
     source: str = "", *, store: str | None = None, into: str | None = None, until: int | str | None = None
 ) -> ClientRequest[RestoreBackupAnswer]:
-    """Make stores out of a backup.
+    """Create stores from a backup.
 
     Makes stores that must not be there yet out of a backup below the server's `backup_dir`; in a library, anywhere.
 
@@ -954,7 +954,7 @@ def restore_backup(
 
 
 def reindex(store: str) -> ClientRequest[ReindexAnswer]:
-    """Make the indexes of a store anew.
+    """Rebuild the indexes of a store.
 
     Makes both indexes anew, vectors with the present model. Searches go on, with what is there so far.
 
@@ -988,7 +988,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[Hits]:
-    """Find nodes by words, by meaning, and by what they are related to.
+    """Find nodes by words, meaning and relations.
 
     Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
 
@@ -1041,7 +1041,7 @@ def context(  # noqa: PLR0913 - the fields of the request
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[ContextAnswer]:
-    """Get text about a question that fits a budget of tokens.
+    """Get text about a question within a token budget.
 
     Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
@@ -1132,7 +1132,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
 def store_memories(
     store: str, memories: Iterable[Mapping[str, Any] | StoreMemoryRequest] = ()
 ) -> ClientRequest[StoredMemories]:
-    """Store memories, all in one commit.
+    """Store memories in one commit.
 
     Stores up to 1,000 memories in one commit, each as if it came after those before it.
 
@@ -1162,7 +1162,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     cursor: str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[MemoryPage]:
-    """List memories, page by page.
+    """List memories page by page.
 
     Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
 
@@ -1195,7 +1195,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
 
 
 def memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[Memory]:
-    """One memory.
+    """Get one memory.
 
     Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
 
@@ -1206,7 +1206,7 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[M
 
 
 def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[WholeMemory]:
-    """One memory or version with what belongs to it.
+    """Get a memory or version with everything that belongs to it.
 
     Answers with a memory as `memory` does, with its parent, number of children, relationships, and what it was.
 
@@ -1286,7 +1286,7 @@ def delete_memories(
     memory_types: Iterable[str] | None = None,
     dry_run: bool = False,
 ) -> ClientRequest[MemoriesDeleted]:
-    """Delete the memories that fit a filter.
+    """Delete the memories that match a filter.
 
     Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
 
@@ -1337,7 +1337,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
     metadata: Mapping[str, Any] | None = None,
     as_of: int | str | None = None,
 ) -> ClientRequest[RecallAnswer]:
-    """Find memories by words, by meaning, by whom they are about.
+    """Find memories by words, meaning and entities.
 
     Answers with the best memories, best first, that pass all filters; then they count as used.
 
@@ -1461,7 +1461,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
 
 
 def retain_batch(store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()) -> ClientRequest[RetainedBatch]:
-    """Remember texts and conversations, all in one commit.
+    """Remember texts and conversations in one commit.
 
     Remembers up to 1,000 texts or conversations in one commit, each as if it came after those before it.
 
@@ -1554,7 +1554,7 @@ def consolidate(
 
 
 def consolidations(store: str, *, limit: int = 20) -> ClientRequest[ConsolidationRuns]:
-    """What consolidation has merged, run by run.
+    """List the runs of consolidation.
 
     The runs of consolidation, the newest first: those that somebody asked for, and those of the store itself.
     """
@@ -1562,7 +1562,7 @@ def consolidations(store: str, *, limit: int = 20) -> ClientRequest[Consolidatio
 
 
 def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[ConsolidationUndone]:
-    """Bring back what a run has merged.
+    """Undo a run of consolidation.
 
     Takes a run back: what it absorbed is there again, with its relations, and those that stayed are what they were.
 
@@ -1602,7 +1602,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     undo: bool = False,
     answer: bool = False,
 ) -> ClientRequest[Reflection]:
-    """Put memories where they belong, or propose it.
+    """Put memories below the concepts they belong to, or propose it.
 
     Puts memories that stand below nothing below the concepts that they belong to, and proposes what is uncertain.
 
@@ -1637,7 +1637,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
 
 
 def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> ClientRequest[ExtractAnswer]:
-    """Have a language model take facts out of memories.
+    """Extract facts from memories with a language model.
 
     Has memories wait for the language model: those that were set aside, or with `ids` these.
 
@@ -1656,7 +1656,7 @@ def create_entity(
     metadata: Mapping[str, Any] | None = None,
     aliases: Iterable[str] | None = None,
 ) -> ClientRequest[CreatedEntity]:
-    """Create an entity, or meet the one of that name.
+    """Create an entity, or return the existing one.
 
     Makes an entity, or meets the one of that name and type; makes the store if it does not exist.
 
@@ -1678,7 +1678,7 @@ def create_entity(
 def create_entities(
     store: str, entities: Iterable[Mapping[str, Any] | EntityInput] = ()
 ) -> ClientRequest[EntitiesCreated]:
-    """Create entities, all in one commit.
+    """Create entities in one commit.
 
     Creates entities in one commit; those of a name and type that are there are met, in any spelling.
 
@@ -1699,7 +1699,7 @@ def entities(
 
 
 def entity(store: str, entity_id: str) -> ClientRequest[EntityAnswer]:
-    """One entity with its relations.
+    """Get one entity with its relations.
 
     Answers with an entity, by its id or its name, with its relations and how many memories are about it.
 
@@ -1776,7 +1776,7 @@ def entity_graph(  # noqa: PLR0913 - the fields of the request
     max_memories: int = 10,
     touch: bool = True,
 ) -> ClientRequest[EntityGraph]:
-    """What an entity is related to, with memories.
+    """List what an entity is related to, with memories.
 
     Walks from one entity over relations, in both directions, to those that it reaches.
 
@@ -1808,7 +1808,7 @@ def merge_entities(  # noqa: PLR0913 - the fields of the request
     into_version: int | None = None,
     created_by: str | None = None,
 ) -> ClientRequest[MergeAnswer]:
-    """Merge an entity into another one that is the same.
+    """Merge an entity into another one that means the same.
 
     Merges an entity into another one that is the same, each by its id or its name: what is about either is about it.
 
@@ -1832,7 +1832,7 @@ def merge_entities(  # noqa: PLR0913 - the fields of the request
 def entity_memories(
     store: str, entity_id: str, *, limit: int = 20, offset: int = 0, cursor: str | None = None
 ) -> ClientRequest[MemoryPage]:
-    """The memories about an entity, page by page.
+    """List the memories about an entity, page by page.
 
     Lists the memories about an entity, by its id or its name, newest first. Raises what `list_memories` does.
     """
@@ -1901,7 +1901,7 @@ def relate(  # noqa: PLR0913 - the fields of the request
 def create_relations(
     store: str, relations: Iterable[Mapping[str, Any] | RelationInput] = ()
 ) -> ClientRequest[RelationsCreated]:
-    """Relate entities by name, all in one commit.
+    """Relate entities by name in one commit.
 
     Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
 
@@ -1913,7 +1913,7 @@ def create_relations(
 
 
 def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDeleted]:
-    """Delete one relation by its id.
+    """Delete one relation by id.
 
     Deletes one relation by its id. Deleting one that is not there is not an error.
     """
@@ -1931,7 +1931,7 @@ def delete_relations(
 
 
 def memory_stats(store: str) -> ClientRequest[MemoryStats]:
-    """How much is remembered, and how sure it is.
+    """Summarize the memories of a store.
 
     Counts memories, entities and relations, and says what the memories are worth now, on average.
 
@@ -1943,7 +1943,7 @@ def memory_stats(store: str) -> ClientRequest[MemoryStats]:
 def memory_growth(
     store: str, *, by: Literal["day", "week", "month"] = "day", limit: int = 100
 ) -> ClientRequest[Growth]:
-    """Memories by day, week or month.
+    """Count new memories by day, week or month.
 
     Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound.
     """
@@ -1951,7 +1951,7 @@ def memory_growth(
 
 
 def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypes]:
-    """Memories by type.
+    """Count memories by type.
 
     Counts memories by type, the most frequent first. Raises NotFound.
     """
@@ -1959,7 +1959,7 @@ def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypes]:
 
 
 def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTags]:
-    """Memories by tag.
+    """Count memories by tag.
 
     Counts memories by tag, the most frequent first. Raises NotFound.
     """
@@ -1967,7 +1967,7 @@ def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTags]:
 
 
 def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[ConfidenceHistogram]:
-    """Memories by what is left of their confidence.
+    """Count memories by remaining confidence.
 
     Counts memories by what is left of their confidence, in equal parts of 0 to 1. Raises NotFound.
     """

@@ -65,12 +65,12 @@ class Paged(msgspec.Struct, frozen=True):
 
 
 def openapi() -> ClientRequest[dict[str, Any]]:
-    """The server's description of its interface, OpenAPI 3.1."""
+    """Get the server's description of its interface, OpenAPI 3.1."""
     return OPENAPI_ROUTE.call({})
 
 
 def browser_key(role: Literal["read", "write"] = "read") -> ClientRequest[BrowserKey]:
-    """Make a key for a page in a browser. It ends after 12 hours, with the key that asks for it, or with the server."""
+    """Create an API key for a page in a browser, for 12 hours. It ends with the key that asks for it, or the server."""
     return BROWSER_KEY_ROUTE.call({}, body={"role": role})
 
 
@@ -156,7 +156,7 @@ def nodes(  # noqa: PLR0913 - the fields of the query
     offset: int = 0,
     compact: bool = False,
 ) -> Paged:
-    """All nodes in the order of their ids, or those of some types, fetched ``page_size`` at a time (1 to 1,000).
+    """List nodes by id, or those of some types, fetched ``page_size`` at a time (1 to 1,000).
 
     With ``tags`` only those that have all of them, with ``attributes`` those that have all of these with these values.
     ``offset`` passes over the first, at most 10,000; ``compact`` leaves out contents, attributes and who wrote what.
@@ -177,7 +177,7 @@ def nodes(  # noqa: PLR0913 - the fields of the query
 
 
 def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequest[PutNodeAnswer]:
-    """Write a version of a node, whole: what is left out is empty. Without an id a new node is made; never repeated.
+    """Write a version of a node, whole: what is left out becomes empty. Without an id a new node is created.
 
     Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed.
     """
@@ -187,7 +187,7 @@ def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequ
 def entity_history(
     store: str, entity_id: str, *, limit: int = 1000, after_sequence: int | None = None
 ) -> ClientRequest[list[EntityVersion]]:
-    """The versions of an entity, oldest first; ``after_sequence`` asks for those after the last one of a page."""
+    """List the versions of an entity, oldest first; ``after_sequence`` is the sequence of the previous page's last."""
     asked = EntityHistoryRequest(entity_id=entity_id, limit=limit, after_sequence=after_sequence or 0)
     return ENTITY_HISTORY_ROUTE.ask(store, asked)
 
@@ -201,7 +201,7 @@ def children(
     layer: int | None = None,
     as_of: int | str | None = None,
 ) -> ClientRequest[list[PlacedMemory]]:
-    """The memories directly below one, in the order of ids; ``cursor`` is the id that the page before ended with."""
+    """List the memories directly below one, in the order of ids; ``cursor`` is the last id of the previous page."""
     return CHILDREN_ROUTE.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
 
@@ -214,7 +214,7 @@ def descendants(
     layer: int | None = None,
     as_of: int | str | None = None,
 ) -> ClientRequest[list[PlacedMemory]]:
-    """The memories below one at any depth, in the order of ids; ``cursor`` is the id that the page before ended with.
+    """List the memories below one at any depth, in the order of ids; ``cursor`` is the last id of the previous page.
 
     Of one layer among very many others a page may be short or empty though more come; the header `Link` of REST tells.
     """
@@ -224,7 +224,7 @@ def descendants(
 def ancestors(
     store: str, memory_id: str, *, layer: int | None = None, as_of: int | str | None = None
 ) -> ClientRequest[list[PlacedMemory]]:
-    """The memories that one stands below, the nearest first."""
+    """List the memories above one, nearest first."""
     return ANCESTORS_ROUTE.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
 
 
@@ -245,7 +245,7 @@ def search_batch(
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[BatchHits]:
-    """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
+    """Run 1 to 8 searches and merge the results; a text alone is a variant with default options."""
     variants = [{"query": each} if isinstance(each, str) else each for each in queries]
     asked = {"queries": variants, "limit": limit, "at_least": at_least, "as_of": as_of, "valid_at": valid_at}
     return SEARCH_BATCH_ROUTE.ask(store, asked)
@@ -260,7 +260,7 @@ def cypher(
     timeout_ms: int | None = None,
     max_rows: int | None = None,
 ) -> ClientRequest[CypherResult]:
-    """Run one Cypher statement; ``params`` are the values of its $names. Writes are not repeated by themselves.
+    """Run one Cypher statement; ``params`` are the values of its $names. Writes are not retried.
 
     Raises InvalidInput, which says where in the query, Forbidden for what is not allowed, and TimedOut.
     """
@@ -278,7 +278,7 @@ def cypher_rows(
     timeout_ms: int | None = None,
     max_rows: int | None = None,
 ) -> Streamed[list[Any]]:
-    """The rows of a Cypher statement, one list after another as they come.
+    """Stream the rows of a Cypher statement, one list after another.
 
     ``about`` of the stream holds columns and types with the first row, and row_count, truncated and took_ms at the end.
     """
@@ -287,7 +287,7 @@ def cypher_rows(
 
 
 def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
-    """Send a file (by its path), lines (mappings with ``kind``, Structs) or pieces of text (bytes), as they come.
+    """Import a file (by its path), lines (mappings with ``kind``, Structs) or pieces of text (bytes).
 
     Memory stays flat however long it is. Wrong lines are left out and listed in the answer. When the connection breaks,
     batches that were committed stay; it is never repeated by itself, and sending the same again completes it.
@@ -299,7 +299,7 @@ def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
 
 
 def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
-    """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
+    """Stream all nodes and then all edges of one snapshot, line by line. Raises Interrupted when it breaks off."""
     asked = {"as_of": as_of, "valid_at": valid_at}
     return Streamed(EXPORT_ROUTE.ask(store, asked, headers={"Accept": NDJSON_MEDIA_TYPE}, wait=None), export_decoder)
 
@@ -313,7 +313,7 @@ def store_events(
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
 ) -> Following:
-    """What changes in the store, as it changes: from now on, or after a sequence or an event's id.
+    """Stream the changes of the store: from now on, or after a sequence or an event's id.
 
     A connection that is lost is made again where it was, for ``give_up_after`` seconds (None: for ever); then comes
     Unreachable. Ends when the store is dropped. Raises NotFound, and Gone when the journal no longer reaches back.
@@ -331,7 +331,7 @@ def events(
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
 ) -> Following:
-    """As the events of one store, of several, or of all that there are and will be."""
+    """Stream the changes of several stores, or of all present and future ones."""
     query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
     return Following(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
 

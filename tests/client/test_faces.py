@@ -34,58 +34,19 @@ NOT_FOR_CLIENTS = {
     *(("GET", "/api/v1/recall"), ("POST", "/api/v1/recall")),
 }
 SAMPLES: dict[str, tuple[Any, ...]] = {
-    "delete_node": ("a",),
-    "delete_edge": ("a", "b", "r"),
-    "move": ("b",),
-    "traverse": ("a",),
-    "node": ("a",),
     "get_nodes": (["a"],),
-    "history": ("a",),
-    "merge": ("a", "b"),
-    "merge_entities": ("a", "b"),
-    "unmerge": ("a",),
     "revert": ("a", 1),
-    "restore": ("1", "other"),
-    "entity_history": ("a",),
     "put_node": ({"kind": "t"},),
-    "retire": ("a",),
-    "retire_edge": ("a", "b", "r"),
-    "outgoing": ("a",),
-    "incoming": ("a",),
-    "edge": ("a~r~b",),
-    "delete_edge_by_id": ("a~r~b",),
-    "search": ("words",),
     "search_batch": (["words"],),
-    "context": ("words",),
-    "cypher": ("RETURN 1",),
-    "cypher_rows": ("RETURN 1",),
     "import_": ([],),
-    "store_memory": ("words",),
     "store_memories": ([{"content": "words"}],),
-    "memory": ("m",),
-    "whole_memory": ("m",),
-    "children": ("m",),
-    "descendants": ("m",),
-    "ancestors": ("m",),
-    "update_memory": ("m",),
-    "delete_memory": ("m",),
-    "recall": ("words",),
-    "retain": ("words",),
     "retain_batch": ([{"content": "words"}],),
-    "undo_consolidation": ("r",),
-    "create_entity": ("Ann", "person"),
     "create_entities": ([{"name": "Ann", "entity_type": "person"}],),
-    "entity": ("Ann",),
-    "update_entity": ("Ann",),
-    "delete_entity": ("Ann",),
     "delete_entities": (["Ann"],),
-    "entity_graph": ("Ann",),
-    "entity_memories": ("Ann",),
-    "relate": ("Ann", "Bob", "knows"),
     "create_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
-    "delete_relation": ("Ann~knows~Bob",),
     "delete_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
 }
+"""Required arguments that are not all texts."""
 
 
 def shown(kind: type) -> dict[str, Any]:
@@ -100,8 +61,10 @@ def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
     if build is None:
         return
     first = () if kind is Client and name not in {"create", "drop"} else ("s",)
-    more = {"confirm": "s"} if name == "drop" else {}
-    match build(*first, *SAMPLES.get(name, ()), **more):
+    required = [each for each in inspect.signature(build).parameters.values() if each.default is each.empty]
+    named = {each.name: "s" for each in required if each.kind is each.KEYWORD_ONLY}
+    texts = ["a"] * (len(required) - len(named) - len(first))
+    match build(*first, *SAMPLES.get(name, texts), **named):
         case ClientRequest() as call:
             yield call.route.method, call.route.path
         case Streamed() as streamed:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from kgserve.server.mcp.toolsets import GRAPH_TOOLS
+
 NODES = [
     {"id": "adr-1", "type": "decision", "content": "the harbour is dredged in spring", "attributes": {"seen": [1, 2]}},
     {"id": "crane", "type": "machine", "content": "a crane that lifts containers"},
@@ -99,11 +101,14 @@ def verb_steps(store: str) -> list[Step]:
 def steps(store: str) -> list[Step]:
     """All tools, each once: what is remembered in a store of its own, then the conversation about a graph."""
     remembered = f"{store}-memory"
-    return [*verb_steps(remembered), *entity_steps(remembered), *graph_steps(store)]
+    *graph, drop = graph_steps(store)
+    planned = {step.tool for step in (*graph, drop)}
+    others = [Step(tool.name, {"index": store}) for tool in GRAPH_TOOLS if tool.name not in planned]
+    return [*verb_steps(remembered), *entity_steps(remembered), *graph, *others, drop]
 
 
 def graph_steps(store: str) -> list[Step]:
-    """The conversation about one store, which it makes and drops."""
+    """The conversation about one store, which it makes and drops last; tools without a step here take no arguments."""
     in_store: dict[str, Any] = {"index": store}
     seen = in_store | {"at_least": 1}
     relation = {"from": "adr-1", "to": "crane", "relation_type": "CONCERNS"}

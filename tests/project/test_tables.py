@@ -1,4 +1,4 @@
-"""The tables of docs/ that are written by hand say what the program does, and links lead on."""
+"""The tables of docs/ cover what the program does, and links lead somewhere."""
 
 from __future__ import annotations
 

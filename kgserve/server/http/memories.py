@@ -51,6 +51,7 @@ _SEARCH_MEMORIES = Operation(
     role="read",
     tag="memories",
     summary="Find memories, as a bare array",
+    note="What else recall answers with is in headers.",
     query=RecallQuery,
     answer=Body(RecalledMemory, memory_examples.RECALL_ANSWER_EXAMPLE.hits, many=True),
     errors=(*READ_ERRORS, "conflict", "gone"),
@@ -66,7 +67,8 @@ _RECALL_MEMORIES = Operation(
     id="recallMemories",
     role="read",
     tag="memories",
-    summary="Find memories as agents do, as a bare array",
+    summary="Find memories with the defaults for agents, as a bare array",
+    note="Ten memories of at most 2,000 tokens, with what stands beside them. `q` may be called `query`.",
     query=AgentRecallQuery,
     answer=_SEARCH_MEMORIES.answer,
     errors=_SEARCH_MEMORIES.errors,
@@ -75,7 +77,8 @@ _RECALL_MEMORIES = Operation(
 )
 _RECALL_MEMORIES_BY = _RECALL_MEMORIES._replace(
     id="recallMemoriesBy",
-    summary="The same by a body",
+    summary="Find memories with the defaults for agents, by a body",
+    note="As GET, for long questions.",
     query=None,
     request=Body(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
     errors=(*_SEARCH_MEMORIES.errors, "too_large", "unsupported"),
@@ -160,7 +163,8 @@ _ENTITY_HISTORY = Operation(
     id="entityHistory",
     role="read",
     tag="history",
-    summary="The versions of an entity, oldest first, as a bare array",
+    summary="List the versions of an entity, oldest first, as a bare array",
+    note="The query or a header names [the store](rest.md#which-store).",
     query=EntityHistoryQuery,
     answer=Body(EntityVersion, examples.ENTITY_HISTORY_EXAMPLE, many=True),
     errors=(*READ_ERRORS, "conflict"),
@@ -195,7 +199,7 @@ _MEMORY_PATH = "/api/v1/memories/{id:str}"
 _HIERARCHY_ERRORS = (*READ_ERRORS, "conflict", "gone", "too_large")
 
 
-def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: bool) -> Operation:
+def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: bool, note: str = "") -> Operation:
     return Operation(
         id=name,
         role="read",
@@ -206,12 +210,21 @@ def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: b
         errors=_HIERARCHY_ERRORS,
         of_default=True,
         headers=_LINK_HEADER if paged else (),
+        note=note,
     )
 
 
-_CHILDREN = _operation("childrenOfMemory", "What stands directly below a memory", BelowQuery, paged=True)
-_DESCENDANTS = _operation("descendantsOfMemory", "What stands below a memory, at any depth", BelowQuery, paged=True)
-_ANCESTORS = _operation("ancestorsOfMemory", "What a memory stands below, nearest first", HierarchyQuery, paged=False)
+_CHILDREN = _operation(
+    *("childrenOfMemory", "List the memories directly below one", BelowQuery),
+    paged=True,
+    note="A bare array in the order of ids.",
+)
+_DESCENDANTS = _operation(
+    *("descendantsOfMemory", "List the memories below one, at any depth", BelowQuery),
+    paged=True,
+    note="A bare array in the order of ids; each memory has its `depth`.",
+)
+_ANCESTORS = _operation("ancestorsOfMemory", "List the memories above one, nearest first", HierarchyQuery, paged=False)
 
 
 @get(f"{_MEMORY_PATH}/children", opt=described(_CHILDREN))

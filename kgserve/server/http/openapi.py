@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _SCHEMA_REFERENCE = "#/components/schemas/{name}"
-_TAG_DESCRIPTIONS = {
+TAG_DESCRIPTIONS = {
     "graph": "Write to the graph and walk it",
-    "nodes": "Read single nodes",
-    "stores": "Stores: each an isolated graph with its own journal",
-    "cypher": "Ask and change the graph in Cypher",
-    "search": "Find nodes, and keep the indexes that find them",
-    "versions": "Writing with regard to the version that was seen, subgraphs, and ending what is no longer true.",
-    "history": "What was: states of nodes, writes, and going back to them",
-    "memories": "Memories, whose confidence fades",
-    "entities": "What memories are about: entities by name, and their relations",
-    "analytics": "What a store remembers, in numbers",
-    "events": "What changes, as it changes",
-    "transfer": "Whole stores in and out",
-    "backup": "Keeping copies of whole stores, and making stores out of them",
-    "service": "The process itself",
+    "nodes": "Read, count and delete nodes, and list the types and tags in use",
+    "stores": "Create, configure and delete stores: each is an isolated graph with its own journal",
+    "cypher": "Query and change the graph in Cypher",
+    "search": "Find nodes, and rebuild the indexes",
+    "versions": "Write based on the version that was read, and merge or retire nodes",
+    "history": "Read former states and writes, and go back to them",
+    "memories": "Store and recall memories, whose confidence fades",
+    "entities": "Name the entities that memories are about, and relate them",
+    "analytics": "Count what a store remembers",
+    "events": "Follow changes as they happen",
+    "transfer": "Import and export whole stores",
+    "backup": "Back up stores, and create stores from backups",
+    "service": "Observe and manage the server",
 }
 # 3.0 has schemas of its own: null is no type but a property of others, an exclusive bound is a truth beside the bound,
 # and nothing stands beside a reference. What it has no word for (names of properties) is left out, so that a schema may
@@ -122,7 +122,7 @@ def describe(app: Litestar) -> bytes:
             "version": __version__,
             "description": "Many small knowledge graphs, served from one process.",
         },
-        "tags": [{"name": name, "description": text} for name, text in _TAG_DESCRIPTIONS.items()],
+        "tags": [{"name": name, "description": text} for name, text in TAG_DESCRIPTIONS.items()],
         "paths": paths,
         "components": {
             "schemas": _schemas(operation for *_, operation in operations),
@@ -262,21 +262,24 @@ _OPENAPI = Operation(
     id="openapi",
     role="read",
     tag="service",
-    summary="This description",
+    summary="Describe this interface in OpenAPI 3.1",
+    note="For programs, with examples.",
     answer=Body(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
 _OPENAPI_30 = Operation(
     id="openapi30",
     role="read",
     tag="service",
-    summary="This description in OpenAPI 3.0",
+    summary="Describe this interface in OpenAPI 3.0",
+    note="For client generators that know no later version; `make openapi` generates a client and uses it.",
     answer=Body(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
 )
 _DOCS = Operation(
     id="docs",
     role="read",
     tag="service",
-    summary="This description, to read and to try out",
+    summary="Show this description to read and to try out",
+    note="For people, in a browser.",
     answer=Body(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"

@@ -123,6 +123,7 @@ _IMPORT = Operation(
     role="write",
     tag="transfer",
     summary="Import nodes and edges, as NDJSON of any length or in another format",
+    note="`application/x-ndjson`, or another [format](formats.md).",
     query=ImportQuery,
     request=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
     answer=Body(ImportAnswer, examples.IMPORT_ANSWER_EXAMPLE),
@@ -133,6 +134,10 @@ _EXPORT = Operation(
     role="read",
     tag="transfer",
     summary="Export a store from one snapshot, as NDJSON or in another format",
+    note=(
+        "`format` is `graphml`, `csv` or `parquet`; left out, JSON lines. "
+        "`as_of`: as it was then. `valid_at`: what was true then."
+    ),
     query=ExportQuery,
     answer=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
     others=(Body(None, _GRAPHML, XML_MEDIA_TYPE), Body(None, _ARCHIVE, ZIP_MEDIA_TYPE)),
@@ -308,6 +313,7 @@ _CYPHER = Operation(
     role="read",
     tag="cypher",
     summary="Run one Cypher statement",
+    note="See [Cypher](cypher.md).",
     request=Body(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
     answer=Body(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
     others=(

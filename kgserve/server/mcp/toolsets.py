@@ -52,12 +52,14 @@ def _ordered(tools: Sequence[Tool[Any]]) -> list[Tool[Any]]:
 
 
 _ENTITY_MEMORY_TOOLS_BY_NAME: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
-_GRAPH_TOOLS = (
-    *(*SEARCH_TOOLS, *ENTITY_TOOLS, *WRITE_TOOLS, *CYPHER_TOOLS),
-    *(*VERSION_TOOLS, *HISTORY_TOOLS, *SCHEMA_TOOLS, *STORE_TOOLS),
+GRAPH_TOOLS = _ordered(
+    (
+        *(*SEARCH_TOOLS, *ENTITY_TOOLS, *WRITE_TOOLS, *CYPHER_TOOLS),
+        *(*VERSION_TOOLS, *HISTORY_TOOLS, *SCHEMA_TOOLS, *STORE_TOOLS),
+    )
 )
 TOOLS: dict[str, Tool[Any]] = {
-    tool.name: tool for tool in (*MEMORY_TOOLS, *_ordered(_GRAPH_TOOLS), *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
+    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 }
 """By name, in the order of lists; of a name that two sets have, the memory server's."""
 SHARED_TOOL_NAMES = frozenset(_ENTITY_MEMORY_TOOLS_BY_NAME) & {tool.name for tool in MEMORY_SERVER_TOOLS}
@@ -70,7 +72,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
     TOOLSET_MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
 }
 TOOLSETS[TOOLSET_DEFAULT] = (*TOOLSETS[TOOLSET_MEMORY], *TOOLSETS[TOOLSET_GRAPH])
-TOOLSETS[TOOLSET_ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *_GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
+TOOLSETS[TOOLSET_ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
 """What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
 _TOOLSETS_WITH_ENTITY_MEMORY = frozenset({TOOLSET_ENTITY_MEMORY, TOOLSET_ALL})
 

@@ -1,0 +1,150 @@
+"""Rows of the reference tables in docs/: operations, tools and client methods, from what declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from inspect import Parameter, getdoc, signature
+from typing import Any
+
+import msgspec
+
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation
+from kgserve.client import Client, Store
+from kgserve.server.http.openapi import TAG_DESCRIPTIONS
+from kgserve.server.http.routes import HANDLERS
+from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
+from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.toolsets import GRAPH_TOOLS
+
+MEMORY_TAGS = ("memories", "entities", "analytics")
+"""Tags whose operations docs/memories.md lists; docs/rest.md lists the others."""
+MAX_SIGNATURE_PARAMETERS = 4
+
+Row = tuple[str, ...]
+
+
+def list_operations() -> str:
+    """Return the tables of operations that docs/rest.md holds, one for each tag."""
+    return _operation_tables(tag for tag in TAG_DESCRIPTIONS if tag not in MEMORY_TAGS)
+
+
+def list_memory_operations() -> str:
+    """Return the tables of operations that docs/memories.md holds, one for each tag."""
+    return _operation_tables(MEMORY_TAGS)
+
+
+def list_graph_tools() -> str:
+    """Return the table of MCP tools for graphs."""
+    rows = ((f"`{tool.name}`", f"{tool.title}. {tool.description}") for tool in GRAPH_TOOLS)
+    return table(("tool", "what it does"), rows)
+
+
+def list_memory_tools() -> str:
+    """Return the table of MCP tools for memories, with their arguments."""
+    return table(("tool", "when", "arguments"), map(_tool_row, MEMORY_TOOLS))
+
+
+def list_entity_memory_tools() -> str:
+    """Return the table of MCP tools for an entity memory, with their arguments."""
+    return table(("tool", "what it does", "arguments"), map(_tool_row, ENTITY_MEMORY_TOOLS))
+
+
+def list_client_methods() -> str:
+    """Return the table of a client's methods."""
+    return table(("of a client", "what it does"), _method_rows(Client))
+
+
+def list_store_methods() -> str:
+    """Return the table of the methods of a client's store."""
+    return table(("of a store", "what it does"), _method_rows(Store))
+
+
+def table(head: Row, rows: Iterable[Row]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def escape_cell(text: str) -> str:
+    """Return text as a table's cell may hold it."""
+    return text.replace("|", "\\|")
+
+
+def _operation_tables(tags: Iterable[str]) -> str:
+    rows: dict[str, list[Row]] = {}
+    for method, path, operation in _operations():
+        rows.setdefault(operation.tag, []).append((method, f"`{path}`", escape_cell(_operation_text(operation))))
+    head = ("method", "path", "what it does")
+    return "\n\n".join(f"**{tag.capitalize()}.** {TAG_DESCRIPTIONS[tag]}:\n\n{table(head, rows[tag])}" for tag in tags)
+
+
+def _operations() -> Iterator[tuple[str, str, Operation]]:
+    for handler in HANDLERS:
+        operation = handler.opt.get(OPERATION_OPT_KEY)
+        if operation is not None and not handler.opt.get(ALIAS_OPT_KEY):
+            [method], [path] = handler.http_methods, handler.paths
+            yield method, path.replace(":str}", "}"), operation
+
+
+def _operation_text(operation: Operation) -> str:
+    body = None if operation.request is None else operation.request.struct
+    parts = (f"{operation.summary}.", operation.note, _fields("Query", operation.query), _fields("Body", body))
+    return " ".join(part for part in parts if part)
+
+
+def _fields(place: str, struct: type[msgspec.Struct] | None) -> str:
+    fields = () if struct is None else msgspec.structs.fields(struct)
+    required = _names(field.encode_name for field in fields if field.required)
+    optional = _names(field.encode_name for field in fields if not field.required)
+    named = "; ".join(part for part in (required, optional and f"optional {optional}") if part)
+    return named and f"{place}: {named}."
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _tool_row(tool: Tool[Any]) -> Row:
+    schema = input_schema(tool.arguments)
+    required = schema.get("required", ())
+    arguments = (
+        _argument(name, described, is_required=name in required)
+        for name, described in schema["properties"].items()
+        if name not in {"index", "detail"}
+    )
+    return f"`{tool.name}`", escape_cell(tool.description), escape_cell(", ".join(arguments))
+
+
+def _argument(name: str, described: dict[str, Any], *, is_required: bool) -> str:
+    """Return an argument with what its value may be: its choices, its default, or the fields of its items."""
+    details = ["required"] if is_required else []
+    inside = described.get("items", {}).get("properties")
+    if inside:
+        details.append(f"each with {_names(inside)}")
+    details += [", ".join(map(str, described["enum"]))] if "enum" in described else []
+    if isinstance(default := described.get("default"), bool | int | float) or default:
+        details.append(f"default {str(default).lower() if isinstance(default, bool) else default}")
+    return f"`{name}`" + (f" ({'; '.join(details)})" if details else "")
+
+
+def _method_rows(kind: type) -> Iterator[Row]:
+    methods = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
+    for name, method in methods.items():
+        if callable(method) and not name.startswith("_"):
+            meaning = (getdoc(method) or "").partition("\n")[0]
+            yield escape_cell(f"`{name}({_parameters(method)})`"), escape_cell(meaning.replace("``", "`"))
+
+
+def _default(parameter: Parameter) -> str:
+    return f'"{parameter.default}"' if isinstance(parameter.default, str) else repr(parameter.default)
+
+
+def _parameters(method: Any) -> str:
+    """Return the parameters of a method as they are passed; of many optional ones the first, and an ellipsis."""
+    given = list(signature(method).parameters.values())[1:]
+    shown = [each.name if each.default is Parameter.empty else f"{each.name}={_default(each)}" for each in given]
+    required = sum(each.default is Parameter.empty for each in given)
+    count = max(required, MAX_SIGNATURE_PARAMETERS)
+    return ", ".join([*shown[:count], *(["…"] if len(shown) > count else [])])
