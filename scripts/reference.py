@@ -11,7 +11,7 @@ import msgspec
 from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation
 from kgserve.client import Client, Store
 from kgserve.server.http.openapi import TAG_DESCRIPTIONS
-from kgserve.server.http.routes import HANDLERS
+from kgserve.server.http.routes import ROUTES
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.input_schema import input_schema
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
@@ -81,7 +81,7 @@ def _operation_tables(tags: Iterable[str]) -> str:
 
 
 def _operations() -> Iterator[tuple[str, str, Operation]]:
-    for handler in HANDLERS:
+    for handler in ROUTES.handlers:
         operation = handler.opt.get(OPERATION_OPT_KEY)
         if operation is not None and not handler.opt.get(ALIAS_OPT_KEY):
             [method], [path] = handler.http_methods, handler.paths
