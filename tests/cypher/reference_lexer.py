@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bench.cypher_reference.values import CypherError
+from tests.cypher.reference.values import CypherError
 
 _TOKEN = re.compile(
     r"""

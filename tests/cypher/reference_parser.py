@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.values import CypherError, UnmodelledFeature
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.values import CypherError, UnmodelledFeature
 from tests.cypher.reference_lexer import Token, tokens
 
 _END = Token("end", "")

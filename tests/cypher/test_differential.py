@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.cypher_differential.__main__ import compare
-from bench.cypher_differential.comparison import DIFFERENT, Comparison
-from bench.cypher_differential.generator import GeneratedStatement, Generator
-from bench.cypher_differential.product import ProductStore
-from bench.cypher_differential.report import Report
-from bench.cypher_differential.sweep import compared_columns, swept
-from bench.cypher_differential.writes import compare_writes
 from kgserve.platform.settings import EngineName
+from tests.cypher.differential.__main__ import compare
+from tests.cypher.differential.comparison import DIFFERENT, Comparison
+from tests.cypher.differential.generator import GeneratedStatement, Generator
+from tests.cypher.differential.product import ProductStore
+from tests.cypher.differential.report import Report
+from tests.cypher.differential.sweep import compared_columns, swept
+from tests.cypher.differential.writes import compare_writes
 from tests.cypher.reference_parser import parse
 from tests.engines import ENGINE
 from tests.fuzzing import is_thorough

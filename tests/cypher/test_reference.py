@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from bench.cypher_differential.comparison import smaller
-from bench.cypher_differential.generator import Generator
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.interpreter import Interpreter, same, same_rows
-from bench.cypher_reference.patterns import Graph
-from bench.cypher_reference.text import render
-from bench.cypher_reference.values import CypherError, Node, Relationship, UnmodelledFeature
+from tests.cypher.differential.comparison import smaller
+from tests.cypher.differential.generator import Generator
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.interpreter import Interpreter, same, same_rows
+from tests.cypher.reference.patterns import Graph
+from tests.cypher.reference.text import render
+from tests.cypher.reference.values import CypherError, Node, Relationship, UnmodelledFeature
 from tests.cypher.reference_parser import parse
 
 NODES = [Node(name, {"id": name, "type": "T", "x": n or None}) for n, name in enumerate("abc")]

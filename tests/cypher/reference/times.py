@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bench.cypher_reference.values import EPOCH, CypherError, Timestamp, type_name
+from tests.cypher.reference.values import EPOCH, CypherError, Timestamp, type_name
 
 _TIMESTAMP = re.compile(
     r"(?P<date>\d{4}-\d{1,2}-\d{1,2})(?:[ T](?P<time>\d{1,2}:\d{2}:\d{2})(?:\.(?P<fraction>\d{1,6}))?)?"

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from bench.cypher_differential.comparison import Result, Verdict
-from bench.cypher_differential.generator import GeneratedStatement
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.interpreter import Answer
-from bench.cypher_reference.text import render
-from bench.cypher_reference.values import type_name
+from tests.cypher.differential.comparison import Result, Verdict
+from tests.cypher.differential.generator import GeneratedStatement
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.interpreter import Answer
+from tests.cypher.reference.text import render
+from tests.cypher.reference.values import type_name
 
 MAX_MINIMISED = 400
 

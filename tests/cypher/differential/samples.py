@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from bench.cypher_reference.times import read_timestamp
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
 from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
+from tests.cypher.reference.times import read_timestamp
 
 _MAX = (1 << 63) - 1
 INTEGERS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeGuard
 
-from bench.cypher_reference.values import MAX_INTEGER, MIN_INTEGER, Bag, CypherError, is_number, type_name
+from tests.cypher.reference.values import MAX_INTEGER, MIN_INTEGER, Bag, CypherError, is_number, type_name
 
 
 def is_integer(value: Any) -> TypeGuard[int]:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from bench.cypher_reference.arithmetic import as_integer, is_integer, negate, power
-from bench.cypher_reference.times import date_part, read_timestamp
-from bench.cypher_reference.values import (
+from tests.cypher.reference.arithmetic import as_integer, is_integer, negate, power
+from tests.cypher.reference.times import date_part, read_timestamp
+from tests.cypher.reference.values import (
     Bag,
     CypherError,
     Node,

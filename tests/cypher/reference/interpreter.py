@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.arithmetic import is_integer
-from bench.cypher_reference.expressions import Evaluator, aggregate, aggregates_of
-from bench.cypher_reference.patterns import Bindings, Graph, Matcher
-from bench.cypher_reference.text import expression as text_of
-from bench.cypher_reference.values import Bag, CypherError, Zero, group_key, order_key, read_parameter
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.arithmetic import is_integer
+from tests.cypher.reference.expressions import Evaluator, aggregate, aggregates_of
+from tests.cypher.reference.patterns import Bindings, Graph, Matcher
+from tests.cypher.reference.text import expression as text_of
+from tests.cypher.reference.values import Bag, CypherError, Zero, group_key, order_key, read_parameter
 
 _Keys = list[Any]
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.arithmetic import as_integer, calculate, is_integer, negate
-from bench.cypher_reference.functions import as_text, call
-from bench.cypher_reference.values import (
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.arithmetic import as_integer, calculate, is_integer, negate
+from tests.cypher.reference.functions import as_text, call
+from tests.cypher.reference.values import (
     Bag,
     CypherError,
     Node,
@@ -30,7 +30,7 @@ from bench.cypher_reference.values import (
     order_key,
     type_name,
 )
-from bench.cypher_reference.values import negate as _negate_truth
+from tests.cypher.reference.values import negate as _negate_truth
 
 Row = Mapping[str, Any]
 _LOGIC: dict[str, Callable[[Truth, Truth], Truth]] = {"AND": conjunction, "OR": disjunction, "XOR": exclusive}

@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 
-from bench.cypher_reference.patterns import Graph
-from bench.cypher_reference.values import EPOCH, Node, Path, Relationship, Timestamp
 from kgserve.errors import Internal, KgserveError, Unavailable
 from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.handle import Graphs
@@ -20,6 +18,8 @@ from kgserve.platform.settings import EngineName, Settings
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EDGE, NODE, EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
+from tests.cypher.reference.patterns import Graph
+from tests.cypher.reference.values import EPOCH, Node, Path, Relationship, Timestamp
 
 STORE = "differential"
 MAX_ROWS = 10_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.values import Node, Path, Relationship, equals
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.values import Node, Path, Relationship, equals
 
 Bindings = dict[str, Any]
 _Used = frozenset[tuple[str, str, str]]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.cypher_differential.comparison import Result
-from bench.cypher_differential.generator import GeneratedStatement, Generator
-from bench.cypher_differential.product import ProductStore
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.interpreter import Answer, Interpreter, same
-from bench.cypher_reference.text import render
-from bench.cypher_reference.values import CypherError, UnmodelledFeature
+from tests.cypher.differential.comparison import Result
+from tests.cypher.differential.generator import GeneratedStatement, Generator
+from tests.cypher.differential.product import ProductStore
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.interpreter import Answer, Interpreter, same
+from tests.cypher.reference.text import render
+from tests.cypher.reference.values import CypherError, UnmodelledFeature
 
 _TEXT_PROPERTIES = ("content", "content", "summary", "name")
 _NODE = "n1"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.values import Timestamp
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.values import Timestamp
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.cypher_differential.generator import GeneratedStatement
-from bench.cypher_differential.product import Outcome, ProductStore
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.interpreter import Answer, Interpreter, same_rows
-from bench.cypher_reference.patterns import Graph
-from bench.cypher_reference.text import render
-from bench.cypher_reference.values import CypherError, UnmodelledFeature
+from tests.cypher.differential.generator import GeneratedStatement
+from tests.cypher.differential.product import Outcome, ProductStore
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.interpreter import Answer, Interpreter, same_rows
+from tests.cypher.reference.patterns import Graph
+from tests.cypher.reference.text import render
+from tests.cypher.reference.values import CypherError, UnmodelledFeature
 
 Verdict = Literal["agreed", "agreed on an error", "refused", "lost", "values differ", "no error", "not modelled"]
 DIFFERENT: frozenset[Verdict] = frozenset({"values differ", "no error"})

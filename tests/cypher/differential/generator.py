@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bench.cypher_differential.samples import (
+from tests.cypher.differential.samples import (
     COLUMNS_OF_EDGES,
     COLUMNS_OF_NODES,
     FLOATS,
@@ -25,8 +25,8 @@ from bench.cypher_differential.samples import (
     TIMESTAMPS,
     written_text,
 )
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.text import render
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.text import render
 
 SCALARS = "ifsbt"
 LISTS = {"I": "i", "F": "f", "S": "s", "B": "b", "N": "I", "L": "x"}

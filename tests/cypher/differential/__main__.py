@@ -1,4 +1,4 @@
-"""Compare an engine with the reference: `python -m bench.cypher_differential --statements 5000 --seed 1 --engine kuzu`.
+"""Compare an engine with the reference: `python -m tests.cypher.differential --statements 5000 --seed 1 --engine kuzu`.
 
 Prints how many statements agreed, were refused or differed, each kind of difference with its smallest statement, and
 the share of refusals by construct. Exits with 1 when there is a difference.
@@ -18,18 +18,18 @@ from typing import get_args
 
 import structlog
 
-from bench.cypher_differential.comparison import DIFFERENT, Comparison
-from bench.cypher_differential.generator import GeneratedStatement, Generator
-from bench.cypher_differential.product import ProductStore
-from bench.cypher_differential.report import Report
-from bench.cypher_differential.sweep import swept
-from bench.cypher_differential.writes import compare_writes
 from kgserve.platform.settings import EngineName
+from tests.cypher.differential.comparison import DIFFERENT, Comparison
+from tests.cypher.differential.generator import GeneratedStatement, Generator
+from tests.cypher.differential.product import ProductStore
+from tests.cypher.differential.report import Report
+from tests.cypher.differential.sweep import swept
+from tests.cypher.differential.writes import compare_writes
 
 
 def main() -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cypher_differential", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.cypher.differential", description=__doc__)
     parser.add_argument("--statements", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=get_args(EngineName), default="kuzu")

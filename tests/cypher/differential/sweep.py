@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from bench.cypher_differential.generator import GeneratedStatement
-from bench.cypher_differential.samples import COLUMNS_OF_EDGES, COLUMNS_OF_NODES, SIGNATURES
-from bench.cypher_reference import tree as t
-from bench.cypher_reference.values import Timestamp
+from tests.cypher.differential.generator import GeneratedStatement
+from tests.cypher.differential.samples import COLUMNS_OF_EDGES, COLUMNS_OF_NODES, SIGNATURES
+from tests.cypher.reference import tree as t
+from tests.cypher.reference.values import Timestamp
 
 _MAX = (1 << 63) - 1
 
