@@ -199,7 +199,7 @@ class Opening(Unavailable):
     """Somebody else is just opening this store, and enough others wait for it."""
 
 
-class OwnerQuiet(Unavailable):
+class OwnerUnreachable(Unavailable):
     """The node of the cluster that serves a store has not been heard of: who asks it may wait in vain."""
 
 
@@ -218,7 +218,7 @@ class Unconfirmed(Unavailable):
     """No answer came in time: what was asked for may have been done, or not."""
 
 
-class LogTorn(Unavailable):
+class ReplicatedLogCorrupt(Unavailable):
     """What the replicated log, or a file beside it, had acknowledged is missing or damaged."""
 
     def __init__(self, message: str) -> None:

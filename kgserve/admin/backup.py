@@ -19,7 +19,7 @@ from kgserve.storage.layout import STORE_FOLDER_SUFFIX, closed_state
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import from_text, to_text
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.access import StoreAccess
+from kgserve.stores.access import Stores
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -162,22 +162,22 @@ def _is_inside(folder: Path) -> bool:
     return folder.name == STORES_FOLDER and (folder.parent / STORES_FILE).is_file()
 
 
-def backup(pool: StoreAccess, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
+def backup(pool: Stores, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
     """Back stores up into a folder. Blocks; neither opens a store nor holds a write up."""
     return back_up(BackupFolder(folder), [_wanted(pool, name) for name in names], ways)
 
 
-def backup_one(pool: StoreAccess, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
+def backup_one(pool: Stores, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     pool.require_files(name)
     return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 
-def _wanted(pool: StoreAccess, name: str) -> BackupSource:
+def _wanted(pool: Stores, name: str) -> BackupSource:
     return BackupSource(pool.layout(name), lambda: _mark(pool, name))
 
 
-def _mark(pool: StoreAccess, name: str) -> int:
+def _mark(pool: Stores, name: str) -> int:
     if pool.placement.is_shared:
         return _shared_mark(pool, name)
     store = pool.open_stores().get(name)
@@ -190,7 +190,7 @@ def _mark(pool: StoreAccess, name: str) -> int:
     return closed_state(layout).sequence
 
 
-def _shared_mark(pool: StoreAccess, name: str) -> int:
+def _shared_mark(pool: Stores, name: str) -> int:
     """Bring the files of a cluster's store on this node up to date; return the sequence that they reach."""
     found = pool.acquire(name, at_least=0)
     try:
@@ -204,7 +204,7 @@ def _shared_mark(pool: StoreAccess, name: str) -> int:
         pool.release(found)
 
 
-def restore(pool: StoreAccess, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
+def restore(pool: Stores, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
     """Make stores out of a backup, one after the other; those before one that fails stay.
 
     Raises Conflict, before any is made, when one exists already, BackupDamaged, InvalidInput, NotFound.
@@ -261,7 +261,7 @@ def prepare(data_dir: Path, aside: Path, backed_up: StoreBackup, source: Source)
         raise
 
 
-def _restore(pool: StoreAccess, backed_up: StoreBackup, source: Source) -> RestoredStore:
+def _restore(pool: Stores, backed_up: StoreBackup, source: Source) -> RestoredStore:
     started = time.perf_counter()
     aside = pool.staging(source.into)
     state = prepare(pool.data_dir, aside, backed_up, source)
@@ -282,7 +282,7 @@ def restored(source: Source, state: StoreState, started: float) -> RestoredStore
     )
 
 
-def place(pool: StoreAccess, prepared: PreparedStore) -> RestoreBackupAnswer:
+def place(pool: Stores, prepared: PreparedStore) -> RestoreBackupAnswer:
     """Make a store of a folder that a local command has prepared beside the stores. Raises NotFound, Conflict."""
     started = time.perf_counter()
     folder = pool.data_dir / prepared.folder
@@ -293,7 +293,7 @@ def place(pool: StoreAccess, prepared: PreparedStore) -> RestoreBackupAnswer:
     return RestoreBackupAnswer(stores=[restored(Source(prepared.store, prepared.store), found, started)])
 
 
-def _place(pool: StoreAccess, name: str, folder: Path, expected: StoreState) -> StoreState:
+def _place(pool: Stores, name: str, folder: Path, expected: StoreState) -> StoreState:
     try:
         pool.adopt(name, folder)
     except BaseException:

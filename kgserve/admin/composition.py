@@ -16,8 +16,8 @@ import structlog
 from kgserve.embedding.embedder import for_indexing, load_embedder
 from kgserve.errors import InvalidInput
 from kgserve.graph.handle import Graphs
-from kgserve.memory.maintenance import Keeper
-from kgserve.memory.purge import Erasers
+from kgserve.memory.maintenance import MemoryMaintenance
+from kgserve.memory.purge import Purger
 from kgserve.platform.hosts import is_wildcard
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian
@@ -42,7 +42,7 @@ class Services(msgspec.Struct, frozen=True):
     pool: StorePool
     indexer: Indexer | None
     historian: Historian | None
-    keeper: Keeper
+    keeper: MemoryMaintenance
     extractor: Extractor | None
     syncers: Syncers | None
 
@@ -76,7 +76,7 @@ def open_all(
     # Built first and closed last: closing a store saves its indexes.
     indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes != "none" else None
     historian = stack.enter_context(closing(Historian())) if settings.history else None
-    keeper = stack.enter_context(closing(Keeper(indexer)))
+    keeper = stack.enter_context(closing(MemoryMaintenance(indexer)))
     extractor = make_extractor(settings, indexer)
     if extractor is not None:
         stack.enter_context(closing(extractor))
@@ -86,7 +86,7 @@ def open_all(
     placed = join(settings, stack, url, token) if settings.cluster and url else Placement
     pool = stack.enter_context(StorePool(settings, placed))
     # The last of them: it asks the others to let go of what is erased.
-    erasers = Erasers(indexer, historian)
+    erasers = Purger(indexer, historian)
     others = (indexer, historian, keeper, extractor, syncers, erasers)
     pool.companions += [each for each in others if each is not None]
     if syncers is not None:
@@ -111,14 +111,14 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
     from kgserve.cluster.pool import ClusterPlacement  # noqa: PLC0415 - as above
-    from kgserve.cluster.protocols import Beat  # noqa: PLC0415 - as above
+    from kgserve.cluster.protocols import Heartbeat  # noqa: PLC0415 - as above
     from kgserve.cluster.records import RECORD_FORMAT  # noqa: PLC0415 - as above
     from kgserve.cluster.shared import SharedAudit, SharedKeys  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
     membership = Membership(
-        registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT)
+        registry, Heartbeat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT)
     )
     stack.enter_context(membership)
     stack.enter_context(SharedAudit(logs, membership.beat.node, settings.data_dir))

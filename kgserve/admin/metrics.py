@@ -14,7 +14,7 @@ from kgserve.errors import KgserveError
 from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
-from kgserve.platform.metrics.observation import Labels, NodeCounts, Observation
+from kgserve.platform.metrics.observation import Labels, NodeCounts, Telemetry
 from kgserve.platform.version import __version__
 from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history_follower import Historian
@@ -247,7 +247,7 @@ def _of_node(status: ClusterStatus, counts: NodeCounts) -> Iterator[Family]:
     yield counter("kgserve_cluster_append_failures", "Commits that the log did not take", ("reason",), failures)
 
 
-def _elsewhere(observation: Observation, counts: NodeCounts) -> Family:
+def _elsewhere(observation: Telemetry, counts: NodeCounts) -> Family:
     sent = sum(dict(each.statuses).get(_REDIRECT_STATUS, 0) for each in dict(observation.requests.routes).values())
     values: dict[Labels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
     text = "Requests that other nodes answer: by a client that was sent there, or asked by this one"
@@ -261,7 +261,7 @@ def _of_disk(folder: Path) -> Iterator[Family]:
         yield single("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
 
 
-def _of_requests(observation: Observation, moment: TransportState) -> Iterator[Family]:
+def _of_requests(observation: Telemetry, moment: TransportState) -> Iterator[Family]:
     routes = dict(observation.requests.routes)
     answered = {
         (route, method, str(status)): count
@@ -286,7 +286,7 @@ def _of_requests(observation: Observation, moment: TransportState) -> Iterator[F
     yield counter("kgserve_refusals", "Requests that were answered with an error, by its code", ("code",), refused)
 
 
-def _of_commits(observation: Observation) -> Iterator[Family]:
+def _of_commits(observation: Telemetry) -> Iterator[Family]:
     commits = observation.commits
     once: Labels = ()
     yield histogram(
@@ -307,13 +307,13 @@ def _of_commits(observation: Observation) -> Iterator[Family]:
     yield counter("kgserve_commit_phase_seconds", "Time of commits by phase", ("phase",), commits.phases.counts())
 
 
-def _of_calls(observation: Observation) -> Iterator[Family]:
+def _of_calls(observation: Telemetry) -> Iterator[Family]:
     yield counter("kgserve_tool_calls", "Calls of tools over MCP", ("tool", "outcome"), observation.calls.counts())
     seconds = observation.call_seconds.measured()
     yield histogram("kgserve_tool_duration_seconds", "Time of calls of tools over MCP", ("tool",), seconds)
 
 
-def _of_streams(observation: Observation, moment: TransportState) -> Iterator[Family]:
+def _of_streams(observation: Telemetry, moment: TransportState) -> Iterator[Family]:
     yield single("kgserve_event_streams", "Event streams that are open", "gauge", moment.streams)
     yield single("kgserve_event_streams_limit", "Event streams open at most", "gauge", moment.most_streams)
     dropped = {(reason,): 0.0 for reason in ("slow", "stalled", "failed")} | observation.streams_dropped.counts()

@@ -11,7 +11,7 @@ from secrets import token_hex
 import structlog
 
 from kgserve.cluster.protocols import Blobs, BootstrapSnapshot, Owner
-from kgserve.errors import KgserveError, LogTorn, NotFound
+from kgserve.errors import KgserveError, NotFound, ReplicatedLogCorrupt
 from kgserve.platform.permissions import private_folder
 
 log = structlog.get_logger()
@@ -48,7 +48,7 @@ def is_whole(blobs: Blobs, store: str, base: BootstrapSnapshot, scratch: Path) -
     """Whether a base's files are there as they were put; they are read into ``scratch``. Raises Unavailable."""
     try:
         fetch(blobs, base, scratch)
-    except (NotFound, LogTorn) as error:
+    except (NotFound, ReplicatedLogCorrupt) as error:
         log.error("base_damaged", store=store, sequence=base.sequence, reason=str(error))
         return False
     finally:

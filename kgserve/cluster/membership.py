@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 import structlog
 
-from kgserve.cluster.protocols import Beat, Heard, Registry
+from kgserve.cluster.protocols import Heard, Heartbeat, Registry
 from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
 from kgserve.platform.closing import Closing
@@ -105,7 +105,7 @@ class Watch:
             if not each.beat.leaving and self.is_unheard(node, now, LEASE_SECONDS)
         }
 
-    def alive(self, now: float) -> dict[str, Beat]:
+    def alive(self, now: float) -> dict[str, Heartbeat]:
         """The last beat of each node that is not gone."""
         return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
 
@@ -113,7 +113,7 @@ class Watch:
 class Membership(Closing):
     """The beats of this node, and what it hears of others; a thread of its own, from `start` to `close`."""
 
-    def __init__(self, registry: Registry, beat: Beat, clock: Callable[[], float] = uptime) -> None:
+    def __init__(self, registry: Registry, beat: Heartbeat, clock: Callable[[], float] = uptime) -> None:
         self.beat = beat
         self._announced = beat
         self.silences = 0
@@ -217,7 +217,7 @@ class Membership(Closing):
         with self._lock:
             return self._watch.is_unheard(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
 
-    def alive(self) -> dict[str, Beat]:
+    def alive(self) -> dict[str, Heartbeat]:
         """The nodes that are not gone, this one among them."""
         with self._lock:
             return {**self._watch.alive(self._clock()), self.beat.node: self.beat}
@@ -292,7 +292,7 @@ class Formats:
         """See which it is now. Raises Unavailable."""
         self.current, _ = self._entry()
 
-    def finish(self, alive: Mapping[str, Beat]) -> int:
+    def finish(self, alive: Mapping[str, Heartbeat]) -> int:
         """Have all write the newest format from now on; which one. Raises Conflict while a node would not know it."""
         if older := sorted(name for name, beat in alive.items() if beat.format < self._known):
             raise Conflict(f"upgrade {', '.join(older)} first: format {self._known} is not known there")

@@ -9,12 +9,12 @@ import msgspec
 import xxhash
 
 from kgserve.cluster.membership import Membership
-from kgserve.cluster.protocols import Beat, Claim, Owner, Registry
+from kgserve.cluster.protocols import Claim, Heartbeat, Owner, Registry
 from kgserve.cluster.records import Position
 from kgserve.errors import Fenced, NoStore, Unavailable
 
 
-class Mine(msgspec.Struct, frozen=True):
+class OwnedHere(msgspec.Struct, frozen=True):
     """The store is owned by this node, by this claim. Whether that still holds is for the log to say."""
 
     claim: Claim
@@ -26,7 +26,7 @@ class Mine(msgspec.Struct, frozen=True):
         return self.claim.owner.epoch
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class OwnedBy(msgspec.Struct, frozen=True):
     """Another node owns the store, or is to take it over. One that is ``quiet`` may be gone, and answer nothing."""
 
     node: str
@@ -34,7 +34,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
     quiet: bool = False
 
 
-class Free(msgspec.Struct, frozen=True):
+class Unowned(msgspec.Struct, frozen=True):
     """The store may be claimed by this node as the owner of this epoch, in the place of the claim of a revision."""
 
     epoch: int
@@ -97,7 +97,7 @@ class Ownership:
         with self._lock:
             return store in self._epochs
 
-    def seek(self, store: str, made: bytes | None = None, *, coming: bool = False) -> Mine | Elsewhere:
+    def seek(self, store: str, made: bytes | None = None, *, coming: bool = False) -> OwnedHere | OwnedBy:
         """Who owns a store; this node claims it if nobody does who is alive. Raises Unavailable and Unconfirmed.
 
         One that is not there is ``made`` with this description, or NoStore raised; with ``coming`` this node has its
@@ -108,7 +108,7 @@ class Ownership:
         if is_new and made is None:
             raise NoStore(store)
         found = self.decided(store, claim)
-        if not isinstance(found, Free):
+        if not isinstance(found, Unowned):
             return found
         if self._membership.is_silent:
             raise Unavailable("this node is cut off from its cluster, and takes no store over", retry_after=5)
@@ -126,29 +126,29 @@ class Ownership:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:
             self._epochs[store] = found.epoch
-        return Mine(self._met(store, Claim(owner, revision)), is_new)
+        return OwnedHere(self._met(store, Claim(owner, revision)), is_new)
 
-    def decided(self, store: str, claim: Claim | None) -> Mine | Elsewhere | Free:
+    def decided(self, store: str, claim: Claim | None) -> OwnedHere | OwnedBy | Unowned:
         """What a claim comes to, by what this node knows of itself and of others."""
         me = self._membership.beat.node
         if claim is None or claim.owner.dropped:
             # Who is asked makes it.
             taker = self.taker(store) if self._membership.beat.draining else self._membership.beat
             if taker.node != me:
-                return Elsewhere(taker.node, taker.url)
-            return Free(1, 0) if claim is None else Free(claim.owner.epoch + 1, claim.revision)
-        owner, free = claim.owner, Free(claim.owner.epoch + 1, claim.revision)
+                return OwnedBy(taker.node, taker.url)
+            return Unowned(1, 0) if claim is None else Unowned(claim.owner.epoch + 1, claim.revision)
+        owner, free = claim.owner, Unowned(claim.owner.epoch + 1, claim.revision)
         if owner.node == me:
             with self._lock:
                 mine = self._epochs.get(store) == owner.epoch
-            return Mine(claim) if mine else free
+            return OwnedHere(claim) if mine else free
         alive = self._membership.alive()
         if not self._membership.is_gone(owner.node):
             # One that was started again may be reached elsewhere than when it claimed the store.
             url = alive[owner.node].url if owner.node in alive else owner.url
-            return Elsewhere(owner.node, url, self._membership.is_quiet(owner.node))
+            return OwnedBy(owner.node, url, self._membership.is_quiet(owner.node))
         first = self.taker(store)
-        return free if first.node == me else Elsewhere(first.node, first.url)
+        return free if first.node == me else OwnedBy(first.node, first.url)
 
     def keeps_copy(self, store: str, copies: int) -> bool:
         """Whether this node is one of so many that are to have a copy of a store: who take it over before others."""
@@ -158,7 +158,7 @@ class Ownership:
         others = self._membership.alive().keys() - {owner.node}
         return self.node in ranked(store, others)[:copies]
 
-    def taker(self, store: str, *others_than: str) -> Beat:
+    def taker(self, store: str, *others_than: str) -> Heartbeat:
         """Who is to take a store over that nobody serves: who is draining only if all are. Raises Unavailable."""
         alive = {name: beat for name, beat in self._membership.alive().items() if name not in others_than}
         if not alive:
@@ -196,7 +196,7 @@ class Ownership:
     def still_mine(self, store: str) -> Claim:
         """The claim by which this process owns a store. Raises Fenced when it does no longer, and Unavailable."""
         claim = self._found(store)
-        if claim is None or not isinstance(self.decided(store, claim), Mine):
+        if claim is None or not isinstance(self.decided(store, claim), OwnedHere):
             raise Fenced(f"store {store!r} is no longer served by node {self.node!r}")
         return claim
 

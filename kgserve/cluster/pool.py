@@ -17,8 +17,8 @@ import structlog
 from kgserve.cluster.bases import sweep
 from kgserve.cluster.handover import HandoverTarget, await_opened
 from kgserve.cluster.membership import Formats, Membership
-from kgserve.cluster.ownership import Elsewhere, Ownership
-from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
+from kgserve.cluster.ownership import OwnedBy, Ownership
+from kgserve.cluster.protocols import Blobs, Claim, Heartbeat, Log, Owner, Registry
 from kgserve.cluster.read_replicas import Bases, Copies, fetch_store, refusal, served_elsewhere
 from kgserve.cluster.shared import shared_records
 from kgserve.cluster.shipping import (
@@ -121,7 +121,7 @@ class ClusterPlacement(Placement):
         owner, others = self._ownership.known(name), self.others()
         if owner is None or owner.node not in others or self._membership.is_quiet(owner.node):
             return None
-        return served_elsewhere(name, Elsewhere(owner.node, others[owner.node]))
+        return served_elsewhere(name, OwnedBy(owner.node, others[owner.node]))
 
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
         """See `Placement.place`. Raises ServedElsewhere and OwnerQuiet for a store of another node, and Unavailable."""
@@ -134,7 +134,7 @@ class ClusterPlacement(Placement):
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
         found = self._ownership.seek(name, made, coming=coming)
-        if isinstance(found, Elsewhere):
+        if isinstance(found, OwnedBy):
             raise refusal(name, found)
         try:
             self._prepare(layout, found.claim.owner)
@@ -470,7 +470,7 @@ class OwnedCommits(CommitLog):
         return False
 
 
-def _state(beat: Beat | None) -> NodeState:
+def _state(beat: Heartbeat | None) -> NodeState:
     if beat is None:
         return "gone"
     return "draining" if beat.draining else "alive"

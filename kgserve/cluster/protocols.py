@@ -127,7 +127,7 @@ class Claim(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Beat(msgspec.Struct, frozen=True):
+class Heartbeat(msgspec.Struct, frozen=True):
     """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next.
 
     Who shows the ``token`` may do anything there, as nodes do in the name of who has asked them. Who is ``draining``
@@ -148,7 +148,7 @@ class Beat(msgspec.Struct, frozen=True):
 class Heard(msgspec.Struct, frozen=True):
     """The last beat of a node; the revision rises with each."""
 
-    beat: Beat
+    beat: Heartbeat
     revision: int
 
 
@@ -188,7 +188,7 @@ class Registry(Protocol):
         """
         ...
 
-    def beat(self, beat: Beat, revision: int) -> int | None:
+    def beat(self, beat: Heartbeat, revision: int) -> int | None:
         """Replace a node's beat of a revision, as `claim`. None: another process beats under the same name."""
         ...
 

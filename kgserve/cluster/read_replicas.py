@@ -22,17 +22,17 @@ import structlog
 from msgspec.structs import replace
 
 from kgserve.cluster.bases import fetch, is_whole, names_of, put_files, sweep
-from kgserve.cluster.ownership import Elsewhere, Ownership
+from kgserve.cluster.ownership import OwnedBy, Ownership
 from kgserve.cluster.protocols import Blobs, BootstrapSnapshot, Log, Owner
 from kgserve.cluster.records import Logged, Position, joined
 from kgserve.cluster.shipping import ShippedPosition, copied, frame_of, note_reached, reached_by, require_not_ahead
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,
-    LogTorn,
     NoStore,
     NotFound,
-    OwnerQuiet,
+    OwnerUnreachable,
+    ReplicatedLogCorrupt,
     ServedElsewhere,
     Unavailable,
 )
@@ -56,10 +56,10 @@ _REFETCH_GROWTH_FACTOR = 2
 """Files are fetched anew when so many times what a snapshot is made after has come since theirs."""
 
 
-def refusal(store: str, found: Elsewhere) -> ServedElsewhere | OwnerQuiet:
+def refusal(store: str, found: OwnedBy) -> ServedElsewhere | OwnerUnreachable:
     """What is said to who asks this node for a store of another one."""
     if found.quiet:
-        return OwnerQuiet(
+        return OwnerUnreachable(
             f"store {store!r} is served by node {found.node!r} of the cluster, which has not been heard of for "
             "seconds: if that lasts, another node takes it over; try again",
             retry_after=1,
@@ -67,7 +67,7 @@ def refusal(store: str, found: Elsewhere) -> ServedElsewhere | OwnerQuiet:
     return served_elsewhere(store, found)
 
 
-def served_elsewhere(store: str, found: Elsewhere) -> ServedElsewhere:
+def served_elsewhere(store: str, found: OwnedBy) -> ServedElsewhere:
     """Where a store of another node is to be had."""
     told = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
     return ServedElsewhere(told, found.node, found.url)
@@ -105,7 +105,7 @@ class CopyCommits(CommitLog):
     def refuse(self) -> None:
         """Raise ServedElsewhere or OwnerQuiet, if it is another node's. Raises NoStore and Unavailable."""
         found = self._ownership.decided(self._store, self._ownership.claimed(self._store))
-        if isinstance(found, Elsewhere):
+        if isinstance(found, OwnedBy):
             raise refusal(self._store, found)
 
     def append(self, changes: list[ChangeSet]) -> None:
@@ -128,7 +128,7 @@ class CopyCommits(CommitLog):
             try:
                 for logged in joined(_news(self._log, self._store, self._reached.position, found)):
                     self._take(store, logged)
-            except LogTorn:
+            except ReplicatedLogCorrupt:
                 self._is_over = True
                 raise
             finally:
@@ -139,7 +139,9 @@ class CopyCommits(CommitLog):
         if logged.record.kind == "frame":
             frame = frame_of(self._store, logged)
             if frame.first != sequence + 1:
-                raise LogTorn(f"the log of store {self._store!r} goes on with sequence {frame.first} after {sequence}")
+                raise ReplicatedLogCorrupt(
+                    f"the log of store {self._store!r} goes on with sequence {frame.first} after {sequence}"
+                )
             self._arriving, sequence = logged.record.data, frame.last
             store.follow(frame.changes())
         self._reached = replace(self._reached, position=logged.position, sequence=sequence)
@@ -354,7 +356,7 @@ class Bases:
             return
         base = self._put(owner, since, self._awaited_history(owner, since.sequence), None if alone else before)
         if alone and not is_whole(self._blobs, name, base, scratch):
-            raise LogTorn(f"the snapshot of store {name!r} that was put into the cluster is damaged there")
+            raise ReplicatedLogCorrupt(f"the snapshot of store {name!r} that was put into the cluster is damaged there")
         first = base if alone else before
         if not alone and before is not None and not is_whole(self._blobs, name, before, scratch):
             first = None
@@ -434,7 +436,7 @@ def fetch_store(
 
     Who is ``to_own`` it must be its last owner. Raises LogTorn when there is none, Fenced, StorageFull and Unavailable.
     """
-    failed = LogTorn(f"store {layout.name!r} has no base in the cluster")
+    failed = ReplicatedLogCorrupt(f"store {layout.name!r} has no base in the cluster")
     for base in reversed(owner.bases):
         try:
             fetch(blobs, base, fresh_folder(folder))
@@ -451,9 +453,9 @@ def fetch_store(
                 journal.sync()
             finally:
                 journal.close()
-        except (NotFound, LogTorn, JournalDamaged) as error:
+        except (NotFound, ReplicatedLogCorrupt, JournalDamaged) as error:
             log.error("base_unusable", store=layout.name, sequence=base.sequence, reason=str(error))
-            failed = LogTorn(f"no base of store {layout.name!r} in the cluster is whole: {error}")
+            failed = ReplicatedLogCorrupt(f"no base of store {layout.name!r} in the cluster is whole: {error}")
         else:
             log.info("base_fetched", store=layout.name, sequence=base.sequence)
             return

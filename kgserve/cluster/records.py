@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import xxhash
 
-from kgserve.errors import LogTorn
+from kgserve.errors import ReplicatedLogCorrupt
 from kgserve.platform.codecs import msgpack_decoder
 
 RECORD_FORMAT = 1
@@ -88,7 +88,7 @@ def decode_record(position: Position, data: bytes) -> Logged:
 def check_follows(store: str, after: Position, found: Logged) -> Logged:
     """A record that was read after another one, which it must name. Raises LogTorn."""
     if found.before != after:
-        raise LogTorn(
+        raise ReplicatedLogCorrupt(
             f"the log of store {store!r} has a hole: after position {after} comes {found.position}, "
             f"which was written after {found.before}"
         )

@@ -16,7 +16,7 @@ import structlog
 
 from kgserve.cluster.protocols import Log, Registry, RegistryEntry
 from kgserve.cluster.records import Position, Record
-from kgserve.errors import Fenced, KgserveError, LogTorn, Unconfirmed
+from kgserve.errors import Fenced, KgserveError, ReplicatedLogCorrupt, Unconfirmed
 from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_records, lines_after
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.access.authentication import KEY_FILE, Key, merge_keys
@@ -142,7 +142,7 @@ def _end(logs: Log, name: str) -> _End:
         return _End(0, None)
     for found in logs.left(name, position - 1):
         return _End(found.position, _decode(found.record.data))
-    raise LogTorn(f"the last entry of {name!r} is damaged")
+    raise ReplicatedLogCorrupt(f"the last entry of {name!r} is damaged")
 
 
 def _place(entry: _Lines | None) -> AuditPosition | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from kgserve.cluster.protocols import Log, Owner, append_whole
 from kgserve.cluster.records import Logged, Position, Record, joined
-from kgserve.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
+from kgserve.errors import Conflict, CopyTooOld, Fenced, ReplicatedLogCorrupt, Unavailable
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storing, sync_folder, write_whole
 from kgserve.storage.journal.journal import Frame, FrameError, Journal, encode_frame, frame_bytes, read_frame
@@ -137,7 +137,7 @@ def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
 def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) -> None:
     """Raise LogTorn when files hold more than the log that they are a copy of as far as it goes."""
     if journal.last > reached.sequence:
-        raise LogTorn(
+        raise ReplicatedLogCorrupt(
             f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
             f"{journal.last}: commits that were durable are missing in the log"
         )
@@ -167,7 +167,9 @@ def copied(
             continue
         frame = frame_of(store, logged)
         if frame.first > journal.last + 1:
-            raise LogTorn(f"the log of store {store!r} goes on with sequence {frame.first} after {journal.last}")
+            raise ReplicatedLogCorrupt(
+                f"the log of store {store!r} goes on with sequence {frame.first} after {journal.last}"
+            )
         if frame.first == journal.last + 1:
             journal.append_frame(logged.record.data, frame.first, frame.last, durable=durable)
         elif frame.first >= journal.oldest:
@@ -188,7 +190,7 @@ def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
             continue
         try:
             frame = frame_of(store, logged)
-        except LogTorn:
+        except ReplicatedLogCorrupt:
             torn = True
             continue
         if frame.last > journal.last:
@@ -209,7 +211,7 @@ def _compare_with(store: str, frame: Frame, mine: Iterator[Frame]) -> None:
     same = next((each for each in mine if each.first >= frame.first), None)
     try:
         _compare(store, frame, same)
-    except LogTorn as error:
+    except ReplicatedLogCorrupt as error:
         raise Conflict(f"{error.message}: neither is known to be right") from error
 
 
@@ -224,12 +226,16 @@ def frame_of(store: str, logged: Logged) -> Frame:
     try:
         return read_frame(BytesIO(data), 0, len(data))
     except FrameError as error:
-        raise LogTorn(f"the log of store {store!r} is damaged at position {logged.position}: {error}") from error
+        raise ReplicatedLogCorrupt(
+            f"the log of store {store!r} is damaged at position {logged.position}: {error}"
+        ) from error
 
 
 def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
     if mine is None or (mine.first, mine.payload) != (frame.first, frame.payload):
-        raise LogTorn(f"sequence {frame.first} of store {store!r} is another one in the log than on this node")
+        raise ReplicatedLogCorrupt(
+            f"sequence {frame.first} of store {store!r} is another one in the log than on this node"
+        )
 
 
 def forget_reached(folder: Path) -> None:

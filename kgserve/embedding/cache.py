@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
-from kgserve.platform.gil import paced
+from kgserve.platform.gil import cooperative
 from kgserve.platform.sqlite_files import empty_log, remove_path
 
 log = structlog.get_logger()
@@ -185,7 +185,7 @@ def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
     """Write some rows in one transaction, and let the oldest go when there are too many."""
     connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(_UPSERT_VECTOR, paced(rows))
+    connection.executemany(_UPSERT_VECTOR, cooperative(rows))
     connection.execute(_DELETE_OLDEST_VECTORS, (most,))
     connection.execute("COMMIT")
 

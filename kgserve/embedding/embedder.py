@@ -25,7 +25,7 @@ from kgserve.embedding.model_files import ModelManifest, checked_manifest, model
 from kgserve.errors import Unavailable
 from kgserve.platform.allocator import give_back
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil import paced
+from kgserve.platform.gil import cooperative
 from kgserve.platform.metrics.observation import Embedding, part
 from kgserve.platform.service_url import address_of, headers_of
 from kgserve.platform.settings import Settings
@@ -409,7 +409,7 @@ class HashingEmbedder:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of length 1, shape (len(texts), 384)."""
         vectors = np.zeros((len(texts), HASHING_DIMENSIONS), dtype=np.float32)
-        for row, text in enumerate(paced(texts)):
+        for row, text in enumerate(cooperative(texts)):
             vectors[row] = _vector(text)
         return vectors
 

@@ -50,7 +50,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_upward, newest
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.model.walk import MAX_WALK_EDGES, Direction, Walk, by_levels
 from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
 from kgserve.storage.rows.format import Numbers
@@ -452,7 +452,7 @@ class AsOfGraph(GraphReader):
 
     def _parent(self, memory_id: str) -> str | None:
         edges = filter(is_upward, self._edges(memory_id, "outgoing"))
-        edge = newest(edge for edge in edges if stands(self._node(edge.target)))
+        edge = newest(edge for edge in edges if is_live(self._node(edge.target)))
         return None if edge is None else edge.target
 
     def children(self, memory_id: str, limit: int) -> list[str]:
@@ -503,7 +503,7 @@ class AsOfGraph(GraphReader):
             raise TooLarge(
                 f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then; that is too many to be told"
             )
-        return [child for child in sources if stands(self._node(child)) and self._parent(child) == memory_id]
+        return [child for child in sources if is_live(self._node(child)) and self._parent(child) == memory_id]
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:  # noqa: ARG002
         return {}

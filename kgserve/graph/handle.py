@@ -19,7 +19,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.plan import Report
-from kgserve.stores.access import CopyReads, scoped_to
+from kgserve.stores.access import ReplicaRead, scoped_to
 from kgserve.stores.pool import NotOpen, StorePool
 from kgserve.stores.store import OpenStore
 
@@ -92,15 +92,15 @@ class Graphs:
         """The same, with the caller's stores alone."""
         return self if caller is self.caller else self._seen(caller, None)
 
-    def reading(self, copies: CopyReads) -> Graphs:
+    def reading(self, copies: ReplicaRead) -> Graphs:
         """The same for reading, from ``copies``, too."""
         return self._seen(self.caller, copies)
 
     def near_enough(self) -> Graphs:
         """The same for reading what may be a second old where another node of a cluster serves a store."""
-        return self.reading(CopyReads()) if self.pool.placement.is_shared else self
+        return self.reading(ReplicaRead()) if self.pool.placement.is_shared else self
 
-    def _seen(self, caller: Caller, copies: CopyReads | None) -> Graphs:
+    def _seen(self, caller: Caller, copies: ReplicaRead | None) -> Graphs:
         seen = copy(self)
         seen.caller = caller
         seen.pool = scoped_to(self.whole_pool, caller, copies)

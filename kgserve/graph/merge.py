@@ -29,7 +29,7 @@ from kgserve.graph.merge_api import (
     UnmergeAnswer,
     UnmergeNode,
 )
-from kgserve.graph.merge_policy import GivenBack, MergeOutcome, given_back, taken_over
+from kgserve.graph.merge_policy import GivenBack, MergeOutcome, merge_fields, revert_fields
 from kgserve.graph.mutations import cost
 from kgserve.graph.temporal import UNLIMITED_EDGES, merged_at, rows_at, whole_history
 from kgserve.graph.validate import Faults, check_author, check_label
@@ -42,7 +42,7 @@ from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO, moved_ke
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import aliases, merged_among, survivor
+from kgserve.storage.rows.ways import aliases, redirects_of, resolve_redirect
 from kgserve.stores.store import OpenStore
 
 
@@ -107,7 +107,7 @@ def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
 def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _Merge:
     absorbed, into, again = _both(rows, wanted, store)
     author = wanted.created_by or ""
-    taken = MergeOutcome(NodePut(0, into.id), [], []) if again else taken_over(into, absorbed, wanted)
+    taken = MergeOutcome(NodePut(0, into.id), [], []) if again else merge_fields(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
     keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
@@ -145,8 +145,8 @@ def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[Link
 def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:
     """The node to be merged, the one that stays, and whether they were merged before. Raises NotFound and Conflict."""
     absorbed = _there(rows.node(wanted.node_id), wanted.node_id, store)
-    into = _there(rows.node(survivor(rows, wanted.into)), wanted.into, store)
-    now = survivor(rows, absorbed.id)
+    into = _there(rows.node(resolve_redirect(rows, wanted.into)), wanted.into, store)
+    now = resolve_redirect(rows, absorbed.id)
     if now == into.id != absorbed.id:
         return absorbed, into, True
     if now != absorbed.id:
@@ -293,7 +293,7 @@ def _seen(rows: Rows, node_id: str, store: str) -> _MergeState | None:
     row = rows.node(node_id)
     if row is None:
         raise NotFound(f"there is no node {node_id!r} in store {store!r}")
-    steps = merged_among(rows, (node_id,))
+    steps = redirects_of(rows, (node_id,))
     into = steps.get(node_id)
     if into is None:
         return None
@@ -432,7 +432,7 @@ def _planned_back(
 def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
     """The edges by the keys at which they are to be found now, without those between the two nodes."""
     moving = [row for row in edges if {row.source, row.target} != {node_id, into}]
-    steps = merged_among(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
+    steps = redirects_of(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
     keys = (moved_key(row.key, node_id, into) for row in moving)
     ends = ((survivor_of(steps, source), survivor_of(steps, target), kind) for source, target, kind in keys)
     return dict(zip(ends, moving, strict=True))
@@ -454,7 +454,7 @@ def _given_back(rows: Rows, seen: _MergeState, past: _Past, author: str) -> Give
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:
         return None
-    return given_back(past.before, past.after, row, seen.others, author)
+    return revert_fields(past.before, past.after, row, seen.others, author)
 
 
 def _as_it_was(row: NodeRow, author: str) -> NodePut:

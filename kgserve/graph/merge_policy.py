@@ -40,7 +40,7 @@ def _said(row: NodeRow) -> _Said:
     return _Said(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def taken_over(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergeOutcome:
+def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergeOutcome:
     """What a merge makes of the node that stays. Raises TooLarge and InvalidInput where that is more than fits."""
     old, other = _said(into), _said(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
@@ -129,7 +129,7 @@ class GivenBack(msgspec.Struct, frozen=True):
     kept: list[str]
 
 
-def given_back(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str) -> GivenBack:
+def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str) -> GivenBack:
     """What a node gives back of what a merge changed in it, from ``before`` to ``after``.
 
     What was written since stays, and what ``others`` say as well that were merged into it.

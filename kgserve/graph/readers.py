@@ -34,7 +34,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.filters import NO_NODE_FILTER, Listed, NodeFilter, PagePosition, page_of
 from kgserve.storage.model.redirects import survivor_of
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.model.walk import Direction, Walk
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import held_around, not_of_kinds, of_kinds, page_of_edges
@@ -52,7 +52,7 @@ from kgserve.storage.rows.sampling import (
 )
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
-from kgserve.storage.rows.ways import absorbed, merged_among, outgoing_of, parents
+from kgserve.storage.rows.ways import merged_ids, outgoing_of, parents, redirects_of
 from kgserve.stores.store import OpenStore
 
 N = TypeVar("N", bound=Node)
@@ -369,11 +369,11 @@ class CurrentGraph(GraphReader):
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         if not self.rows.know_merges:
             return {node_id: node_id for node_id in ids}
-        merged = merged_among(self.rows, ids)
+        merged = redirects_of(self.rows, ids)
         return {node_id: survivor_of(merged, node_id) for node_id in ids}
 
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
-        return {merged: node_id for node_id in ids for merged in absorbed(self.rows, node_id)}
+        return {merged: node_id for node_id in ids for merged in merged_ids(self.rows, node_id)}
 
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
         return [*map(convert, rows)]
@@ -617,7 +617,7 @@ class CurrentGraph(GraphReader):
 
     def _checked(self, places: list[MemoryDepth]) -> list[MemoryDepth]:
         found = self.rows.nodes([place.id for place in places])
-        if len(found) != len(places) or not all(map(stands, found.values())):
+        if len(found) != len(places) or not all(map(is_live, found.values())):
             raise MemoriesDamaged("it names a memory that is not there")
         return places
 

@@ -63,7 +63,7 @@ from kgserve.storage.model.walk import Walk, clamp
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.encoding import encode_link
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import absorbed, survivor
+from kgserve.storage.rows.ways import merged_ids, resolve_redirect
 from kgserve.stores.pool import NotOpen
 from kgserve.stores.store import OpenStore
 
@@ -206,8 +206,8 @@ def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_I
     if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
         raise NotOpen
     with graph.lease() as store, store.reading() as rows:
-        node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else survivor(rows, wanted.node_id)
-        ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
+        node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else resolve_redirect(rows, wanted.node_id)
+        ids = [node_id, *(merged_ids(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
     # The store is given back first: for the answer others may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
 

@@ -9,19 +9,19 @@ from kgserve.graph.readers import GraphReader
 from kgserve.graph.search.fusion import Neighbours
 from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
 from kgserve.memory.api import MemoryEntity
-from kgserve.memory.deduplication import Draft
+from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted
 from kgserve.memory.entities import NON_ENTITY_RELATIONS, no_entity
 from kgserve.memory.presentation import entities_among
 from kgserve.platform.times import time_of
 from kgserve.projections.history_follower import Historian
-from kgserve.projections.memory_index.decay import Worth, effective
+from kgserve.projections.memory_index.decay import Confidence, effective
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.model.rows import EdgeRow, edge_stamps
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_ENTITY_RELATIONS = 1_000
@@ -112,7 +112,7 @@ class EntityAssociations:
         if edge.extras is None or edge.extras.confidence is None:
             return strength
         since = time_of(edge_stamps(edge.attributes).updated_at)
-        return strength * effective(Worth(edge.extras.confidence, since), self._now, self._half_life)
+        return strength * effective(Confidence(edge.extras.confidence, since), self._now, self._half_life)
 
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
         """Whom and what some memories are about, each most relevant first."""
@@ -138,7 +138,7 @@ class EntityAssociations:
 
 def _called(store: OpenStore, rows: Rows, text: str, now: int) -> str | None:
     """The entity with an id, else the one that is called so. Raises Conflict where several are."""
-    draft = Draft(Ahead(rows, store.memories, now))
+    draft = MemoryDraft(PendingState(rows, store.memories, now))
     by_id = draft.there((text,))
     return by_id[0].id if by_id else draft.met(text)
 

@@ -20,7 +20,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.idempotency import new_id
 from kgserve.platform.settings import DedupPolicy
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, edge_again, node_extras
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import (
@@ -36,17 +36,17 @@ from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, folded, names_of
 from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH, newest
 from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
 from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import edge_brought_back, stands
-from kgserve.stores.pending_state import Ahead
+from kgserve.storage.model.soft_delete import edge_brought_back, is_live
+from kgserve.stores.pending_state import PendingState
 
 _MAX_QUOTED_CANDIDATES = 10
 """So many candidates are told of."""
 
 
-class Draft:
+class MemoryDraft:
     """Nodes and edges to write, each once, with what is looked up on the way. For the writing thread."""
 
-    def __init__(self, ahead: Ahead) -> None:
+    def __init__(self, ahead: PendingState) -> None:
         self.ahead = ahead
         self.accesses: dict[str, Access] = {}
         self.made: list[str] = []
@@ -251,13 +251,13 @@ class StoredDraft(NamedTuple):
     outcome: Outcome
 
 
-class Storing(Draft):
+class Deduplicator(MemoryDraft):
     """Memories that are stored together, each as if it came after those before it.
 
     ``used`` are those that were met again, each with the confidence that it has come with.
     """
 
-    def __init__(self, ahead: Ahead, recent: Recent) -> None:
+    def __init__(self, ahead: PendingState, recent: RecentVectors) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
         self.places = ParentAssignments(self)
@@ -427,7 +427,7 @@ def united_attributes(old: str, new: str) -> str:
 class ParentAssignments:
     """Where the memories of a draft are to stand. For the writing thread."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: MemoryDraft) -> None:
         self._draft = draft
         self._placed: dict[str, str] = {}
 
@@ -436,7 +436,7 @@ class ParentAssignments:
         if (placed := self._placed.get(memory)) is not None:
             return self._draft.node(placed) if placed else None
         edges = self._draft.ahead.upward(memory)
-        there = {parent: row for parent in edges if stands(row := self._draft.node(parent))}
+        there = {parent: row for parent in edges if is_live(row := self._draft.node(parent))}
         edge = newest(edge for parent, edge in edges.items() if parent in there)
         self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else there[edge.target]
@@ -448,7 +448,7 @@ class ParentAssignments:
             raise NotFound(f"parent_id: there is no memory {parent_id!r}")
         if not row.is_memory:
             raise Conflict(f"parent_id: node {parent_id!r} is no memory")
-        if not stands(row):
+        if not is_live(row):
             extras = row.extras or NO_EXTRAS
             why = f"is a former version of {extras.belongs_to!r}" if extras.belongs_to else f"was {extras.ended}"
             raise Conflict(f"parent_id: memory {parent_id!r} {why}; nothing can stand below it")
@@ -495,7 +495,7 @@ class ParentAssignments:
         if layer is not None:
             for child_id in dict.fromkeys(self._draft.ahead.more_general(row.id, layer)):
                 child, above = self._draft.node(child_id), self.parent(child_id)
-                if stands(child) and above is not None and above.id == row.id:
+                if is_live(child) and above is not None and above.id == row.id:
                     check_layers(child, row)
 
     def _check(self, child: NodeRow, parent: NodeRow) -> None:
@@ -518,7 +518,7 @@ class ParentAssignments:
         check_layers(child, parent)
 
 
-def _for_good(draft: Draft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
+def _for_good(draft: MemoryDraft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
     """What takes the end from a relation that was there and has ended."""
     there = draft.edge((child.id, parent.id, CHILD_OF))
     return None if there is None else EdgeExtrasPut(valid_from=None, valid_to=None)

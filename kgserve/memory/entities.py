@@ -18,7 +18,7 @@ from kgserve.graph.merge_api import MergeAnswer, MergeNode
 from kgserve.graph.mutations import memories_about
 from kgserve.graph.requests import EdgeInput, NodeInput
 from kgserve.graph.validate import Faults, called, edge_put, node_put
-from kgserve.memory.deduplication import Draft
+from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.entities_api import (
     DEFAULT_STRENGTH,
     CreatedEntity,
@@ -45,12 +45,12 @@ from kgserve.memory.entities_api import (
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.memory.presentation import name_of, now_in_microseconds, shown, use
+from kgserve.memory.presentation import name_of, now_in_microseconds, record_use, to_memories
 from kgserve.memory.relation_ends import met_end, relation_key
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.memory_index import decay
-from kgserve.projections.memory_index.decay import Worth, half_lives_of
+from kgserve.projections.memory_index.decay import Confidence, half_lives_of
 from kgserve.projections.memory_index.selecting import MemoryPlace
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
@@ -62,7 +62,7 @@ from kgserve.storage.plan import Report
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ Made = Literal["created", "updated", "existing"]
 
 def _decided(
     graph: Graph,
-    decide: Callable[[Draft], WriteBatch],
+    decide: Callable[[MemoryDraft], WriteBatch],
     answer: Callable[[OpenStore, Rows, Report], T],
     cost: int,
     *,
@@ -94,7 +94,7 @@ def _decided(
 
     def begin(store: OpenStore) -> Future[Report]:
         leased.append(store)
-        return store.submit_decided(lambda ahead: decide(Draft(ahead)), cost)
+        return store.submit_decided(lambda ahead: decide(MemoryDraft(ahead)), cost)
 
     def done(report: Report) -> T:
         with leased[0].reading() as rows:
@@ -117,7 +117,7 @@ def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[Enti
     faults.raise_any()
     made: list[tuple[str, Made]] = []
 
-    def decide(draft: Draft) -> WriteBatch:
+    def decide(draft: MemoryDraft) -> WriteBatch:
         made.extend(_create(draft, each, put) for each, put in zip(request.entities, puts, strict=True))
         return draft.batch()
 
@@ -144,7 +144,7 @@ def _described(entity: EntityInput, place: str, faults: Faults) -> NodePut:
     return put
 
 
-def _create(draft: Draft, entity: EntityInput, put: NodePut) -> tuple[str, Made]:
+def _create(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str, Made]:
     before = {row.id: row for row in draft.find(entity.name)}
     node_id = draft.entity(entity.name, entity.entity_type)
     old, row = before.get(node_id), draft.node(node_id)
@@ -222,7 +222,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
     faults.raise_any()
     met: list[str] = []
 
-    def decide(draft: Draft) -> WriteBatch:
+    def decide(draft: MemoryDraft) -> WriteBatch:
         row = _one(draft, request.entity_id, graph.name)
         met.append(row.id)
         name, entity_type = request.name or name_of(row), request.entity_type or row.type
@@ -259,8 +259,8 @@ def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[Enti
 
     def look(store: OpenStore) -> _EntitiesToDelete:
         with store.reading() as rows:
-            ahead = Ahead(rows, store.memories, now_in_microseconds())
-            return _EntitiesToDelete.of(Draft(ahead), rows, request)
+            ahead = PendingState(rows, store.memories, now_in_microseconds())
+            return _EntitiesToDelete.of(MemoryDraft(ahead), rows, request)
 
     def batch(_: OpenStore, found: _EntitiesToDelete) -> WriteBatch:
         gone = [*found.entities, *found.memories]
@@ -280,7 +280,7 @@ class _EntitiesToDelete(msgspec.Struct):
     kept: list[str]
 
     @classmethod
-    def of(cls, draft: Draft, rows: Rows, request: DeleteEntitiesRequest) -> _EntitiesToDelete:
+    def of(cls, draft: MemoryDraft, rows: Rows, request: DeleteEntitiesRequest) -> _EntitiesToDelete:
         """What is there of what is named."""
         met = {name: _id_or_name(draft, name) for name in request.entity_names}
         entities = list(dict.fromkeys(row.id for row in met.values() if row is not None))
@@ -391,7 +391,7 @@ def _remembered(store: OpenStore, rows: Rows, entity: str, request: EntityGraphR
     )
     found = rows.nodes(ids)
     return {
-        "memories": shown(store, rows, [found[node_id] for node_id in ids if node_id in found], now),
+        "memories": to_memories(store, rows, [found[node_id] for node_id in ids if node_id in found], now),
         "memory_count": count,
     }
 
@@ -400,7 +400,7 @@ def _use_shown(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:
-            use(store, rows.nodes(ids).values(), now)
+            record_use(store, rows.nodes(ids).values(), now)
 
 
 # Relations
@@ -419,7 +419,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     made: list[tuple[EdgePut, Made]] = []
     ends: list[str] = []
 
-    def decide(draft: Draft) -> WriteBatch:
+    def decide(draft: MemoryDraft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
             key = relation_key(draft, each)
             made.append(put_relation(draft, msgspec.structs.replace(put, key=key)))
@@ -458,7 +458,7 @@ def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
     return put
 
 
-def put_relation(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
+def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, Made]:
     """Write a relation, and say what it comes to."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
@@ -478,7 +478,7 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
     """Deletes relations by the names of their ends, in one commit. One that is not there is not an error."""
     missing: list[RelationKey] = []
 
-    def decide(draft: Draft) -> WriteBatch:
+    def decide(draft: MemoryDraft) -> WriteBatch:
         for each in request.relations:
             source, target = met_end(draft, each.source), met_end(draft, each.target)
             key = (source or "", target or "", each.relation_type)
@@ -501,7 +501,7 @@ def delete_relation(graph: Graph, request: RelationId) -> Future[RelationsDelete
     key = edge_key(request.relation_id)
     there: list[bool] = []
 
-    def decide(draft: Draft) -> WriteBatch:
+    def decide(draft: MemoryDraft) -> WriteBatch:
         there.append(draft.edge(key) is not None)
         draft.drop_edge(key)
         return draft.batch()
@@ -518,7 +518,7 @@ def delete_relation(graph: Graph, request: RelationId) -> Future[RelationsDelete
 # Finding and showing
 
 
-def _id_or_name(draft: Draft, text: str) -> NodeRow | None:
+def _id_or_name(draft: MemoryDraft, text: str) -> NodeRow | None:
     """The entity with an id, else the one that is called so. Raises Conflict where several are."""
     by_id = draft.there((text,))
     if by_id:
@@ -527,7 +527,7 @@ def _id_or_name(draft: Draft, text: str) -> NodeRow | None:
     return None if met is None else draft.node(met)
 
 
-def _one(draft: Draft, text: str, store: str) -> NodeRow:
+def _one(draft: MemoryDraft, text: str, store: str) -> NodeRow:
     row = _id_or_name(draft, text)
     if row is None:
         raise no_entity(draft.ahead.names_like(text), text, store)
@@ -543,7 +543,7 @@ def no_entity(near: Sequence[str], text: str, store: str) -> NotFound:
 def found_entity(store: OpenStore, text: str, name: str) -> str:
     """The id of the entity that has an id, or is called so, in the store of a name. Raises NotFound and Conflict."""
     with store.reading() as rows:
-        return _one(Draft(Ahead(rows, store.memories, now_in_microseconds())), text, name).id
+        return _one(MemoryDraft(PendingState(rows, store.memories, now_in_microseconds())), text, name).id
 
 
 def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
@@ -591,7 +591,7 @@ def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> l
             relation_type=edge.relation_type,
             strength=edge.weight,
             confidence=sure,
-            effective_confidence=decay.effective(Worth(sure, parse_time(stamps.updated_at)), now, fading),
+            effective_confidence=decay.effective(Confidence(sure, parse_time(stamps.updated_at)), now, fading),
             context=(extras.context if extras is not None else "") or None,
             metadata=decode_json(stamps.own, dict[str, Any]),
             created_at=stamps.created_at,

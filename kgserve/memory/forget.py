@@ -16,7 +16,7 @@ from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, U
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.handle import Graph, answered
 from kgserve.memory.api import RecalledMemory, RecallRequest
-from kgserve.memory.deduplication import Draft
+from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.retain_api import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
@@ -33,18 +33,18 @@ from kgserve.storage.model.soft_delete import (
     FORGOTTEN,
     SUPERSEDED,
     VERSION_OF,
+    cascades,
     edge_brought_back,
     edge_withdrawn,
     forgotten,
-    goes_along,
     remembered,
 )
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import survivor
+from kgserve.storage.rows.ways import resolve_redirect
 from kgserve.stores.backup.folder import holding
-from kgserve.stores.pending_state import Ahead
-from kgserve.stores.purge_record import Doomed, Erased
+from kgserve.stores.pending_state import PendingState
+from kgserve.stores.purge_record import PurgeResult, PurgeTargets
 from kgserve.stores.store import OpenStore
 
 MAX_FORGET_MATCHES = 10
@@ -86,7 +86,7 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
         return answered(_tried(graph, request, ids))
     forgetting: list[_Forgetting] = []
 
-    def decide(ahead: Ahead) -> WriteBatch:
+    def decide(ahead: PendingState) -> WriteBatch:
         forgetting.append(_Forgetting(ahead, request))
         return forgetting[0].batch(ids)
 
@@ -114,7 +114,7 @@ def _meant(request: ForgetRequest) -> list[str]:
 
 def _is_absent(graph: Graph, node_id: str) -> bool:
     with graph.lease() as store, store.reading() as rows:
-        return rows.node(survivor(rows, node_id)) is None
+        return rows.node(resolve_redirect(rows, node_id)) is None
 
 
 def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False) -> ForgetAnswer:
@@ -136,15 +136,15 @@ def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False
 
 def _tried(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
     with graph.lease() as store, store.reading() as rows:
-        forgetting = _Forgetting(Ahead(rows, store.memories, now_in_microseconds()), request)
+        forgetting = _Forgetting(PendingState(rows, store.memories, now_in_microseconds()), request)
         forgetting.batch(ids)
         return forgetting.told(rows.at)
 
 
-class _Forgetting(Draft):
+class _Forgetting(MemoryDraft):
     """What forgetting, or remembering, comes to."""
 
-    def __init__(self, ahead: Ahead, request: ForgetRequest) -> None:
+    def __init__(self, ahead: PendingState, request: ForgetRequest) -> None:
         super().__init__(ahead)
         self._request = request
         self._memories: dict[str, None] = {}
@@ -193,7 +193,7 @@ class _Forgetting(Draft):
                 self._memories[row.id] = None
                 self.put_node(forgotten(row, self._request.reason))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
-            if edge.key not in self._relations and goes_along(edge):
+            if edge.key not in self._relations and cascades(edge):
                 self._relations[edge.key] = None
                 self.put_edge(edge_withdrawn(edge))
 
@@ -225,7 +225,7 @@ def _told_of_entity(row: NodeRow, about: Sequence[str]) -> str:
     return f"{told}. Forget the memories about it by ids: {named}"
 
 
-def versions_of(ahead: Ahead, memory: str) -> list[NodeRow]:
+def versions_of(ahead: PendingState, memory: str) -> list[NodeRow]:
     """The former versions of a memory, also those that were withdrawn with it."""
     found = (ahead.node(edge.source) for edge in ahead.edges_to(memory, VERSION_OF))
     return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
@@ -256,7 +256,7 @@ def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[Fo
     graph.graphs.caller.require("admin")
     wanted: list[_ForgetTargets] = []
 
-    def begin(store: OpenStore) -> Future[Erased]:
+    def begin(store: OpenStore) -> Future[PurgeResult]:
         wanted.append(_ForgetTargets(graph, store, ids))
         if request.dry_run:
             return answered(wanted[0].tried())
@@ -267,7 +267,7 @@ def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[Fo
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
 
 
-def _answer(graph: Graph, wanted: _ForgetTargets, erased: Erased, *, dry_run: bool) -> ForgetAnswer:
+def _answer(graph: Graph, wanted: _ForgetTargets, erased: PurgeResult, *, dry_run: bool) -> ForgetAnswer:
     return ForgetAnswer(
         memories_removed=len(wanted.ids),
         relations_removed=wanted.relations,
@@ -281,7 +281,7 @@ def _answer(graph: Graph, wanted: _ForgetTargets, erased: Erased, *, dry_run: bo
     )
 
 
-def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
+def _remains(graph: Graph, erased: PurgeResult) -> list[Remainder]:
     """Who else may have what was erased, as far as that is known."""
     settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
     aside = (*root.glob("damaged-*"), *root.glob("history.sqlite.damaged*"), *root.glob("journal/*.damaged"))
@@ -308,22 +308,22 @@ class _ForgetTargets:
         self.ids: list[str] = []
         self.relations = 0
 
-    def tried(self) -> Erased:
+    def tried(self) -> PurgeResult:
         """What erasing them would come to."""
         with self._store.reading() as rows:
             doomed = self.find(rows)
-            return Erased(doomed.first, rows.at)
+            return PurgeResult(doomed.first, rows.at)
 
-    def find(self, rows: Rows) -> Doomed:
+    def find(self, rows: Rows) -> PurgeTargets:
         """All that is to go of some rows, and what is only in history or journal. Raises Conflict."""
-        named = dict.fromkeys(survivor(rows, each) for each in self._named)
+        named = dict.fromkeys(resolve_redirect(rows, each) for each in self._named)
         there = _whole(rows, named)
         gone, first = self._gone([*named, *there], there)
         self.ids = [*there, *gone]
         self.relations = len(
             {edge.key for node_id in there for edge in (*rows.outgoing(node_id), *rows.incoming(node_id))}
         )
-        return Doomed([*there.values()], gone, first)
+        return PurgeTargets([*there.values()], gone, first)
 
     def _gone(self, ids: Iterable[str], there: dict[str, NodeRow]) -> tuple[list[str], int]:
         """Those of which history or journal still know, with their versions, and the first commit that knew any."""

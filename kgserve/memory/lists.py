@@ -24,7 +24,7 @@ from kgserve.memory.entities_api import (
     RelationsQuery,
 )
 from kgserve.memory.hierarchy import found_memory
-from kgserve.memory.presentation import now_in_microseconds, shown
+from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.lookups import RelationFilter
 from kgserve.projections.memory_index.memories import Memories
@@ -33,9 +33,9 @@ from kgserve.projections.memory_index.selecting import MAX_SORTED_MEMORIES, Memo
 from kgserve.storage.model.attributes import Condition, has_all
 from kgserve.storage.model.filters import MemoryFilter, NodeFilter
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import survivor
+from kgserve.storage.rows.ways import resolve_redirect
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
@@ -140,7 +140,9 @@ def _page(
         if len(found) != len(page.ids) or not all(row.is_memory for row in found.values()):
             raise MemoriesDamaged("it names a memory that is not there")
         cursor = None if page.next is None else _cursor(_Cursor(start.sort, start.now, *page.next))
-        return MemoryPage(memories=shown(store, rows, [*found.values()], now_in_microseconds()), next_cursor=cursor)
+        return MemoryPage(
+            memories=to_memories(store, rows, [*found.values()], now_in_microseconds()), next_cursor=cursor
+        )
 
     return store.memories.ask(look)
 
@@ -210,8 +212,8 @@ def _found_end(store: OpenStore, text: str, name: str) -> str:
         return found_entity(store, text, name)
     except NotFound:
         with store.reading() as rows:
-            row = rows.node(survivor(rows, text))
-        if stands(row):
+            row = rows.node(resolve_redirect(rows, text))
+        if is_live(row):
             return row.id
         raise
 

@@ -60,7 +60,7 @@ class MaintenanceProjection(BackgroundProjection):
 
     @property
     def woken_by(self) -> list[Callable[[], None]]:
-        """Nothing of the store: see `Keeper`."""
+        """Nothing of the store: see `MemoryMaintenance`."""
         return []
 
     @property
@@ -170,7 +170,7 @@ class MaintenanceProjection(BackgroundProjection):
         self._yield_to_requests(worked)
 
 
-class Keeper(PeriodicWorker[OpenStore, MaintenanceProjection]):
+class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
     """A companion of the pool: keeps the memories of every store while it is open."""
 
     def __init__(self, indexer: Indexer | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:

@@ -10,7 +10,7 @@ from kgserve.memory.api import DEFAULT_IMPORTANCE, Memory, MemoryEntity
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index import decay
-from kgserve.projections.memory_index.decay import HalfLives, Worth, effective, half_lives_of, worth_of
+from kgserve.projections.memory_index.decay import Confidence, HalfLives, confidence_of, effective, half_lives_of
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
@@ -26,7 +26,7 @@ def now_in_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def use(
+def record_use(
     store: OpenStore, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None
 ) -> dict[str, Access]:
     """Count one use of each memory, which raises its confidence; ``least`` is what some are worth in any case."""
@@ -36,23 +36,23 @@ def use(
 
     def used(node_id: str, before: Access | None) -> Access:
         row = by_id[node_id]
-        worth, fading = worth_of(row, before), half_lives.of(row.type)
+        worth, fading = confidence_of(row, before), half_lives.of(row.type)
         if (floor := at_least.get(node_id, 0.0)) > decay.effective(worth, now, fading):
-            worth = Worth(floor if settings.reinforcement == "add" else max(floor, worth.confidence), now)
+            worth = Confidence(floor if settings.reinforcement == "add" else max(floor, worth.confidence), now)
         risen = _reinforce(settings, worth, now, fading)
         return Access(node_id, 1 if before is None else before.count + 1, risen.since, risen.confidence)
 
     return store.accesses.update(by_id, used)
 
 
-def _reinforce(settings: MemorySettings, worth: Worth, now: int, half_life: int | None) -> Worth:
+def _reinforce(settings: MemorySettings, worth: Confidence, now: int, half_life: int | None) -> Confidence:
     """Apply the formula that the store's setting `reinforcement` names."""
     if settings.reinforcement == "add":
         return decay.add_to_remainder(worth, now, half_life, settings.reinforcement_amount)
     return decay.restore_and_add(worth, now, settings.reinforcement_amount)
 
 
-def shown(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:
+def to_memories(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:
     """Some memories, as of now in microseconds, with whom and what they are about."""
     return [Memory(**fields) for fields in shown_fields(store, rows, found, now)]
 
@@ -82,7 +82,7 @@ def fields_of(
     extras = row.extras
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is no memory")
-    worth = worth_of(row, access)
+    worth = confidence_of(row, access)
     created_at = format_time(row.created_at)
     fields: dict[str, Any] = {
         "id": row.id,

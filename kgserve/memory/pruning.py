@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from kgserve.memory.api import CONCEPT_LAYER
-from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause, worths
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause, members_of
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import stated_at
@@ -19,7 +19,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import PRUNED, is_active, withdrawn
+from kgserve.storage.model.soft_delete import PRUNED, is_active, soft_delete
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.snapshot import Rows
@@ -84,14 +84,14 @@ def _batch(store: OpenStore, some: Sequence[str], mode: Mode, now: int, done: Fa
 
 
 def _pruned(row: NodeRow) -> NodePut:
-    return withdrawn(row, PRUNED, (row.extras or NO_EXTRAS).belongs_to)
+    return soft_delete(row, PRUNED, (row.extras or NO_EXTRAS).belongs_to)
 
 
 def _add(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
     """Sort out those of some nodes that are memories and have faded."""
     threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
     accesses = store.accesses.of([row.id for row in candidates])
-    for node_id, member in worths(store, candidates, now).items():
+    for node_id, member in members_of(store, candidates, now).items():
         if member.effective < threshold:
             if reason := _protection(rows, member.row, accesses.get(node_id), now):
                 found.kept[reason] += 1

@@ -35,7 +35,7 @@ from kgserve.projections.text import Text
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.purge_record import Doomed, Erased, Intention, intend, intended, settled
+from kgserve.stores.purge_record import Intention, PurgeResult, PurgeTargets, intend, intended, settled
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
@@ -49,7 +49,7 @@ _PURGE_PENDING_MESSAGE = (
 )
 
 
-class Erasers:
+class Purger:
     """A companion of the pool, the last one: erases in every store while it is open."""
 
     of_copies = False
@@ -95,9 +95,9 @@ class StoreEraser:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def erase(self, find: Callable[[Rows], Doomed]) -> Future[Erased]:
+    def erase(self, find: Callable[[Rows], PurgeTargets]) -> Future[PurgeResult]:
         """See `store.Eraser`. The future raises what ``find`` does, StorageFull and Unavailable."""
-        done: Future[Erased] = Future()
+        done: Future[PurgeResult] = Future()
         self._start(lambda: self._erase(find, done))
         return done
 
@@ -128,7 +128,7 @@ class StoreEraser:
         with self._turn:
             self._complete(intention, Future())
 
-    def _erase(self, find: Callable[[Rows], Doomed], done: Future[Erased]) -> None:
+    def _erase(self, find: Callable[[Rows], PurgeTargets], done: Future[PurgeResult]) -> None:
         with self._turn:
             try:
                 self._check()
@@ -142,13 +142,13 @@ class StoreEraser:
                 self._complete(intention, done)
             if not done.done():
                 through = self._store.state.sequence if intention is None else intention.through
-                done.set_result(Erased(doomed.first, through))
+                done.set_result(PurgeResult(doomed.first, through))
 
     # Beginning
 
-    def _begin(self, find: Callable[[Rows], Doomed]) -> tuple[Doomed, Intention | None]:
+    def _begin(self, find: Callable[[Rows], PurgeTargets]) -> tuple[PurgeTargets, Intention | None]:
         """Note what is to go, and delete it in the same turn of the writer; None where nothing is."""
-        store, begun = self._store, list[tuple[Doomed, Intention | None]]()
+        store, begun = self._store, list[tuple[PurgeTargets, Intention | None]]()
         if self._history is not None:
             # What was deleted before is found in it, and it may be minutes behind.
             self._await(self._history, store.state.sequence)
@@ -179,7 +179,7 @@ class StoreEraser:
             raise
         return begun[0]
 
-    def _intention(self, doomed: Doomed, puts: Sequence[NodePut]) -> Intention:
+    def _intention(self, doomed: PurgeTargets, puts: Sequence[NodePut]) -> Intention:
         before = self._store.state.sequence
         through = before + bool(doomed.rows or puts)
         return Intention(doomed.ids, [put.id for put in puts], before, through, self._texts(doomed.rows))
@@ -210,7 +210,7 @@ class StoreEraser:
 
     # Completing
 
-    def _complete(self, intention: Intention, done: Future[Erased]) -> None:
+    def _complete(self, intention: Intention, done: Future[PurgeResult]) -> None:
         """Do all that is left, as often as need be; who waits is told after the first failure."""
         started = time.perf_counter()
         while not self._stopping.is_set():
@@ -331,7 +331,7 @@ def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:
     return WriteBatch(nodes=[*puts], delete_nodes=[*ids], touch=False, forgets=True, cost=cost)
 
 
-def _fail(done: Future[Erased], message: str) -> None:
+def _fail(done: Future[PurgeResult], message: str) -> None:
     if not done.done():
         done.set_exception(Unavailable(message, retry_after=int(PURGE_RETRY_SECONDS)))
 

@@ -37,7 +37,7 @@ from kgserve.memory.api import (
 from kgserve.memory.associations import EntityAssociations
 from kgserve.memory.hierarchy import find_memory
 from kgserve.memory.neighbours import NeighbourBoosts
-from kgserve.memory.presentation import fields_of, use
+from kgserve.memory.presentation import fields_of, record_use
 from kgserve.memory.recall_scoring import (
     MAX_GIVERS,
     MIN_TOP_KEYWORD_SCORE,
@@ -45,7 +45,7 @@ from kgserve.memory.recall_scoring import (
     SEEDS,
     MemoryScoreInputs,
     Recalled,
-    Way,
+    RecallPath,
     by_way,
     carried,
     expanded,
@@ -65,7 +65,7 @@ from kgserve.platform.times import complete_time, format_time, parse_time
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.keyword import Reading
 from kgserve.projections.memory_index import decay
-from kgserve.projections.memory_index.decay import Worth, half_lives_of
+from kgserve.projections.memory_index.decay import Confidence, half_lives_of
 from kgserve.projections.memory_index.entries import LiveMemory
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.text import Facets, Filter, Marks
@@ -173,7 +173,7 @@ class CandidateFilter:
         moment = self._reader.valid_at
         for key, memory in found.items():
             if not self.unfiltered or self._is_of_filter(memory):
-                worth = Worth(memory.confidence, memory.since)
+                worth = Confidence(memory.confidence, memory.since)
                 confidence = decay.effective(worth, self._now, self._half_life(memory.type))
                 holds = moment is None or memory.holds_at(moment)
                 self._judge(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
@@ -261,7 +261,7 @@ class MemoryRecall:
                 self.withheld["over_budget"] = len(page.hits) - len(hits)
         shown = self.shown(hits, page)
         if touch and hits:
-            used = use(self._store, [page.rows[each.id] for each in hits], self.now)
+            used = record_use(self._store, [page.rows[each.id] for each in hits], self.now)
             for memory in shown:
                 count_use(memory, used.get(memory.id))
         return shown
@@ -646,7 +646,7 @@ class MemoryRecall:
         fitting = self.searched.indexes.passing(only, MAX_NAMED_MEMORIES)
         return None if fitting is None else frozenset(fitting)
 
-    def _reached(self, way: Way, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
+    def _reached(self, way: RecallPath, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
         """The memories of an entity that pass, some at a time: those first that may be worth the most."""
         memories = self._about.memories(way.entity)
         if fitting is not None:

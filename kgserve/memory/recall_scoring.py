@@ -127,7 +127,7 @@ def withheld(
 # From entity to entity
 
 
-class Way(NamedTuple):
+class RecallPath(NamedTuple):
     """An entity that can be reached: the product of what the relations on the way are worth, and how many they are."""
 
     entity: str
@@ -135,7 +135,7 @@ class Way(NamedTuple):
     hops: int
 
 
-def by_way(memory: str, way: Way, relevance: float, confidence: float) -> Recalled:
+def by_way(memory: str, way: RecallPath, relevance: float, confidence: float) -> Recalled:
     """A memory of an entity that was reached."""
     match = way.strength * relevance
     why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: way {way.strength:.2f}, relevance {relevance:.2f}"
@@ -146,7 +146,7 @@ Related = Callable[[str], Iterable[tuple[str, float]]]
 """The entities that an entity is related to, and what each relation is worth, 0 to 1."""
 
 
-def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[Way]:
+def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[RecallPath]:
     """The entities within so many relations of the starts, each by its strongest way, the strongest first."""
     queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
     heapq.heapify(queue)
@@ -157,7 +157,7 @@ def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[
         if hops >= fewest.get(entity, depth + 1):
             continue
         if entity not in fewest:
-            yield Way(entity, -negative, hops)
+            yield RecallPath(entity, -negative, hops)
         fewest[entity] = hops
         if hops < depth:
             for other, worth in related(entity):

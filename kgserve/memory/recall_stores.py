@@ -18,7 +18,7 @@ from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.search.search import alone, searching, several, since
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
-from kgserve.memory.presentation import use
+from kgserve.memory.presentation import record_use
 from kgserve.memory.recall import Hits, MemoryRecall, RecallPage, affordable, count_use, created
 from kgserve.memory.recall_scoring import withheld
 
@@ -175,6 +175,6 @@ def _touch(part: _StoreRecall, ids: Sequence[str]) -> None:
     """Count some of the hits of a store as used; of one that was dropped meanwhile none."""
     if ids:
         with suppress(NoStore), part.graph.lease() as store:
-            used = use(store, [part.page.rows[each] for each in ids], part.now)
+            used = record_use(store, [part.page.rows[each] for each in ids], part.now)
             for each in ids:
                 count_use(part.shown[each], used.get(each))

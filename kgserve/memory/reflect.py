@@ -29,7 +29,7 @@ from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_of
 from kgserve.memory.consolidation.plan import Plan, RunRecord
 from kgserve.memory.consolidation.use_cases import Pace
-from kgserve.memory.deduplication import Storing
+from kgserve.memory.deduplication import Deduplicator
 from kgserve.memory.hierarchy import found_memory
 from kgserve.memory.presentation import name_of, now_in_microseconds
 from kgserve.memory.reflect_api import (
@@ -56,18 +56,18 @@ from kgserve.projections.indexes import Indexes
 from kgserve.projections.memory_index.memories import Fading, Memories
 from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
 from kgserve.projections.memory_index.selecting import MemoryPlace
-from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.projections.text import Filter
 from kgserve.storage.model.batch import KIND_REFLECTION, EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.model.rows import EdgeKey, NodeRow, edge_stamps
-from kgserve.storage.model.soft_delete import is_active, stands
+from kgserve.storage.model.soft_delete import is_active, is_live
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import parents
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_TARGET_CONCEPTS = 2_000
@@ -468,11 +468,11 @@ def write(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[
         _submit(store, lambda storing, some=some: _link_all(storing, run, some))
 
 
-def _submit(store: OpenStore, decide: Callable[[Storing], None], cost: int = 10_000) -> Report:
+def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int = 10_000) -> Report:
     """Have something decided in the writer's turn, and wait for it."""
 
-    def decided(ahead: Ahead) -> WriteBatch:
-        storing = Storing(ahead, Recent())
+    def decided(ahead: PendingState) -> WriteBatch:
+        storing = Deduplicator(ahead, RecentVectors())
         decide(storing)
         return storing.batch()
 
@@ -480,23 +480,23 @@ def _submit(store: OpenStore, decide: Callable[[Storing], None], cost: int = 10_
     return done.result()
 
 
-def _note(storing: Storing, run: str, record: ReflectionRecord) -> None:
+def _note(storing: Deduplicator, run: str, record: ReflectionRecord) -> None:
     storing.put_node(NodePut(0, run, KIND_REFLECTION, "", record.text))
 
 
-def _mark(storing: Storing, run: str, memory: str, mark: ReflectionMark) -> None:
+def _mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionMark) -> None:
     storing.put_edge(EdgePut(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
-def _link_all(storing: Storing, run: str, links: Sequence[Link]) -> None:
+def _link_all(storing: Deduplicator, run: str, links: Sequence[Link]) -> None:
     for link in links:
         _link(storing, run, link)
 
 
-def _link(storing: Storing, run: str, link: Link) -> bool:
+def _link(storing: Deduplicator, run: str, link: Link) -> bool:
     """Put a memory below another one, if it still stands below nothing and both are there; whether it was."""
     child, parent = storing.node(link.id), storing.node(link.parent_id)
-    if child is None or parent is None or not (stands(child) and stands(parent)):
+    if child is None or parent is None or not (is_live(child) and is_live(parent)):
         return False
     if storing.places.parent(child.id) is not None:
         return False
@@ -548,7 +548,7 @@ def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
         raise InvalidInput(f"proposal {min(both)} is both accepted and refused")
     found = nothing(row.id)
 
-    def carry_out(storing: Storing) -> None:
+    def carry_out(storing: Deduplicator) -> None:
         deciding = _Deciding(storing, row.id, request.names or {})
         decided = {number: msgspec.structs.replace(each) for number, each in proposals.items()}
         for number in request.accept:
@@ -569,7 +569,7 @@ def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
 class _Deciding:
     """Proposals that are carried out together."""
 
-    def __init__(self, storing: Storing, run: str, names: Mapping[str, str]) -> None:
+    def __init__(self, storing: Deduplicator, run: str, names: Mapping[str, str]) -> None:
         self._storing = storing
         self._run = run
         self._names = names

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.graph.former_versions import is_version_id
-from kgserve.memory.deduplication import Draft
+from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.entities_api import RelationInput
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import EdgeKey, NodeRow
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 
 
-def relation_key(draft: Draft, relation: RelationInput) -> EdgeKey:
+def relation_key(draft: MemoryDraft, relation: RelationInput) -> EdgeKey:
     """Return the key of a relation to write; entities that are missing are made.
 
     A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a memory that was
@@ -25,7 +25,7 @@ def relation_key(draft: Draft, relation: RelationInput) -> EdgeKey:
     return (*ends, kind)
 
 
-def met_end(draft: Draft, name: str) -> str | None:
+def met_end(draft: MemoryDraft, name: str) -> str | None:
     """Return the id of the entity that is called so, else of the memory with that id; None for neither."""
     met = draft.met(name)
     if met is not None:
@@ -34,14 +34,14 @@ def met_end(draft: Draft, name: str) -> str | None:
     return row.id if row is not None and row.is_memory else None
 
 
-def _end(draft: Draft, name: str) -> str:
+def _end(draft: MemoryDraft, name: str) -> str:
     met = met_end(draft, name)
     if met is None and is_version_id(name) and _is_memory(draft.node(head := name.rpartition("@")[0])):
         raise Conflict(f"{name!r} names a version of memory {head!r}: relate {head!r}")
     row = None if met is None else draft.node(met)
     if met is None or row is None:
         return draft.entity(name)
-    if row.is_memory and not stands(row):
+    if row.is_memory and not is_live(row):
         extras = row.extras or NO_EXTRAS
         why = f"is a former version of {extras.belongs_to!r}: relate that" if extras.belongs_to else "was withdrawn"
         raise Conflict(f"memory {name!r} {why}; relations join entities and memories that are in force")

@@ -17,7 +17,7 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph
 from kgserve.graph.validate import Fault, Faults, moment
 from kgserve.memory.api import DEFAULT_IMPORTANCE, EPISODE_LAYER, FACT_LAYER, Metadata, Similar, StoreMemoryRequest
-from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing, united_attributes
+from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft, united_attributes
 from kgserve.memory.entities import put_relation, related_put
 from kgserve.memory.extraction.marks import EXTRACT_KEY
 from kgserve.memory.presentation import name_of
@@ -45,13 +45,13 @@ from kgserve.memory.store_memory import (
 from kgserve.memory.supersede import Fact, check_bounds, place
 from kgserve.platform.text.similarity import text_hash
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
 from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, names_of
 from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
 from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 
@@ -121,7 +121,7 @@ def _retain(
     faults.raise_any()
     made: list[Retaining] = []
 
-    def make(ahead: Ahead, recent: Recent) -> Storing:
+    def make(ahead: PendingState, recent: RecentVectors) -> Deduplicator:
         made.append(Retaining(ahead, recent, asked))
         return made[0]
 
@@ -346,10 +346,10 @@ def _only(rows: Sequence[NodeRow]) -> list[str]:
     return [typed[0].id] if len(typed) == 1 else []
 
 
-class Retaining(Storing):
+class Retaining(Deduplicator):
     """What is retained together; ``steps`` are what was done, for each request."""
 
-    def __init__(self, ahead: Ahead, recent: Recent, asked: _Asked) -> None:
+    def __init__(self, ahead: PendingState, recent: RecentVectors, asked: _Asked) -> None:
         super().__init__(ahead, recent)
         self.steps: list[list[RetainStep]] = []
         self._coming = asked.each()
@@ -382,7 +382,7 @@ class Retaining(Storing):
         self._said.setdefault(step.memory, []).append(step)
 
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
-        """See `Storing.associate`; new ones are told."""
+        """See `Deduplicator.associate`; new ones are told."""
         new = [entity for entity in about if self.edge((memory, entity, IS_ABOUT)) is None]
         super().associate(memory, about)
         for entity in new:

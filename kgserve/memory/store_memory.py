@@ -40,9 +40,9 @@ from kgserve.memory.api import (
     UpdatedMemory,
     UpdateMemoryRequest,
 )
-from kgserve.memory.deduplication import MemoryPut, StoredDraft, Storing
+from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft
 from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest, is_text
-from kgserve.memory.presentation import now_in_microseconds, shown, use
+from kgserve.memory.presentation import now_in_microseconds, record_use, to_memories
 from kgserve.memory.supersede import check_bounds
 from kgserve.platform.idempotency import ordered_id
 from kgserve.platform.text.similarity import differs
@@ -51,7 +51,7 @@ from kgserve.projections.indexer import Indexer
 from kgserve.projections.memory_index.entries import LiveMemory
 from kgserve.projections.memory_index.memories import Fading, Memories
 from kgserve.projections.memory_index.selecting import MemoryPlace
-from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
@@ -62,8 +62,8 @@ from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import survivor
-from kgserve.stores.pending_state import Ahead
+from kgserve.storage.rows.ways import resolve_redirect
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
@@ -232,14 +232,14 @@ def store_checked(
     graph: Graph,
     checked: Sequence[Checked],
     answer: Callable[[StoredTogether], T],
-    make: Callable[[Ahead, Recent], Storing] = Storing,
+    make: Callable[[PendingState, RecentVectors], Deduplicator] = Deduplicator,
     look: Callable[[OpenStore, Sequence[MemoryPut]], None] | None = None,
 ) -> Future[T]:
     """Store memories in one commit, each decided in the writer's turn by what ``make`` makes; makes the store.
 
     ``look`` may look at the store before that.
     """
-    decided: list[Storing] = []
+    decided: list[Deduplicator] = []
     stored: list[StoredDraft] = []
     beside: list[ComparedMemories] = []
 
@@ -249,7 +249,7 @@ def store_checked(
         if look is not None:
             look(store, puts)
 
-        def decide(ahead: Ahead) -> WriteBatch:
+        def decide(ahead: PendingState) -> WriteBatch:
             storing = make(ahead, beside[0].recent)
             if len(puts) > 1:
                 ahead.expect(put.content for put in puts if put.asks_who_says_it)
@@ -287,7 +287,7 @@ def _count(store: OpenStore, used: Mapping[str, float]) -> None:
     if used:
         with store.reading() as rows:
             met = rows.nodes(used)
-        use(store, met.values(), now_in_microseconds(), used)
+        record_use(store, met.values(), now_in_microseconds(), used)
 
 
 # What is near
@@ -298,7 +298,7 @@ class ComparedMemories(msgspec.Struct):
 
     store: OpenStore
     puts: list[MemoryPut]
-    recent: Recent
+    recent: RecentVectors
     near_checked: bool
 
 
@@ -310,7 +310,7 @@ def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checke
     places = [at for at, each in enumerate(checked) if not each.is_chosen]
     by_meaning = len(places) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in places)
     if indexes is None or not indexes.understands or not places or not by_meaning:
-        return ComparedMemories(store, puts, Recent(), near_checked=False)
+        return ComparedMemories(store, puts, RecentVectors(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in places])
         near = [indexes.memories_near(vector, DEDUP_NEIGHBOURS) for vector in vectors]
@@ -372,7 +372,7 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
             row = memory_in(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
         if is_active(row) and request.touch and graph.graphs.caller.may("write"):
-            used = use(store, [row], now_in_microseconds())[row.id]
+            used = record_use(store, [row], now_in_microseconds())[row.id]
             memory = msgspec.structs.replace(
                 memory,
                 confidence=used.confidence,
@@ -418,7 +418,7 @@ def _change(request: UpdateMemoryRequest) -> NodePut:
     return put
 
 
-def _changed(ahead: Ahead, request: UpdateMemoryRequest, put: NodePut, store: str) -> WriteBatch:
+def _changed(ahead: PendingState, request: UpdateMemoryRequest, put: NodePut, store: str) -> WriteBatch:
     """The write of a change. Raises NotFound and Conflict."""
     row = ahead.node(ahead.survivor(request.memory_id))
     if row is None or not is_active(row):
@@ -431,7 +431,7 @@ def _changed(ahead: Ahead, request: UpdateMemoryRequest, put: NodePut, store: st
     extras = put.extras
     if request.confidence is not None and extras is not None:
         extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
-    storing = Storing(ahead, Recent())
+    storing = Deduplicator(ahead, RecentVectors())
     row = storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
     if request.valid_from is not None or request.valid_to is not None:
         check_bounds(storing, row)
@@ -444,7 +444,7 @@ def _changed(ahead: Ahead, request: UpdateMemoryRequest, put: NodePut, store: st
     return storing.batch()
 
 
-def _associate_anew(storing: Storing, memory: str, names: Sequence[str]) -> None:
+def _associate_anew(storing: Deduplicator, memory: str, names: Sequence[str]) -> None:
     there = storing.ahead.about(memory)
     wanted = {storing.entity(name) for name in names}
     for entity in there.keys() - wanted:
@@ -460,7 +460,7 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
     Raises Conflict for a node that is no memory.
     """
 
-    def decide(ahead: Ahead) -> WriteBatch:
+    def decide(ahead: PendingState) -> WriteBatch:
         row = ahead.node(request.memory_id)
         if row is None:
             return WriteBatch()
@@ -567,12 +567,12 @@ class _MemoriesToDelete:
 def _memories(store: OpenStore, ids: Sequence[str]) -> list[Memory]:
     with store.reading() as rows:
         found = rows.nodes(ids)
-        return shown(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
+        return to_memories(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
 
 
 def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
     """A memory that was not withdrawn, or the one that has absorbed it; also a former version. Raises NotFound."""
-    return require_memory(rows.node(survivor(rows, memory_id)), memory_id, store, or_former=or_former)
+    return require_memory(rows.node(resolve_redirect(rows, memory_id)), memory_id, store, or_former=or_former)
 
 
 def require_memory(row: NodeRow | None, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:

@@ -14,7 +14,7 @@ import msgspec
 
 from kgserve.errors import Conflict
 from kgserve.graph.former_versions import end_of, in_order, start_of
-from kgserve.memory.deduplication import Draft
+from kgserve.memory.deduplication import MemoryDraft
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, put_again
@@ -51,14 +51,14 @@ class FactPosition(NamedTuple):
     kept: str = ""
 
 
-def former_versions(draft: Draft, head: str) -> list[NodeRow]:
+def former_versions(draft: MemoryDraft, head: str) -> list[NodeRow]:
     """What is kept of the times before, in their order."""
     found = map(draft.node, draft.sources(head, VERSION_OF))
     there = [row for row in found if row is not None and (row.extras or NO_EXTRAS).ended == SUPERSEDED]
     return in_order(there)
 
 
-def check_bounds(draft: Draft, head: NodeRow) -> None:
+def check_bounds(draft: MemoryDraft, head: NodeRow) -> None:
     """Raise Conflict when a memory would be true while a former version of it was."""
     for version in former_versions(draft, head.id):
         start = max((at for row in (head, version) if (at := start_of(row)) is not None), default=None)
@@ -75,7 +75,7 @@ def _span(row: NodeRow) -> str:
     return " ".join(f"{word} {format_time(at)}" for word, at in bounds if at is not None) or "at all times"
 
 
-def place(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
+def place(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
     """Put a fact among the versions of a memory. Raises Conflict for an id with no room for that of a version."""
     former = former_versions(draft, head.id)
     same = next((row for row in (head, *former) if start_of(row) == fact.start), None)
@@ -91,7 +91,7 @@ def place(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
     return _between(draft, head, former, fact)
 
 
-def _said_again(draft: Draft, row: NodeRow, fact: Fact, following: int | None) -> FactPosition:
+def _said_again(draft: MemoryDraft, row: NodeRow, fact: Fact, following: int | None) -> FactPosition:
     """Of two that begin at once the later told one counts; a version of no length would be true at no moment."""
     same_text, known_end = text_hash(row.content) == text_hash(fact.put.content or ""), end_of(row)
     end = known_end if fact.end is None else fact.end if following is None else min(fact.end, following)
@@ -101,12 +101,12 @@ def _said_again(draft: Draft, row: NodeRow, fact: Fact, following: int | None) -
     return FactPosition(row.id, f"says otherwise what is true from {format_time(fact.start)} on")
 
 
-def _begun(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
+def _begun(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
     _put(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
     return FactPosition(head.id, f"was known already, and now since when: {format_time(fact.start)}")
 
 
-def _succeeded(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
+def _succeeded(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
     """A fact that begins after the head: the head's state becomes a former version, and the head says the fact."""
     known_end = end_of(head)
     end = fact.start if known_end is None else min(known_end, fact.start)
@@ -115,7 +115,7 @@ def _succeeded(draft: Draft, head: NodeRow, fact: Fact) -> FactPosition:
     return FactPosition(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}", kept=kept)
 
 
-def _before(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
+def _before(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
     """A fact that is over, beside a head of which nobody knows since when it is true: since then at the earliest."""
     _put(draft, head.id, NodePut(0, head.id), valid_from=fact.end, valid_to=end_of(head))
     _cut(draft, former, fact.start)
@@ -123,7 +123,7 @@ def _before(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) 
     return FactPosition(node_id, f"was true until {format_time(fact.end or 0)}, before what {head.id!r} says now")
 
 
-def _between(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
+def _between(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
     """A fact that begins before the head: a former version, from its start to that of the next."""
     following = _following((head, *former), fact.start)
     oldest = former[0] if former and start_of(former[0]) is None else None
@@ -146,24 +146,24 @@ def _following(versions: Sequence[NodeRow], at: int) -> int | None:
     return min((start for row in versions if (start := start_of(row)) is not None and start > at), default=None)
 
 
-def _cut(draft: Draft, former: Sequence[NodeRow], at: int) -> None:
+def _cut(draft: MemoryDraft, former: Sequence[NodeRow], at: int) -> None:
     """End the version that was true at a moment there."""
     before = [row for row in former if (start := start_of(row)) is None or start < at]
     if before and ((end := end_of(before[-1])) is None or end > at):
         _bound(draft, before[-1], start_of(before[-1]), at)
 
 
-def _bound(draft: Draft, row: NodeRow, start: int | None, end: int | None) -> None:
+def _bound(draft: MemoryDraft, row: NodeRow, start: int | None, end: int | None) -> None:
     author = (row.extras or NO_EXTRAS).created_by
     draft.put_node(NodePut(0, row.id, extras=NodeExtrasPut(created_by=author, valid_from=start, valid_to=end)))
 
 
-def _put(draft: Draft, node_id: str, put: NodePut, *, valid_from: Moment, valid_to: Moment) -> None:
+def _put(draft: MemoryDraft, node_id: str, put: NodePut, *, valid_from: Moment, valid_to: Moment) -> None:
     extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), valid_from=valid_from, valid_to=valid_to)
     draft.put_node(msgspec.structs.replace(put, id=node_id, extras=extras))
 
 
-def _archive(draft: Draft, head: NodeRow, end: int) -> str:
+def _archive(draft: MemoryDraft, head: NodeRow, end: int) -> str:
     """Keep a head's state as a version."""
     # One that this commit writes is not called as the commit alone: that is what it leaves as the head.
     node_id = _free(draft, head.id, head.sequence, 1 if head.sequence == draft.ahead.sequence else 0)
@@ -183,7 +183,7 @@ def _archive(draft: Draft, head: NodeRow, end: int) -> str:
     return node_id
 
 
-def _insert(draft: Draft, head: NodeRow, fact: Fact, end: int | None, *, is_beside_head: bool = False) -> str:
+def _insert(draft: MemoryDraft, head: NodeRow, fact: Fact, end: int | None, *, is_beside_head: bool = False) -> str:
     """Write a version that never was the head: what the head says, but for what is said of it."""
     node_id = _free(draft, head.id, draft.ahead.sequence, 1 if is_beside_head or fact.is_one_of_many else 0)
     again = put_again(head)
@@ -197,14 +197,14 @@ def _insert(draft: Draft, head: NodeRow, fact: Fact, end: int | None, *, is_besi
     return node_id
 
 
-def _join(draft: Draft, version: str, head: str) -> None:
+def _join(draft: MemoryDraft, version: str, head: str) -> None:
     draft.put_edge(EdgePut(0, (version, head, VERSION_OF)))
     for put in draft.edges_from(head):
         if put.key[2] in _COPIED_RELATIONS:
             draft.put_edge(msgspec.structs.replace(put, key=(version, *put.key[1:])))
 
 
-def _free(draft: Draft, head: str, sequence: int, first: int = 0) -> str:
+def _free(draft: MemoryDraft, head: str, sequence: int, first: int = 0) -> str:
     """The id of a version; another one where somebody has taken that."""
     number = first
     while True:

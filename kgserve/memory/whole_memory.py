@@ -16,7 +16,7 @@ from kgserve.memory.api import Memory, MemoryRequest
 from kgserve.memory.entities import shown_relations
 from kgserve.memory.hierarchy import place_memories
 from kgserve.memory.hierarchy_api import WholeMemoryRequest
-from kgserve.memory.presentation import now_in_microseconds, shown
+from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.memory.relationships import FormerMemory, Relationship, WholeMemory
 from kgserve.memory.store_memory import get_memory
 from kgserve.platform.times import format_time
@@ -27,7 +27,7 @@ from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import is_withdrawn
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.rows.edge_page import not_of_kinds
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
@@ -61,7 +61,7 @@ def _whole(store: OpenStore, memory: Memory) -> WholeMemory:
         former = rows.nodes([each.id for each in memories.versions(memory_id, MAX_SHOWN_VERSIONS)])
         return WholeMemory(
             **asdict(memory),
-            parent=None if above is None or not stands(above) else shown(store, rows, [above], now)[0],
+            parent=None if above is None or not is_live(above) else to_memories(store, rows, [above], now)[0],
             children=memories.children(memory_id, now),
             relationships=_relationships(store, rows, memory_id, now),
             versions=[_former(row) for row in former.values()],
@@ -107,7 +107,7 @@ def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> li
 
 
 def _is_there(row: NodeRow | None) -> bool:
-    return row is not None and (stands(row) if row.is_memory else not is_withdrawn(row.extras))
+    return row is not None and (is_live(row) if row.is_memory else not is_withdrawn(row.extras))
 
 
 # Versions
@@ -118,7 +118,7 @@ def _head(rows: Rows, memory_id: str) -> NodeRow | None:
     if rows.has(memory_id) or not is_version_id(memory_id):
         return None
     row = rows.node(memory_id.rpartition("@")[0])
-    return row if stands(row) else None
+    return row if is_live(row) else None
 
 
 def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> WholeMemory:

@@ -18,18 +18,18 @@ GIL_HOLD_SECONDS = 0.001
 GIL_YIELD_SECONDS = 0.00005
 
 
-def rest() -> None:
+def yield_gil() -> None:
     """Do nothing for a moment, about 0.1 ms in all."""
     time.sleep(GIL_YIELD_SECONDS)
 
 
-def paced(items: Iterable[T]) -> Iterator[T]:
+def cooperative(items: Iterable[T]) -> Iterator[T]:
     """The same items, with a rest after each millisecond."""
     rested = time.perf_counter()
     for item in items:
         yield item
         if time.perf_counter() - rested > GIL_HOLD_SECONDS:
-            rest()
+            yield_gil()
             rested = time.perf_counter()
 
 

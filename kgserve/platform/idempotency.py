@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 
-class MadeCall(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """A call that may be made again. ``age``: seconds since its caller made it first; 0 when this is the first time."""
 
     key: str
@@ -20,7 +20,7 @@ class MadeCall(NamedTuple):
         return time.time() - self.age < microseconds / 1_000_000
 
 
-making: ContextVar[MadeCall | None] = ContextVar("making", default=None)
+making: ContextVar[IdempotencyKey | None] = ContextVar("making", default=None)
 """The call that is being carried out, in the threads that work for it, if it has an id."""
 
 

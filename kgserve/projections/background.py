@@ -18,7 +18,7 @@ OneProjection = TypeVar("OneProjection", bound=BackgroundProjection)
 
 
 class StoreWorker(ABC, Generic[AnyStore, Own]):
-    """A companion of the pool; see `stores.pool.Companion`."""
+    """A companion of the pool; see `stores.pool.StoreObserver`."""
 
     of_copies = False
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from kgserve.errors import Gone
 from kgserve.platform.settings import Settings
 from kgserve.projections.links.links import LinkReader
-from kgserve.storage.changefeed import Feed
+from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import TAIL_BATCH_ROWS, Tail
@@ -41,7 +41,7 @@ class FollowedStore(Protocol):
     settings: Settings
     description: StoreFile
     journal: Journal
-    feed: Feed
+    feed: ChangeFeed
     clock: CommitClock
     rows_sequence: int
     heads_mark: int

@@ -28,7 +28,7 @@ CONFLICT_EMBEDDING_BATCH_SIZE = 64
 Vector = NDArray[np.float32]
 
 
-class Heads:
+class ConflictIndex:
     """Versions that nodes name beside themselves, each by a key of its own; any thread may ask."""
 
     def __init__(self, store: FollowedStore, embedded: Callable[[list[str]], Vector]) -> None:

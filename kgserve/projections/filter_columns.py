@@ -48,7 +48,7 @@ class Column(Generic[Kind]):
         self._count = end
 
 
-class Columns:
+class FilterColumns:
     """Of which type an entity is, since which commit it holds, and its facets. Labels are given in order, from 0."""
 
     def __init__(self) -> None:

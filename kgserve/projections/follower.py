@@ -17,7 +17,7 @@ import structlog
 from kgserve.projections.base import Erasure, FollowedStore, Projection
 from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, FollowerStopped, Schedule
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 
 log = structlog.get_logger()
 
@@ -138,7 +138,7 @@ class BackgroundProjection(Projection):
 
     def _has_memories(self) -> bool:
         with self.store.reading() as rows:
-            return rows.width == Width.MEMORY
+            return rows.width == ColumnSet.MEMORY
 
     def _yield_to_requests(self, worked: float) -> None:
         """After some seconds of work, serve awaited projections of other stores, and leave the cores to requests.

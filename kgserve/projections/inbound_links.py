@@ -14,7 +14,7 @@ from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import FollowedStore, Projection
 from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, left
 from kgserve.projections.on_demand import DerivedFile, Found
-from kgserve.storage.changefeed import FeedLookup
+from kgserve.storage.changefeed import ChangeFeedLookup
 from kgserve.storage.journal.tail import LinkChange, link_changes
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.rows import LinkRow
@@ -28,7 +28,7 @@ class _Pool(Protocol):
     data_dir: Path
 
     @property
-    def feeds(self) -> FeedLookup: ...
+    def feeds(self) -> ChangeFeedLookup: ...
 
     def here(self) -> list[str]: ...
 

@@ -26,7 +26,7 @@ from kgserve.platform.settings import Indexed
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.times import format_time
 from kgserve.projections.base import Erasure, FollowedStore
-from kgserve.projections.conflict_index import Heads
+from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history.reading import EndedStates, HistoryPosition, read_ended
@@ -34,7 +34,7 @@ from kgserve.projections.history_follower import HistoryFollower
 from kgserve.projections.index_base import FollowStep, Index, IndexProjection, IndexState, StoreIndex, not_kept
 from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
 from kgserve.projections.read_your_writes import reached
-from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.projections.text import NO_TEXT_FILTER, Filter, Text, past_key
 from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.projections.vector.past import PastVectors, forget
@@ -583,8 +583,8 @@ class Indexes:
         self.queries = queries
         self.keyword = KeywordProjection(store)
         self.vector = VectorProjection(store, patient)
-        self.recent = Recent()
-        self.heads = Heads(store, lambda texts: self.vector.embedded(texts, queries.embedder))
+        self.recent = RecentVectors()
+        self.heads = ConflictIndex(store, lambda texts: self.vector.embedded(texts, queries.embedder))
         self.past_keyword = PastKeywordProjection(store)
         self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)

@@ -20,7 +20,7 @@ import tantivy
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil import paced
+from kgserve.platform.gil import cooperative
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.words import content_words, with_forms, word_weights
 from kgserve.projections import manifest
@@ -153,7 +153,7 @@ class KeywordIndex:
                 writer.delete_documents_by_query(self._range("until", 0, ended))
             for node_id in removed:
                 writer.delete_documents_by_term("id", node_id)
-            for entity in paced(put):
+            for entity in cooperative(put):
                 writer.delete_documents_by_term("id", entity.key)
                 writer.add_document(_document(entity))
         self.seal(sequence)

@@ -1,7 +1,7 @@
-"""Waiting for views without holding a thread.
+"""Wait until projections have seen a commit, without holding a thread.
 
-A request whose work may be done over again is put off: it raises `NotYet`, which frees its thread, and is tried again
-once what it waits for may have come. Whoever has a thread to spare, as a library has, waits where it is.
+A request that cannot be answered yet raises `NotCaughtUp`, which frees its thread, and is tried again when a projection
+may have caught up. Callers with a thread of their own, such as the embedded library, wait in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tried again, it goes on waiting for what it did, not for what has come since.
 """
 
 
-class NotYet(Exception):
+class NotCaughtUp(Exception):
     """Views have not seen a commit yet, and the request is to be tried again when they have."""
 
     def __init__(self, views: Sequence[BackgroundProjection], wait: Wait) -> None:
@@ -73,5 +73,5 @@ def reached(views: Sequence[BackgroundProjection], sequence: int, seconds: float
         return True
     missing = [view for view in views if view.sequence < wait.sequence]
     if time.monotonic() < wait.until and all(view.has_yet_to_see(wait.sequence) for view in missing):
-        raise NotYet(missing, wait)
+        raise NotCaughtUp(missing, wait)
     return not missing

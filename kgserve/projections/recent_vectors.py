@@ -9,7 +9,7 @@ MAX_RECENT_VECTORS = 2_000
 _INITIAL_RECENT_VECTORS = 64
 
 
-class Recent:
+class RecentVectors:
     """Vectors by id, of length 1 and one model; the oldest go first. For the writing thread of one store.
 
     They lie in one matrix: a question that stacked 2,000 first took 3.5 ms, now it takes 0.4 (one BLAS thread).

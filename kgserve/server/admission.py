@@ -32,7 +32,7 @@ from kgserve.graph.handle import FIRST_OPENING_PAUSE_SECONDS, MAX_OPENING_PAUSE_
 from kgserve.platform.gil import rest_seconds
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.projections.read_your_writes import NotYet, patience
+from kgserve.projections.read_your_writes import NotCaughtUp, patience
 from kgserve.server.http.connection import in_task
 
 P = ParamSpec("P")
@@ -292,7 +292,7 @@ async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Quota, caller: st
         while True:
             try:
                 return await patiently(attempt)
-            except NotYet as missing:
+            except NotCaughtUp as missing:
                 with waits.one(caller):
                     await missing.over()
     finally:

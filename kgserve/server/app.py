@@ -41,7 +41,7 @@ from kgserve.platform.access.authentication import Authenticator, Keyring, check
 from kgserve.platform.lock import DataFolderLock
 from kgserve.platform.server_discovery import reachable
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.projections.cypher_engine.engine.process import nursery
+from kgserve.projections.cypher_engine.engine.process import fork_server
 from kgserve.server.admission import Admission
 from kgserve.server.http.connection import Connections, HttpConnection, Limits
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
 
     from kgserve.platform.settings import Settings
-    from kgserve.projections.cypher_engine.engine.process import Nursery
+    from kgserve.projections.cypher_engine.engine.process import ForkServer
 
 logger = structlog.get_logger()
 
@@ -147,7 +147,7 @@ def _build_service(graphs: Graphs, admission: Admission, proxy: NodeProxy) -> Se
 def serve(settings: Settings) -> int:
     """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
     log.configure(settings.log_format, settings.log_level)
-    nursery(settings.engine).log = (settings.log_format, settings.log_level)
+    fork_server(settings.engine).log = (settings.log_format, settings.log_level)
     _let_files_be_many()
     try:
         if not settings.cluster:  # whose keys are known once it was joined
@@ -220,7 +220,9 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_renew, certificate, publish)
-        server.meanwhile = partial(_tend, server, lock, app.state["edge"], nursery(settings.engine), settings.idle_exit)
+        server.meanwhile = partial(
+            _tend, server, lock, app.state["edge"], fork_server(settings.engine), settings.idle_exit
+        )
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
 
@@ -236,7 +238,7 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
     return lines
 
 
-async def _tend(server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: Nursery, idle_exit: float) -> None:
+async def _tend(server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: ForkServer, idle_exit: float) -> None:
     """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
     settled = asyncio.get_running_loop().time() + ENGINE_PRELOAD_SECONDS
     while not server.should_exit:

@@ -119,7 +119,7 @@ class Ring:
         self._bytes += sign * commit.bytes
 
 
-class Feed:
+class ChangeFeed:
     """The events of one store. All of it may be used by any thread."""
 
     def __init__(self, layout: Layout, kept: int = RING_EVENTS) -> None:
@@ -230,7 +230,7 @@ class Reader:
     """One listener's way through a feed. For one thread at a time."""
 
     def __init__(
-        self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _DEFAULT_PAGE_LIMITS
+        self, feed: ChangeFeed, position: Position | None, wake: Wake, limits: PageLimits = _DEFAULT_PAGE_LIMITS
     ) -> None:
         """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
         self._limits = limits
@@ -310,7 +310,7 @@ T = TypeVar("T")
 NamedWake: TypeAlias = Callable[[str], None]
 
 
-class FeedLookup(Protocol):
+class ChangeFeedLookup(Protocol):
     """The feeds of stores as their listeners find them."""
 
     @property
@@ -318,7 +318,7 @@ class FeedLookup(Protocol):
         """Number of stores made, changed and dropped so far."""
         ...
 
-    def of(self, store: str) -> Feed:
+    def of(self, store: str) -> ChangeFeed:
         """Return the feed of a store, which need not be open."""
         ...
 
@@ -335,13 +335,13 @@ class FeedLookup(Protocol):
         ...
 
 
-class Feeds(FeedLookup):
-    """One feed per store that was open or listened to. See `FeedLookup`."""
+class ChangeFeeds(ChangeFeedLookup):
+    """One feed per store that was open or listened to. See `ChangeFeedLookup`."""
 
     def __init__(self, layout: Callable[[str], Layout]) -> None:
         self._layout = layout
         self._lock = threading.Lock()
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, ChangeFeed] = {}
         self._wakes: dict[int, Wake] = {}
         self._named_wakes: dict[int, NamedWake] = {}
         self._numbers = count()
@@ -354,11 +354,11 @@ class Feeds(FeedLookup):
         return self._turn
 
     @override
-    def of(self, store: str) -> Feed:
+    def of(self, store: str) -> ChangeFeed:
         with self._lock:
             feed = self._feeds.get(store)
             if feed is None:
-                feed = self._feeds[store] = Feed(self._layout(store))
+                feed = self._feeds[store] = ChangeFeed(self._layout(store))
             return feed
 
     @override

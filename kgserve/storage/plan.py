@@ -34,10 +34,10 @@ from kgserve.storage.model.batch import (
     says_nothing_new,
     with_heads,
 )
-from kgserve.storage.model.change import Access, ChangeSet, Former, LinksState, Said, StoreState
+from kgserve.storage.model.change import Access, BeforeImage, ChangeSet, CoAuthor, LinksState, StoreState
 from kgserve.storage.model.digest import shift, shift_links
 from kgserve.storage.model.events import former_of, kind_of
-from kgserve.storage.model.fields import NO_EXTRAS, NodeExtras, Width
+from kgserve.storage.model.fields import NO_EXTRAS, ColumnSet, NodeExtras
 from kgserve.storage.model.redirects import MERGED_INTO, refusal, survivor_of
 from kgserve.storage.model.rows import (
     NO_ATTRIBUTES,
@@ -240,8 +240,8 @@ class _Draft:
         self.edges = _Changes[EdgeRow, EdgeKey]()
         self.links = _Changes[LinkRow, LinkKey]()
         self.accessed: dict[str, Access] = {}
-        self.former: list[Former] = []
-        self.said: list[Said] = []
+        self.former: list[BeforeImage] = []
+        self.said: list[CoAuthor] = []
         self.nodes_removed: list[NodeRow] = []
 
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
@@ -287,7 +287,7 @@ class _Draft:
         self.workspace.ended[node_id] = self.last_versions[-1]
         self.nodes_removed.append(row)
         if kind := kind_of(row):
-            self.former.append(Former(node_id, kind))
+            self.former.append(BeforeImage(node_id, kind))
         for version in versions:
             if version not in kept:
                 self.delete_node(version, kept)
@@ -351,7 +351,7 @@ class _Draft:
         """Have it known that somebody else has put a whole version that says what is there."""
         author = put.extras.created_by if put.resolves and put.extras is not None else ""
         if author and author != (old.extras or NO_EXTRAS).created_by and self.rules.keeps_history:
-            self.said.append(Said(old.id, old.version, author))
+            self.said.append(CoAuthor(old.id, old.version, author))
 
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """The extras with the other heads that there are from now on."""
@@ -497,7 +497,7 @@ class _Draft:
 
 def _is_more(row: NodeRow) -> bool:
     """Whether it has something of a memory, or a name: most nodes have not."""
-    return row.extras is not None and row.extras.width is Width.MEMORY
+    return row.extras is not None and row.extras.width is ColumnSet.MEMORY
 
 
 def commit_time(now: int, last: int) -> int:

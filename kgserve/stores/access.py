@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.metrics.observation import Observation
+from kgserve.platform.metrics.observation import Telemetry
 from kgserve.platform.settings import Settings
 from kgserve.projections.inbound_links import InboundLinkLookup
-from kgserve.storage.changefeed import Feed, FeedLookup, NamedWake, Wake
+from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWake, Wake
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.rows import LinkRow
 from kgserve.storage.model.store_names import check_store_name
@@ -32,7 +32,7 @@ class CreateIfMissing:
         self.made = False
 
 
-class CopyReads:
+class ReplicaRead:
     """Permission to read copies of stores that have seen the commit ``at_least``.
 
     ``sequence`` is the last commit of the store that was read.
@@ -43,7 +43,7 @@ class CopyReads:
         self.sequence: int | None = None
 
 
-class StoreAccess(Protocol):
+class Stores(Protocol):
     """The stores of a data folder. Methods raise NotFound for a store that does not exist, or that is hidden."""
 
     settings: Settings
@@ -52,7 +52,7 @@ class StoreAccess(Protocol):
     """Settings of a store that is created without any."""
     data_dir: Path
     placement: Placement
-    observation: Observation
+    observation: Telemetry
 
     @property
     def inbound(self) -> InboundLinkLookup:
@@ -60,7 +60,7 @@ class StoreAccess(Protocol):
         ...
 
     @property
-    def feeds(self) -> FeedLookup:
+    def feeds(self) -> ChangeFeedLookup:
         """The changes of stores as they come."""
         ...
 
@@ -164,15 +164,15 @@ class StoreAccess(Protocol):
         ...
 
 
-def scoped_to(stores: StoreAccess, caller: Caller, copies: CopyReads | None = None) -> StoreAccess:
+def scoped_to(stores: Stores, caller: Caller, copies: ReplicaRead | None = None) -> Stores:
     """Return the stores that a caller may see, read from ``copies`` too if they are given."""
     return stores if caller.sees_all and copies is None else ScopedStores(stores, caller, copies)
 
 
-class ScopedStores(StoreAccess):
+class ScopedStores(Stores):
     """The stores that one caller may see. Hidden stores cannot be told from those that do not exist."""
 
-    def __init__(self, stores: StoreAccess, caller: Caller, copies: CopyReads | None = None) -> None:
+    def __init__(self, stores: Stores, caller: Caller, copies: ReplicaRead | None = None) -> None:
         """With ``copies`` stores are also read where they are not served."""
         self.settings = stores.settings
         self.usual = stores.usual
@@ -192,7 +192,7 @@ class ScopedStores(StoreAccess):
 
     @property
     @override
-    def feeds(self) -> FeedLookup:
+    def feeds(self) -> ChangeFeedLookup:
         return self._feeds
 
     @override
@@ -226,7 +226,7 @@ class ScopedStores(StoreAccess):
 
     @override
     def drain(self, *, undo: bool) -> DrainAnswer:
-        """See `StoreAccess`. Raises Forbidden for a caller who does not see every store."""
+        """See `Stores`. Raises Forbidden for a caller who does not see every store."""
         self._caller.require_every_store("draining a node")
         return self._stores.drain(undo=undo)
 
@@ -283,7 +283,7 @@ class ScopedStores(StoreAccess):
         check_store_name(name)
         self._caller.require_store(name)
 
-    def _visible(self, name: str) -> StoreAccess:
+    def _visible(self, name: str) -> Stores:
         """Return all stores once the caller is found to see the one of this name. Raises NotFound otherwise."""
         self._check(name)
         return self._stores
@@ -324,10 +324,10 @@ class ScopedInboundLinks(InboundLinkLookup):
         return self._links.position(stores)
 
 
-class ScopedFeeds(FeedLookup):
+class ScopedFeeds(ChangeFeedLookup):
     """The feeds of the stores that a caller ``sees``; ``check`` raises NotFound for the others."""
 
-    def __init__(self, feeds: FeedLookup, check: Callable[[str], None], sees: Callable[[str], bool]) -> None:
+    def __init__(self, feeds: ChangeFeedLookup, check: Callable[[str], None], sees: Callable[[str], bool]) -> None:
         self._feeds = feeds
         self._check = check
         self._sees = sees
@@ -335,11 +335,11 @@ class ScopedFeeds(FeedLookup):
     @property
     @override
     def turn(self) -> int:
-        """See `FeedLookup`. It also moves for hidden stores, and shows nothing else of them."""
+        """See `ChangeFeedLookup`. It also moves for hidden stores, and shows nothing else of them."""
         return self._feeds.turn
 
     @override
-    def of(self, store: str) -> Feed:
+    def of(self, store: str) -> ChangeFeed:
         self._check(store)
         return self._feeds.of(store)
 

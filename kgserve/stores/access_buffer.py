@@ -37,7 +37,7 @@ Change = Callable[[str, Access | None], Access]
 """The access of a node that comes after another one, or is the first."""
 
 
-class Accesses:
+class AccessBuffer:
     """The accesses of one store that wait to be journaled. Any thread may use it.
 
     ``waiting`` says whether any are. ``known`` gives what was journaled; it is asked without the lock, and asked again

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from kgserve.errors import TooLarge
-from kgserve.storage.model.change import ChangeSet, Former, StoreState
+from kgserve.storage.model.change import BeforeImage, ChangeSet, StoreState
 from kgserve.storage.model.digest import shift
 from kgserve.storage.model.events import kind_of
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
@@ -20,7 +20,7 @@ from kgserve.storage.plan import Report, commit_time
 from kgserve.storage.rows.delta import Gathered
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import Foreseen
+from kgserve.storage.rows.view import StagedBase
 
 MAX_BULK_DELETE_ROWS = 2_000_000
 """Rows that go at once at most, edges of nodes included."""
@@ -30,10 +30,10 @@ _KEY_OVERHEAD_BYTES = 8
 """Bytes of a key beside its texts."""
 
 
-class Removal:
+class BulkDelete:
     """Nodes and edges that are to go, with the nodes all their edges, and with memories their former versions."""
 
-    def __init__(self, foreseen: Foreseen, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
+    def __init__(self, foreseen: StagedBase, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
         """Work everything out. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
@@ -42,12 +42,12 @@ class Removal:
         edge_numbers = edges_with(rows, nodes, edges)
         self._nodes = dict[str, int]()
         self._edges = set[EdgeKey]()
-        self._former: list[Former] = []
+        self._former: list[BeforeImage] = []
         digest = 0
         for node in _nodes(rows, sorted(node_numbers)):
             self._nodes[node.id] = node.version
             if kind := kind_of(node):
-                self._former.append(Former(node.id, kind))
+                self._former.append(BeforeImage(node.id, kind))
             digest = shift(digest, (), (node,))
         for edge in _edges(rows, sorted(edge_numbers)):
             self._edges.add(edge.key)

@@ -26,7 +26,7 @@ from kgserve.storage.journal.replay import unsnapshotted_bytes
 from kgserve.storage.layout import Layout, require_room
 from kgserve.storage.rebuild import MAX_SNAPSHOTS
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import Foreseen, RowsView
+from kgserve.storage.rows.view import RowsView, StagedBase
 
 log = structlog.get_logger()
 
@@ -202,7 +202,7 @@ class Compactor:
         self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
 
 
-class Folding:
+class DeltaMerger:
     """Makes new bases of a store's present rows, one thread at a time.
 
     ``renew`` is called when the old one turns out to be damaged.
@@ -256,7 +256,7 @@ class Folding:
             self._idle.set()
 
     @contextmanager
-    def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[Foreseen]:
+    def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBase]:
         """Rows to leave some out of before the commit that takes them away.
 
         Waits for who makes a base; ``check`` is called now and then meanwhile.

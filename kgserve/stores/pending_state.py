@@ -18,13 +18,13 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_active
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import merged_among, upward
+from kgserve.storage.rows.ways import redirects_of, upward
 
 MAX_PENDING_CHILDREN = 100
 """So many children that are in the way of a change are looked at."""
 
 
-class Ahead:
+class PendingState:
     """The rows of the last commit under those that the group has decided so far. For the writing thread.
 
     Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds; ``sequence`` is that of the
@@ -90,7 +90,7 @@ class Ahead:
 
     def survivor(self, node_id: str) -> str:
         """The node itself, or the one that it will have come to by merges."""
-        return survivor_of(merged_among(self.rows, (node_id,)) | self._merged, node_id)
+        return survivor_of(redirects_of(self.rows, (node_id,)) | self._merged, node_id)
 
     def expect(self, texts: Iterable[str]) -> None:
         """Look up together who says what `saying` will be asked for."""

@@ -16,20 +16,20 @@ from typing import Protocol
 import structlog
 from typing_extensions import override
 
-from kgserve.errors import Conflict, KgserveError, NoStore, Opening, OwnerQuiet, ServedElsewhere, Unavailable
+from kgserve.errors import Conflict, KgserveError, NoStore, Opening, OwnerUnreachable, ServedElsewhere, Unavailable
 from kgserve.platform.closing import Closing
 from kgserve.platform.durable_files import storing, sync_folder
-from kgserve.platform.metrics.observation import Observation
+from kgserve.platform.metrics.observation import Telemetry
 from kgserve.platform.permissions import private_folder
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.files import edition
 from kgserve.projections.cypher_engine.projection import EnginePlaces
 from kgserve.projections.inbound_links import InboundLinks
-from kgserve.storage.changefeed import Feeds
+from kgserve.storage.changefeed import ChangeFeeds
 from kgserve.storage.layout import Layout, usable_folder
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import usual
-from kgserve.stores.access import CreateIfMissing, StoreAccess
+from kgserve.stores.access import CreateIfMissing, Stores
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
 from kgserve.stores.placement import Placement
 from kgserve.stores.scratch_database import WarmCopies
@@ -55,7 +55,7 @@ class NotOpen(Exception):
     """The store is not open: ask where blocking is allowed."""
 
 
-class Companion(Protocol):
+class StoreObserver(Protocol):
     """Somebody who follows the stores of a pool while they are open."""
 
     @property
@@ -84,7 +84,7 @@ class _Entry:
         """Of the leases those that have no store yet."""
 
 
-class StorePool(Closing, StoreAccess):
+class StorePool(Closing, Stores):
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
     def __init__(self, settings: Settings, placed: Placed = Placement) -> None:
@@ -92,7 +92,7 @@ class StorePool(Closing, StoreAccess):
         edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.usual = usual(settings)
-        self.observation = Observation(settings)
+        self.observation = Telemetry(settings)
         self.data_dir = usable_folder(settings.data_dir.resolve())
         private_folder(self.data_dir)
         with suppress(PermissionError):
@@ -100,8 +100,8 @@ class StorePool(Closing, StoreAccess):
         self.placement = placed(self.data_dir, settings)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
-        self.companions: list[Companion] = []
-        self._feeds = Feeds(self.placement.layout)
+        self.companions: list[StoreObserver] = []
+        self._feeds = ChangeFeeds(self.placement.layout)
         self._inbound = InboundLinks(self)
         self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
@@ -110,7 +110,7 @@ class StorePool(Closing, StoreAccess):
         self._around = StoreDependencies(
             settings, self._background.submit, self.observation, WarmCopies(), self.placement
         )
-        self._tender = Tender(self._all_open, self.held_open, self._retire_lost)
+        self._tender = MaintenanceTicker(self._all_open, self.held_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
@@ -119,7 +119,7 @@ class StorePool(Closing, StoreAccess):
 
     @property
     @override
-    def feeds(self) -> Feeds:
+    def feeds(self) -> ChangeFeeds:
         return self._feeds
 
     @property
@@ -471,7 +471,7 @@ class StorePool(Closing, StoreAccess):
         wish, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
         try:
             made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
-        except (ServedElsewhere, OwnerQuiet):
+        except (ServedElsewhere, OwnerUnreachable):
             if not or_copy:
                 raise
             self.placement.place_copy(layout.name)
@@ -551,7 +551,7 @@ class StorePool(Closing, StoreAccess):
             log.exception("check_not_done", store=name, error=str(error))
 
 
-class Tender:
+class MaintenanceTicker:
     """Keeps what follows the journals of open stores in step: one thread, woken by commits and once a second.
 
     It calls `OpenStore.tend` of each, at once for those in which Cypher is asked.

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 _PURGE_RECORD_FILE = "erasing.json"
 
 
-class Doomed(msgspec.Struct, frozen=True):
+class PurgeTargets(msgspec.Struct, frozen=True):
     """Nodes that are to be erased: those that are there, the ids of others that were, the first commit of any."""
 
     rows: list[NodeRow] = []
@@ -28,7 +28,7 @@ class Doomed(msgspec.Struct, frozen=True):
         return [*(row.id for row in self.rows), *self.gone]
 
 
-class Erased(msgspec.Struct, frozen=True):
+class PurgeResult(msgspec.Struct, frozen=True):
     """What was erased: anybody else may have it from between the commits ``first`` and ``through``."""
 
     first: int

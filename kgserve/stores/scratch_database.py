@@ -48,7 +48,7 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import Tail, next_change
 from kgserve.storage.layout import Layout, require_room, require_room_to_try
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EDGE_EXTRAS, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rebuild import fresh_folder
 from kgserve.storage.rows.snapshot import Rows
@@ -162,7 +162,7 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
             else:
                 with source as session:
                     found, state = rows, session.dump(rows)
-            engine = build(file, found, state, options, Width.MEMORY)
+            engine = build(file, found, state, options, ColumnSet.MEMORY)
             shutil.rmtree(rows)
             return Copy(folder, state, engine)
     except BaseException:
@@ -177,9 +177,9 @@ class WarmCopies:
     def __init__(self, most: int = MAX_WARM_COPIES) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._copies: OrderedDict[WarmCopy, None] = OrderedDict()
+        self._copies: OrderedDict[ScratchDatabase, None] = OrderedDict()
 
-    def used(self, copy: WarmCopy) -> None:
+    def used(self, copy: ScratchDatabase) -> None:
         """A copy is being used; others are given back if they are too many, unless they are in use as well."""
         with self._lock:
             self._copies[copy] = None
@@ -188,13 +188,13 @@ class WarmCopies:
         for other in surplus:
             other.give_back_if_free()
 
-    def given_back(self, copy: WarmCopy) -> None:
+    def given_back(self, copy: ScratchDatabase) -> None:
         """A copy is there no longer."""
         with self._lock:
             self._copies.pop(copy, None)
 
 
-class WarmCopy:
+class ScratchDatabase:
     """The copy of one store, if there is one now. Statements run in it one at a time."""
 
     def __init__(

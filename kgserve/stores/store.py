@@ -17,7 +17,7 @@ import structlog
 
 from kgserve.errors import Unavailable
 from kgserve.platform.durable_files import storing
-from kgserve.platform.metrics.observation import Laps, Observation, StoreCount
+from kgserve.platform.metrics.observation import Stopwatch, StoreCount, Telemetry
 from kgserve.platform.settings import Settings
 from kgserve.projections.base import Erasure
 from kgserve.projections.catalog.catalog import Catalog
@@ -28,7 +28,7 @@ from kgserve.projections.links.projection import LinksProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.projections.memory_index.projection import MemoryProjection
 from kgserve.projections.tombstones import Tombstones
-from kgserve.storage.changefeed import Feed
+from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock, newest_file_time, wall_time
 from kgserve.storage.journal import snapshot
 from kgserve.storage.layout import STORE_FORMAT, Layout, open_journal, require_room_to_write
@@ -42,13 +42,13 @@ from kgserve.storage.rebuild import fresh_folder, open_rows, renew_rows, take_sn
 from kgserve.storage.rows.edge_page import with_versions
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.snapshot import MIN_BATCH_LOOKUPS, Rows
-from kgserve.storage.rows.ways import merged_among
-from kgserve.stores.access_buffer import Accesses
-from kgserve.stores.compaction import Compactor, Folding
-from kgserve.stores.pending_state import Ahead
+from kgserve.storage.rows.ways import redirects_of
+from kgserve.stores.access_buffer import AccessBuffer
+from kgserve.stores.compaction import Compactor, DeltaMerger
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.placement import Placement
-from kgserve.stores.purge_record import Doomed, Erased
-from kgserve.stores.scratch_database import WarmCopies, WarmCopy
+from kgserve.stores.purge_record import PurgeResult, PurgeTargets
+from kgserve.stores.scratch_database import ScratchDatabase, WarmCopies
 from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
@@ -71,7 +71,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 class Eraser(Protocol):
     """Takes nodes out of a store for good."""
 
-    def erase(self, find: Callable[[Rows], Doomed]) -> Future[Erased]:
+    def erase(self, find: Callable[[Rows], PurgeTargets]) -> Future[PurgeResult]:
         """Take away what ``find`` finds in the writer's turn, and all that is left of it; done when that is gone."""
         ...
 
@@ -81,7 +81,7 @@ class StoreDependencies(msgspec.Struct, frozen=True):
 
     settings: Settings
     background: Background
-    observation: Observation
+    observation: Telemetry
     copies: WarmCopies
     placement: Placement
 
@@ -89,7 +89,7 @@ class StoreDependencies(msgspec.Struct, frozen=True):
 class OpenStore:
     """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
 
-    def __init__(self, layout: Layout, feed: Feed, around: StoreDependencies) -> None:
+    def __init__(self, layout: Layout, feed: ChangeFeed, around: StoreDependencies) -> None:
         """Open a store whose files are here, repairing what a crash left."""
         settings, background = around.settings, around.background
         self.observation = around.observation
@@ -137,9 +137,9 @@ class OpenStore:
         newest = max(self.rows.state.time, newest_file_time(layout.journal))
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
-        self.folding, self.rows.on_damage = Folding(layout.name, self.rows, self._renew_rows), self._being_renewed
+        self.folding, self.rows.on_damage = DeltaMerger(layout.name, self.rows, self._renew_rows), self._being_renewed
         self.engine = EngineProjection(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
-        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
+        self.copy = ScratchDatabase(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
         self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
         self.links = LinksProjection(layout, self.journal, self.rows)
@@ -148,7 +148,7 @@ class OpenStore:
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
-        self.accesses = Accesses(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
+        self.accesses = AccessBuffer(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @property
@@ -183,7 +183,9 @@ class OpenStore:
         """
         return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
 
-    def submit_decided(self, decide: Callable[[Ahead], WriteBatch], cost: int, wait: float = 0.0) -> Future[Report]:
+    def submit_decided(
+        self, decide: Callable[[PendingState], WriteBatch], cost: int, wait: float = 0.0
+    ) -> Future[Report]:
         """Queue a write whose batch is made in the writing thread, of what the writes before it come to.
 
         It is committed with others, so ``decide`` must be quick; ``cost`` is about the bytes that its batch will have.
@@ -408,7 +410,7 @@ class OpenStore:
     # In the writing thread
 
     def _commit(self, writes: list[Write]) -> None:
-        laps = Laps()
+        laps = Stopwatch()
         for write in writes:
             self.observation.waited(write.origin, laps.started - write.queued_at)
         self.folding.hold_back()
@@ -496,7 +498,7 @@ class OpenStore:
                 change = self.links.with_cut(change)
                 report.edges_deleted += len(change.links_deleted)
             return [change], [(writes[0], report)]
-        ahead = Ahead(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
+        ahead = PendingState(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
         workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
         state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []
@@ -519,7 +521,7 @@ class OpenStore:
             reports.append((write, report))
         return changes, reports
 
-    def _decided(self, write: Write, ahead: Ahead, workspace: Workspace) -> WriteBatch:
+    def _decided(self, write: Write, ahead: PendingState, workspace: Workspace) -> WriteBatch:
         """The batch of a write, with all that it meets in the workspace."""
         if write.decide is None:
             return write.batch
@@ -571,7 +573,7 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Wor
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.look_up(named | ends)
-    if rows.know_merges and (merged := merged_among(rows, named | ends)):
+    if rows.know_merges and (merged := redirects_of(rows, named | ends)):
         workspace.merged = merged
         keys |= dict.fromkeys(map(workspace.followed, [*keys]))
         ends.update(merged.values())

@@ -17,7 +17,7 @@ from kgserve.platform.metrics.observation import Origin, StoreCount, current_ori
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.plan import Report
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class Write(msgspec.Struct, eq=False):
     prepare: Callable[[], WriteBatch | Planned | Followed] | None = None
     plan: Planned | None = None
     followed: Followed | None = None
-    decide: Callable[[Ahead], WriteBatch] | None = None
+    decide: Callable[[PendingState], WriteBatch] | None = None
     origin: Origin | None = msgspec.field(default_factory=current_origin)
     queued_at: float = msgspec.field(default_factory=time.perf_counter)
 

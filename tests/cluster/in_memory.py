@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.protocols import Beat, Claim, Heard, Owner, RegistryEntry
+from kgserve.cluster.protocols import Claim, Heard, Heartbeat, Owner, RegistryEntry
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
-from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt, Unconfirmed
 from tests.cluster.rig import Node
 
 
@@ -81,14 +81,14 @@ class MemoryLog:
 
     def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
         if to < after:
-            raise LogTorn(f"the log of store {store!r} ends at {to}, before {after}")
+            raise ReplicatedLogCorrupt(f"the log of store {store!r} ends at {to}, before {after}")
         records = self._records(store)
         for position in sorted(records):
             if after < position <= to:
                 yield check_follows(store, after, decode_record(position, records[position]))
                 after = position
         if after < to:
-            raise LogTorn(f"the log of store {store!r} lacks what came after {after}")
+            raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks what came after {after}")
 
     def left(self, store: str, after: Position) -> Iterator[Logged]:
         records = self._records(store)
@@ -154,13 +154,15 @@ class MemoryRegistry:
     def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
         return self._replaced(f"entry {name}", data, revision)
 
-    def beat(self, beat: Beat, revision: int) -> int | None:
+    def beat(self, beat: Heartbeat, revision: int) -> int | None:
         return self._replaced(f"beat {beat.node}", msgspec.json.encode(beat), revision)
 
     def beats(self) -> dict[str, Heard]:
         with self._wire.shared.lock:
             found = [value for key, value in self._wire.shared.messages.items() if key.startswith("beat ")]
-        heard = [Heard(msgspec.json.decode(data, type=Beat), number) for each in found for number, data in each.items()]
+        heard = [
+            Heard(msgspec.json.decode(data, type=Heartbeat), number) for each in found for number, data in each.items()
+        ]
         return {each.beat.node: each for each in heard}
 
     seen_beats = beats

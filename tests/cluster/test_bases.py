@@ -16,7 +16,7 @@ import kgserve
 from kgserve.client import Client
 from kgserve.cluster.protocols import Owner
 from kgserve.cluster.records import RECORD_FORMAT
-from kgserve.errors import Conflict, LogTorn, Unavailable
+from kgserve.errors import Conflict, ReplicatedLogCorrupt, Unavailable
 from tests.cluster.conftest import JetStreamRig
 from tests.cluster.nodes import ServingNode, serving_nodes, settle
 from tests.cluster.rig import Node, Rig
@@ -228,6 +228,6 @@ def test_an_upgrade_is_finished_by_any_node(clients: list[Client]) -> None:
 def _is_trimmed(cluster: Node, store: str) -> bool:
     try:
         next(iter(cluster.log.read(store, 0, cluster.log.end(store))))
-    except LogTorn:
+    except ReplicatedLogCorrupt:
         return True
     return False

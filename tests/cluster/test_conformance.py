@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import Beat, Heard, Log, Owner, RegistryEntry, append_whole
+from kgserve.cluster.protocols import Heard, Heartbeat, Log, Owner, RegistryEntry, append_whole
 from kgserve.cluster.records import MAX_RECORD_BYTES, Logged, Record, joined
-from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt, Unconfirmed
 from tests.cluster.rig import Node, Rig
 
 NODES = 10
@@ -209,7 +209,9 @@ def test_a_hole_is_told(rig: Rig, store: str) -> None:
     log = rig.node().log
     positions = written(log, store, 10)
     rig.lose_record(store, positions[4])
-    with pytest.raises(LogTorn, match=f"{store}.* has a hole: after position {positions[3]} comes {positions[5]}"):
+    with pytest.raises(
+        ReplicatedLogCorrupt, match=f"{store}.* has a hole: after position {positions[3]} comes {positions[5]}"
+    ):
         whole(log, store)
     assert len(list(log.read(store, 0, positions[3]))) == 4
     assert len(list(log.read(store, positions[4], positions[9]))) == 5
@@ -221,9 +223,11 @@ def test_a_lost_end_is_told_and_nobody_writes_over_it(rig: Rig, store: str) -> N
     for position in positions[5:]:
         rig.lose_record(store, position)
     assert log.end(store) == positions[4]
-    with pytest.raises(LogTorn, match=f"ends at .*{positions[4]}.*{positions[9]}"):
+    with pytest.raises(ReplicatedLogCorrupt, match=f"ends at .*{positions[4]}.*{positions[9]}"):
         list(log.read(store, positions[9], log.end(store)))
-    with pytest.raises(LogTorn, match=f"lacks what came after position {positions[4]}|lacks what came after"):
+    with pytest.raises(
+        ReplicatedLogCorrupt, match=f"lacks what came after position {positions[4]}|lacks what came after"
+    ):
         list(log.read(store, 0, positions[9]))
     with pytest.raises(Fenced):
         log.append(store, positions[9], frame(11))
@@ -234,7 +238,7 @@ def test_trimming_keeps_what_follows(rig: Rig, store: str) -> None:
     positions = written(log, store, 10)
     log.trim(store, positions[3])
     assert [each.record.first for each in log.read(store, positions[3], positions[9])] == list(range(5, 11))
-    with pytest.raises(LogTorn):
+    with pytest.raises(ReplicatedLogCorrupt):
         list(log.read(store, 0, positions[9]))
     log.trim(store, positions[9] + 1)
     assert log.end(store) == positions[9]
@@ -308,7 +312,7 @@ def test_an_entry_is_known_to_all_and_replaced_by_who_saw_it(rig: Rig, store: st
 def test_beats_are_heard_and_two_of_one_name_notice(rig: Rig, store: str) -> None:
     mine, others = rig.node().registry, rig.node().registry
     names = [f"{store}-a", f"{store}-b"]
-    beats = [Beat(name, "first run", "http://here") for name in names]
+    beats = [Heartbeat(name, "first run", "http://here") for name in names]
     revisions = [mine.beat(beat, 0) for beat in beats]
     heard = others.beats()
     until = time.monotonic() + 10
@@ -321,7 +325,7 @@ def test_beats_are_heard_and_two_of_one_name_notice(rig: Rig, store: str) -> Non
     again = mine.beat(beats[0], revisions[0])
     assert again is not None
     assert again > revisions[0]
-    usurper = Beat(names[0], "second run", "http://here")
+    usurper = Heartbeat(names[0], "second run", "http://here")
     assert others.beat(usurper, others.beats()[names[0]].revision) is not None
     assert mine.beat(beats[0], again) is None
     assert mine.beats()[names[0]].beat == usurper

@@ -16,8 +16,8 @@ from kgserve.cluster.membership import (
     Formats,
     Membership,
 )
-from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
-from kgserve.cluster.protocols import Beat, Heard, Owner
+from kgserve.cluster.ownership import OwnedBy, OwnedHere, Ownership, Unowned, ranked
+from kgserve.cluster.protocols import Heard, Heartbeat, Owner
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 
@@ -45,7 +45,7 @@ class Cluster:
         self.owned = {name: Ownership(MemoryRegistry(self.wires[name]), node) for name, node in self.nodes.items()}
 
     def node(self, name: str, run: str = "first") -> Membership:
-        return Membership(MemoryRegistry(self.wires[name]), Beat(name, run, f"http://{name}"), self.clock)
+        return Membership(MemoryRegistry(self.wires[name]), Heartbeat(name, run, f"http://{name}"), self.clock)
 
     def run(self, seconds: int, *beating: str) -> None:
         """Seconds in each of which these nodes beat."""
@@ -136,15 +136,15 @@ def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.owned["n1"].seek("s", b"")
     for _ in range(int(REDIRECT_CUTOFF_SECONDS)):
-        assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
+        assert cluster.owned["n2"].seek("s") == OwnedBy("n1", "http://n1")
         cluster.run(1, "n2", "n3")
-    assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1", quiet=True)
+    assert cluster.owned["n2"].seek("s") == OwnedBy("n1", "http://n1", quiet=True)
     assert not cluster.nodes["n2"].is_gone("n1")
     cluster.run(1, *NODES)
     # An election, in which nobody is heard, is nobody's fault.
     cluster.run(60)
     cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
-    assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
+    assert cluster.owned["n2"].seek("s") == OwnedBy("n1", "http://n1")
 
 
 def test_a_server_that_lags_brings_nobody_back(cluster: Cluster) -> None:
@@ -194,8 +194,8 @@ def test_a_beat_without_an_answer_is_found_again(cluster: Cluster) -> None:
 # Ownership
 
 
-def epoch(found: Mine | Elsewhere) -> int:
-    assert isinstance(found, Mine)
+def epoch(found: OwnedHere | OwnedBy) -> int:
+    assert isinstance(found, OwnedHere)
     return found.epoch
 
 
@@ -212,7 +212,7 @@ def test_a_store_stays_with_who_is_alive(cluster: Cluster) -> None:
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     cluster.run(60, *NODES)
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
-    assert cluster.owned["n2"].seek("s", b"") == Elsewhere("n1", "http://n1")
+    assert cluster.owned["n2"].seek("s", b"") == OwnedBy("n1", "http://n1")
 
 
 def test_every_store_of_who_is_gone_finds_one_owner(cluster: Cluster) -> None:
@@ -226,10 +226,10 @@ def test_every_store_of_who_is_gone_finds_one_owner(cluster: Cluster) -> None:
         owner = ranked(store, ["n2", "n3"])[0]
         assert epoch(found[owner]) == epoch(again[owner]) == 2
         (other,) = {"n2", "n3"} - {owner}
-        assert again[other] == Elsewhere(owner, f"http://{owner}")
+        assert again[other] == OwnedBy(owner, f"http://{owner}")
     # The one that was gone hears of it, and takes nothing back.
     cluster.run(1, *NODES)
-    assert all(isinstance(cluster.owned["n1"].seek(store, b""), Elsewhere) for store in stores)
+    assert all(isinstance(cluster.owned["n1"].seek(store, b""), OwnedBy) for store in stores)
 
 
 def test_a_process_that_was_started_again_has_to_take_its_stores_over(cluster: Cluster) -> None:
@@ -244,12 +244,12 @@ def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     registry = MemoryRegistry(cluster.wires["n3"])
     decided = cluster.owned["n1"].decided
-    assert decided("s", None) == Free(1, 0)
-    cluster.owned["n1"].decided = lambda store, claim: (registry.claim(store, Owner("n3", 1, "u"), 0), Free(1, 0))[1]
+    assert decided("s", None) == Unowned(1, 0)
+    cluster.owned["n1"].decided = lambda store, claim: (registry.claim(store, Owner("n3", 1, "u"), 0), Unowned(1, 0))[1]
     with pytest.raises(Unavailable, match="'s' is being taken over by another node"):
         cluster.owned["n1"].seek("s", b"")
     cluster.owned["n1"].decided = decided
-    assert cluster.owned["n1"].seek("s", b"") == Elsewhere("n3", "http://n3")
+    assert cluster.owned["n1"].seek("s", b"") == OwnedBy("n3", "http://n3")
 
 
 def test_a_claim_without_an_answer_is_claimed_anew(cluster: Cluster) -> None:
@@ -267,9 +267,9 @@ def test_who_leaves_is_replaced_at_once(cluster: Cluster) -> None:
     assert epoch(cluster.owned["n1"].seek("s", b"what it is")) == 1
     with cluster.nodes["n1"]:
         pass
-    assert isinstance(cluster.owned["n2"].seek("s"), Elsewhere)
+    assert isinstance(cluster.owned["n2"].seek("s"), OwnedBy)
     cluster.run(1, "n2", "n3")
-    found = [each for each in (cluster.owned[name].seek("s") for name in ("n2", "n3")) if isinstance(each, Mine)]
+    found = [each for each in (cluster.owned[name].seek("s") for name in ("n2", "n3")) if isinstance(each, OwnedHere)]
     assert [each.claim.owner.description for each in found] == [b"what it is"]
 
 
@@ -331,7 +331,7 @@ def test_a_store_that_was_dropped_is_there_for_nobody_until_it_is_made_again(clu
     with pytest.raises(NoStore):
         second.seek("s")
     again = second.seek("s", b"another")
-    assert isinstance(again, Mine)
+    assert isinstance(again, OwnedHere)
     assert (again.epoch, again.claim.owner.begins, again.made) == (2, 7, True)
 
 
@@ -340,7 +340,7 @@ def test_a_store_is_handed_over_to_who_is_named(cluster: Cluster) -> None:
     cluster.owned["n1"].seek("s", b"")
     cluster.owned["n1"].hand_over("s", "n2", "http://n2")
     assert not cluster.owned["n1"].owns("s")
-    assert cluster.owned["n1"].seek("s") == Elsewhere("n2", "http://n2")
+    assert cluster.owned["n1"].seek("s") == OwnedBy("n2", "http://n2")
     assert epoch(cluster.owned["n2"].seek("s")) == 3
     with pytest.raises(Fenced):
         cluster.owned["n1"].describe("s", b"late")
@@ -370,7 +370,7 @@ def test_the_owner_is_an_entry_that_others_can_read() -> None:
 
 def test_who_does_not_know_the_format_is_kept_out() -> None:
     registry = MemoryRegistry(Wire(Shared(), 0))
-    old, new = Beat("n1", "first", "http://n1", format=1), Beat("n2", "first", "http://n2", format=2)
+    old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
     assert Formats(registry, 2).current == 1
     with pytest.raises(Conflict, match="upgrade n1 first: format 2 is not known there"):
         Formats(registry, 2).finish({"n1": old, "n2": new})

@@ -7,7 +7,7 @@ import pytest
 
 from kgserve.cluster import shared
 from kgserve.cluster.shared import SharedAudit, shared_records
-from kgserve.errors import LogTorn, Unconfirmed
+from kgserve.errors import ReplicatedLogCorrupt, Unconfirmed
 from kgserve.platform.access.audit import Audit
 from tests.cluster.rig import Rig
 
@@ -78,7 +78,7 @@ def test_the_oldest_is_let_go_of(rig: Rig, tmp_path: Path, monkeypatch: pytest.M
     assert 3 <= len(found) <= 20
     name = f"_audit.{node}"
     assert log.end(name)
-    with pytest.raises(LogTorn):
+    with pytest.raises(ReplicatedLogCorrupt):
         next(iter(log.read(name, 0, log.end(name))))
 
 

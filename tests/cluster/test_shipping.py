@@ -11,7 +11,7 @@ import pytest
 from kgserve.cluster.protocols import Log, Owner
 from kgserve.cluster.records import MAX_RECORD_BYTES, Record, parted
 from kgserve.cluster.shipping import LOG_POSITION_FILE, ShippedPosition, Shipping, copied, fence, take_over
-from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
+from kgserve.errors import Fenced, ReplicatedLogCorrupt, StorageFull, Unavailable, Unconfirmed
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_frame
 from kgserve.storage.layout import Layout
@@ -102,7 +102,7 @@ def test_a_machine_that_was_well_closed_reads_only_what_is_new(
     log.trim(store, log.end(store))
     write(machines.owner("a", log, store, 2), 20)
     assert machines.kept("a") == CHANGES[:20]
-    with pytest.raises(LogTorn):
+    with pytest.raises(ReplicatedLogCorrupt):
         machines.owner("b", log, store, 3)
 
 
@@ -131,7 +131,7 @@ def test_files_that_differ_from_the_log_are_told(memory: MemoryRig, store: str, 
     other = machines.journal("b")
     other.append(CHANGES[:4])
     other.append(nodes(5, size=11)[4:])
-    with pytest.raises(LogTorn, match=r"sequence 1 of .* is another one in the log"):
+    with pytest.raises(ReplicatedLogCorrupt, match=r"sequence 1 of .* is another one in the log"):
         machines.owner("b", log, store, 2)
 
 
@@ -140,7 +140,7 @@ def test_a_log_that_lost_its_end_is_told(memory: MemoryRig, store: str, machines
     write(machines.owner("a", log, store, 1), 10)
     for _ in range(3):
         memory.lose_record(store, log.end(store))
-    with pytest.raises(LogTorn, match=r"ends with sequence 7, but this node has sequence 10"):
+    with pytest.raises(ReplicatedLogCorrupt, match=r"ends with sequence 7, but this node has sequence 10"):
         machines.owner("a", log, store, 2)
     assert machines.kept("a") == CHANGES[:10]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.transfer.transfer import export
-from kgserve.memory.maintenance import Keeper
+from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.projections.indexer import Indexer
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
     pool: StorePool
     indexer: Indexer
-    keeper: Keeper | None = None
+    keeper: MemoryMaintenance | None = None
 
     def graph(self, name: str) -> Graph:
         return Graphs(self.pool, self.indexer).graph(name)
@@ -51,7 +51,7 @@ def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generato
         if tick is None:
             yield Place(pool, indexer)
             return
-        with closing(Keeper(indexer, tick)) as keeper:
+        with closing(MemoryMaintenance(indexer, tick)) as keeper:
             pool.companions.append(keeper)
             yield Place(pool, indexer, keeper)
             pool.close()

@@ -13,7 +13,7 @@ from kgserve.memory.recall_scoring import (
     MAX_SPREAD_ENTITIES,
     MemoryScoreInputs,
     Recalled,
-    Way,
+    RecallPath,
     in_order,
     joined,
     named_in,
@@ -101,8 +101,8 @@ def test_ways_are_the_best_of_all_walks(
 def test_a_weak_way_of_few_relations_leads_further_than_a_strong_one_of_many() -> None:
     around = {"a": [("b", 1.0), ("c", 0.1)], "b": [("c", 1.0)], "c": [("d", 1.0)]}
     found = {way.entity: way for way in ways({"a": 1.0}, lambda entity: around.get(entity, ()), 2)}
-    assert found["c"] == Way("c", 1.0, 2)
-    assert found["d"] == Way("d", 0.1, 2)
+    assert found["c"] == RecallPath("c", 1.0, 2)
+    assert found["d"] == RecallPath("d", 0.1, 2)
 
 
 def test_many_entities_are_not_all_gone_through() -> None:

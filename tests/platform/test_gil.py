@@ -6,13 +6,13 @@ import itertools
 import resource
 import time
 
-from kgserve.platform.gil import GIL_HOLD_SECONDS, paced
+from kgserve.platform.gil import GIL_HOLD_SECONDS, cooperative
 
 
 def rests(work: float, count: int) -> int:
     """How often a thread lets its core go in a paced loop of so many items that take so long."""
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    for _ in paced(range(count)):
+    for _ in cooperative(range(count)):
         until = time.perf_counter() + work
         while time.perf_counter() < until:
             pass
@@ -20,8 +20,8 @@ def rests(work: float, count: int) -> int:
 
 
 def test_the_items_are_the_same_each_when_it_is_wanted() -> None:
-    assert list(paced("abc")) == ["a", "b", "c"]
-    assert list(itertools.islice(paced(itertools.count()), 3)) == [0, 1, 2]
+    assert list(cooperative("abc")) == ["a", "b", "c"]
+    assert list(itertools.islice(cooperative(itertools.count()), 3)) == [0, 1, 2]
 
 
 def test_there_is_a_rest_after_each_stretch_of_work() -> None:

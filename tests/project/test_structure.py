@@ -152,7 +152,7 @@ def test_only_projections_follow_the_journal() -> None:
         for each in ast.walk(node)
         if isinstance(each, ast.Attribute) and ast.unparse(each).endswith(("._tail", "journal.frames"))
     }
-    assert reading - projections == {"WarmCopy"}
+    assert reading - projections == {"ScratchDatabase"}
     assert len(projections) > 12
 
 

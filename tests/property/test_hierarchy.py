@@ -17,7 +17,7 @@ from kgserve.memory import store_memory
 from kgserve.memory.api import MemoryId, StoreMemoryRequest, UpdateMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.soft_delete import brought_back, withdrawn
+from kgserve.storage.model.soft_delete import restore, soft_delete
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
@@ -161,7 +161,7 @@ class Treated:
         with store.reading() as rows:
             row = rows.node(memory)
         assert row is not None
-        put = brought_back(row) if back else withdrawn(row, "forgotten")
+        put = restore(row) if back else soft_delete(row, "forgotten")
         store.submit(WriteBatch(nodes=[put])).result()
         self.model.there[memory].withdrawn = not back
 

@@ -9,7 +9,7 @@ import pytest
 from kgserve.errors import Gone, JournalDamaged, NotFound
 from kgserve.graph.events import EventReader, EventSubscription
 from kgserve.graph.handle import Graphs
-from kgserve.storage.changefeed import Feed, PageLimits, Reader
+from kgserve.storage.changefeed import ChangeFeed, PageLimits, Reader
 from kgserve.storage.journal.tail import Tail, oldest_sequence
 from kgserve.storage.model.events import Position, Selection
 from kgserve.stores.pool import StorePool
@@ -60,7 +60,7 @@ def test_a_reader_may_begin_anywhere(store: OpenStore) -> None:
 
 
 def test_what_memory_has_forgotten_comes_from_the_files(store: OpenStore) -> None:
-    forgetful = Feed(store.layout, kept=3)
+    forgetful = ChangeFeed(store.layout, kept=3)
     forgetful.opened(store.state.sequence)
     listener = Reader(forgetful, None, nothing)
     write(store, *(batch(f"n{n}", "same", content=str(n)) for n in range(20)))

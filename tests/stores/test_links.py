@@ -90,9 +90,9 @@ def test_a_removal_of_many_takes_their_links(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc"), links(link("a", "other", "x"), link("b", "other", "x")))
         with store.rows.foreseeing() as foreseen:
-            from kgserve.stores.bulk_delete import Removal
+            from kgserve.stores.bulk_delete import BulkDelete
 
-            removal = Removal(foreseen, ["a", "c"], [])
+            removal = BulkDelete(foreseen, ["a", "c"], [])
             store.submit_prepared(lambda: removal).result(30)
         assert weights(store) == {("b", "other", "x"): 1.0}
         assert_whole(store)

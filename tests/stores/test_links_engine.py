@@ -12,7 +12,7 @@ import pytest
 from kgserve.cypher.guard import examine
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import LinkKey
 from kgserve.stores.store import OpenStore
 from tests.stores.test_links import link, links, weights
@@ -24,7 +24,7 @@ ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
 
 def rows(store: OpenStore, query: str) -> list[list[Any]]:
     statement = examine(query, {}, writable=False)
-    with store.engine.reading(width=Width.LINKS) as session, session.reading(statement) as cursor:
+    with store.engine.reading(width=ColumnSet.LINKS) as session, session.reading(statement) as cursor:
         return [msgspec.json.decode(line) for line in cursor.lines()]
 
 
@@ -60,7 +60,7 @@ def test_the_engine_follows_links(tmp_path: Path, seed: int, few: bool, monkeypa
             for _ in range(5):
                 write(store, *(some_batch(rng) for _ in range(rng.randrange(1, 4))))
                 assert_same(store)
-            assert store.engine.width is Width.LINKS
+            assert store.engine.width is ColumnSet.LINKS
             assert store.check_engine()
             assert_whole(store)
         if rng.random() < 0.5:
@@ -73,9 +73,9 @@ def test_a_file_gets_links_when_they_are_asked_for(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "r")]), links(link("a", "x", "1")))
         with store.engine.reading():
-            assert store.engine.width is Width.PLAIN
+            assert store.engine.width is ColumnSet.PLAIN
         assert_same(store)
-        assert store.engine.width is Width.LINKS
+        assert store.engine.width is ColumnSet.LINKS
     with opened(tmp_path) as store:
         write(store, links(link("b", "x", "1"), link("a", "x", "1", 0.5)))
         before = store.engine.rebuilds

@@ -14,7 +14,7 @@ from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.names import folded, names_of
 from kgserve.storage.model.soft_delete import is_active
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import opened, write
 
@@ -51,7 +51,7 @@ def some(chance: random.Random) -> WriteBatch:
 def agrees(store: OpenStore, used: dict[str, Access]) -> None:
     """What it says of every text, name and node, against a look at all rows."""
     with store.reading() as rows:
-        ahead, found = Ahead(rows, store.memories, NOW), [*rows.all_nodes()]
+        ahead, found = PendingState(rows, store.memories, NOW), [*rows.all_nodes()]
         for text in TEXTS:
             for print_, other in ((text_hash, False), (fingerprint, True)):
                 due = {row.id for row in found if is_active(row, NOW) and print_(row.content) == print_(text)}

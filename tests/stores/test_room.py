@@ -13,7 +13,7 @@ import pytest
 from kgserve.errors import StorageFull
 from kgserve.storage.layout import MIN_REBUILD_ROOM_BYTES, require_room
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.fields import NodeExtrasPut, Width
+from kgserve.storage.model.fields import ColumnSet, NodeExtrasPut
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import ask, assert_whole, batch, ids, opened, write
 
@@ -51,7 +51,7 @@ def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) 
                 ask(store)
         assert ids(store) == ["a", "tagged"]
         ask(store)
-        assert store.engine.width is Width.EXTRAS
+        assert store.engine.width is ColumnSet.EXTRAS
         assert_whole(store)
 
 
@@ -59,11 +59,11 @@ def test_columns_that_a_reader_names_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         ask(store)
-        with too_large(store), pytest.raises(StorageFull), store.engine.reading(width=Width.EXTRAS):
+        with too_large(store), pytest.raises(StorageFull), store.engine.reading(width=ColumnSet.EXTRAS):
             pass
-        assert store.engine.width is Width.PLAIN
-        with store.engine.reading(width=Width.EXTRAS):
-            assert store.engine.width is Width.EXTRAS
+        assert store.engine.width is ColumnSet.PLAIN
+        with store.engine.reading(width=ColumnSet.EXTRAS):
+            assert store.engine.width is ColumnSet.EXTRAS
 
 
 def test_extras_that_say_nothing_need_no_columns(tmp_path: Path) -> None:
@@ -71,6 +71,6 @@ def test_extras_that_say_nothing_need_no_columns(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "a", "t", extras=nothing)]))
         ask(store)
-        assert store.engine.width is Width.PLAIN
+        assert store.engine.width is ColumnSet.PLAIN
         write(store, WriteBatch(nodes=[NodePut(0, "a", "t", content="x", extras=nothing, based_on=0)]))
         assert ids(store) == ["a"]

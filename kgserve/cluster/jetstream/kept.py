@@ -22,9 +22,9 @@ import xxhash
 
 from kgserve.cluster.jetstream.connection import NatsConnection
 from kgserve.cluster.jetstream.stream import JetStream, StreamMessage
-from kgserve.cluster.protocols import Beat, Claim, Heard, Owner, RegistryEntry
+from kgserve.cluster.protocols import Claim, Heard, Heartbeat, Owner, RegistryEntry
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
-from kgserve.errors import Fenced, LogTorn, NotFound
+from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storing
 
@@ -59,7 +59,9 @@ class JetStreamLog:
     def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
         """See `Log.read`."""
         if to < after:
-            raise LogTorn(f"the log of store {store!r} ends at position {to}, but {after} was acknowledged")
+            raise ReplicatedLogCorrupt(
+                f"the log of store {store!r} ends at position {to}, but {after} was acknowledged"
+            )
         while after < to:
             for logged in self._some(store, after):
                 after = logged.position
@@ -105,12 +107,12 @@ class JetStreamLog:
         for message in stream.batch(subject, after):
             try:
                 found.append(_follows(store, found[-1].position if found else after, message))
-            except LogTorn:
+            except ReplicatedLogCorrupt:
                 break
         if found:
             return found
         if (message := stream.following(subject, after)) is None:
-            raise LogTorn(f"the log of store {store!r} lacks what came after position {after}")
+            raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks what came after position {after}")
         return [_follows(store, after, message)]
 
     def _place(self, store: str) -> tuple[JetStream, str]:
@@ -130,7 +132,9 @@ def _follows(store: str, after: Position, message: StreamMessage) -> Logged:
     try:
         found = decode_record(message.seq, message.data)
     except ValueError as error:
-        raise LogTorn(f"the log of store {store!r} is damaged at position {message.seq}: {error}") from error
+        raise ReplicatedLogCorrupt(
+            f"the log of store {store!r} is damaged at position {message.seq}: {error}"
+        ) from error
     return check_follows(store, after, found)
 
 
@@ -182,7 +186,7 @@ class JetStreamRegistry:
         """See `Registry.claim`."""
         return _replaced(self._owners, _OWNER_SUBJECT_PREFIX + store, _encode(owner), revision)
 
-    def beat(self, beat: Beat, revision: int) -> int | None:
+    def beat(self, beat: Heartbeat, revision: int) -> int | None:
         """See `Registry.beat`."""
         return _replaced(self._beats, _HEARTBEAT_SUBJECT_PREFIX + beat.node, _encode(beat), revision)
 
@@ -196,7 +200,7 @@ class JetStreamRegistry:
 
 
 def _heard(found: Iterable[StreamMessage]) -> dict[str, Heard]:
-    heard = [Heard(decode_json(each.data, Beat), each.seq) for each in found]
+    heard = [Heard(decode_json(each.data, Heartbeat), each.seq) for each in found]
     return {each.beat.node: each for each in heard}
 
 
@@ -256,7 +260,9 @@ class JetStreamBlobs:
                 size += file.write(chunk.data)
         if (size, _digest(digest.digest())) != (info.size, info.digest):
             path.unlink()
-            raise LogTorn(f"the cluster's file {name!r} is not as it was put: {size} of {info.size} bytes are there")
+            raise ReplicatedLogCorrupt(
+                f"the cluster's file {name!r} is not as it was put: {size} of {info.size} bytes are there"
+            )
 
     def names(self, prefix: str) -> list[str]:
         """See `Blobs.names`."""

@@ -47,7 +47,7 @@ from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
 from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import survivor
+from kgserve.storage.rows.ways import resolve_redirect
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Futu
     def batch(rows: Rows) -> WriteBatch:
         contents = _contents(rows, [each.name for each in additions])
         for each in additions:
-            if (name := survivor(rows, each.name)) not in contents:
+            if (name := resolve_redirect(rows, each.name)) not in contents:
                 raise _no_entity(each.name)
             known = set(observations_of(contents[name]))
             new = [text for text in each.contents if text not in known]
@@ -155,7 +155,7 @@ def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> F
     def batch(rows: Rows) -> WriteBatch:
         contents = _contents(rows, [each.name for each in deletions])
         for each in deletions:
-            if (name := survivor(rows, each.name)) in contents:
+            if (name := resolve_redirect(rows, each.name)) in contents:
                 contents[name] = without_observations(contents[name], {*each.observations})
         return _rewritten(contents)
 
@@ -218,7 +218,7 @@ def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:
 
 def _contents(rows: Rows, names: Collection[str]) -> dict[str, str]:
     """By what a name has come to: one that was merged into another is that one."""
-    ids = {survivor(rows, name) for name in names}
+    ids = {resolve_redirect(rows, name) for name in names}
     return {name: row.content for name, row in _entities(rows, ids).items()}
 
 
@@ -332,7 +332,7 @@ def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
 
 def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
     gathered = _ServerGraph(rows)
-    there = dict.fromkeys(survivor(rows, name) for name in names)
+    there = dict.fromkeys(resolve_redirect(rows, name) for name in names)
     left = [name for name in there if not gathered.take(name, _edges(rows, name))]
     more = f" and {len(left) - MAX_MATCHING_NAMES} more" if len(left) > MAX_MATCHING_NAMES else ""
     told = ", ".join(map(_quoted, left[:MAX_MATCHING_NAMES]))

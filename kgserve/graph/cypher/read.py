@@ -24,8 +24,8 @@ from kgserve.graph.requests import CypherRequest
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import storage_error
 from kgserve.projections.cypher_engine.engine.engine import Cursor, Session
-from kgserve.projections.cypher_engine.engine.process import Lost
-from kgserve.storage.model.fields import EDGE, NODE, Width, names
+from kgserve.projections.cypher_engine.engine.process import ProcessDied
+from kgserve.storage.model.fields import EDGE, NODE, ColumnSet, names
 
 DEFAULT_RESULT_ROWS = 1000
 MAX_RESULT_BYTES = 64 << 20
@@ -83,20 +83,20 @@ def reading(
         yield cursor
 
 
-def width_named(statement: Statement) -> Width:
+def width_named(statement: Statement) -> ColumnSet:
     """The columns that a statement names. What is called as one of a memory must be a property, for many things are."""
     if statement.names_links:
-        return Width.LINKS
+        return ColumnSet.LINKS
     if statement.properties & _MEMORY_PROPERTIES:
-        return Width.MEMORY
-    return Width.EXTRAS if statement.words & _EXTRA_PROPERTIES else Width.PLAIN
+        return ColumnSet.MEMORY
+    return ColumnSet.EXTRAS if statement.words & _EXTRA_PROPERTIES else ColumnSet.PLAIN
 
 
 def once_more(work: Callable[[], _Answer]) -> _Answer:
     """What ``work`` answers; it reads again if somebody else's statement may have cost the engine its process."""
     try:
         return work()
-    except Lost as error:
+    except ProcessDied as error:
         if error.alone:
             raise
         return work()

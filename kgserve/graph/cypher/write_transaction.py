@@ -65,7 +65,7 @@ from kgserve.storage.model.fields import (
 from kgserve.storage.model.rows import EDGE_EXTRAS, NODE_EXTRAS, EdgeKey, EdgeRow, NodeRow, edge_values, node_values
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.bulk_delete import Removal, is_large
+from kgserve.stores.bulk_delete import BulkDelete, is_large
 from kgserve.stores.scratch_database import Trial
 from kgserve.stores.store import OpenStore
 from kgserve.stores.writer import Planned
@@ -502,7 +502,7 @@ class OptimisticWrite:
                 outcome = self._execute(staged.rows)
                 if outcome.batch is not None:
                     return outcome, outcome.batch
-                return outcome, Removal(staged, outcome.difference.nodes_gone, outcome.difference.edges_gone)
+                return outcome, BulkDelete(staged, outcome.difference.nodes_gone, outcome.difference.edges_gone)
 
             return self._submit(execute)
 
@@ -536,19 +536,19 @@ class OptimisticWrite:
             raise WriteConflict
         return again, again.batch
 
-    def _plan_removal(self, outcome: _Outcome, rows: Rows, held: ExitStack) -> Removal:
+    def _plan_removal(self, outcome: _Outcome, rows: Rows, held: ExitStack) -> BulkDelete:
         """Plan a large deletion concurrently with other writes. Raises WriteConflict."""
         staged = held.enter_context(self._store.folding.foreseeing(self._control.check))
         gone = outcome.difference
         since = self._commits_after(outcome.sequence, staged.rows.at)
         if since and (self._may_have_read(since, rows) or self._blocks_deletion(since, gone)):
             self._require_same_rows(outcome)
-        removal = Removal(staged, gone.nodes_gone, gone.edges_gone)
+        removal = BulkDelete(staged, gone.nodes_gone, gone.edges_gone)
         # Most of what was written meanwhile is checked before the writer's thread has to.
         self._revalidate_removal(outcome, removal, rows)
         return removal
 
-    def _revalidate_removal(self, outcome: _Outcome, removal: Removal, rows: Rows) -> _Prepared:
+    def _revalidate_removal(self, outcome: _Outcome, removal: BulkDelete, rows: Rows) -> _Prepared:
         """Return the outcome with its removal if it still holds. Raises WriteConflict."""
         since = removal.unmet()
         if since is None:

@@ -36,7 +36,7 @@ from kgserve.graph.search.fusion import POOL_SIZES, Match, Neighbours, Ranked
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.validate import Faults, asked_attributes, named_twice
 from kgserve.platform.metrics.observation import part
-from kgserve.projections.conflict_index import Heads
+from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.indexer import Indexer
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.text import Filter
@@ -59,7 +59,7 @@ class StoreSearch(msgspec.Struct):
     index: CommitIndex
     indexes: Indexes
     words_alone: bool = False
-    heads: Heads | None = None
+    heads: ConflictIndex | None = None
 
     @property
     def queries(self) -> QueryVectors:
@@ -168,7 +168,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     )
 
 
-def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> Heads | None:
+def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> ConflictIndex | None:
     """The versions in conflict, where there are any; as of a commit the search of the past has them."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.projections.conflict_index import Heads
+from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.indexes import Indexes
 from kgserve.projections.keyword import Reading
 from kgserve.projections.text import Filter
@@ -78,7 +78,7 @@ class ConflictAwareIndex(IndexDecorator):
     These have keys of their own; whether they have the attributes that are asked for only their rows say.
     """
 
-    def __init__(self, index: SearchIndex, indexes: Indexes, heads: Heads) -> None:
+    def __init__(self, index: SearchIndex, indexes: Indexes, heads: ConflictIndex) -> None:
         super().__init__(index)
         self._indexes = indexes
         self._heads = heads

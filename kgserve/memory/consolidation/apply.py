@@ -42,7 +42,7 @@ from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow, edge_stamps
-from kgserve.storage.model.soft_delete import MERGED, brought_back, withdrawal, withdrawn
+from kgserve.storage.model.soft_delete import MERGED, restore, soft_delete, withdrawal
 from kgserve.storage.plan import Report
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
@@ -199,7 +199,7 @@ def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
     grown = Grown(_author(primary), primary.version + says_more, former, parented, list(had.values()))
     marks = [_mark(run, found[each], cluster.primary, edges[each]) for each in cluster.absorbed]
-    nodes = [withdrawn(found[each], MERGED, cluster.primary, run.author) for each in cluster.absorbed]
+    nodes = [soft_delete(found[each], MERGED, cluster.primary, run.author) for each in cluster.absorbed]
     if says_more:
         nodes += [_grown(cluster, run.author), _former(primary, former, run.author)]
         marks.append(EdgePut(0, (former, cluster.primary, MERGED_INTO), extras=EdgeExtrasPut(created_by=run.author)))
@@ -392,7 +392,7 @@ def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
     found = rows.nodes([primary_id, grown.former, *taken])
     back, gone = _edges_back(rows, primary_id, {each: said.edges for each, said in taken.items()}, grown)
     again = [each for each in taken if each in found and (found[each].extras or NO_EXTRAS).ended == MERGED]
-    nodes = [brought_back(found[each], taken[each].author) for each in again]
+    nodes = [restore(found[each], taken[each].author) for each in again]
     primary, former = found.get(primary_id), found.get(grown.former)
     untouched = primary is not None and primary.version == grown.left
     if former is not None and untouched:

@@ -59,7 +59,7 @@ class CandidateQuery(NamedTuple):
     apart: frozenset[str] = frozenset()
 
 
-def worths(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
+def members_of(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
     """Memories by id, each with what it is worth at a moment, by its last access or by its row."""
     found = {row.id: row for row in rows}
     half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
@@ -281,7 +281,7 @@ def _decided(
         with store.reading() as rows:
             found = rows.nodes(ids)
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-            parts = parted(rows, worths(store, same, now).values())
+            parts = parted(rows, members_of(store, same, now).values())
         for members in parts:
             cluster = planned(members[:MAX_CLUSTER_MEMORIES], _least(group, pairs)) if len(members) > 1 else None
             if isinstance(cluster, ClusterPlan):

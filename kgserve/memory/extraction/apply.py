@@ -18,7 +18,7 @@ from kgserve.graph.validate import Faults, check_label
 from kgserve.memory import supersede
 from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, AssociatedEntity, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned
-from kgserve.memory.deduplication import MemoryPut, Storing
+from kgserve.memory.deduplication import Deduplicator, MemoryPut
 from kgserve.memory.entities import put_relation, related_put
 from kgserve.memory.entities_api import RelationInput
 from kgserve.memory.extraction.llm.chat import Unanswered
@@ -47,7 +47,7 @@ from kgserve.projections.memory_index.relation_types import (
     RELATION_REFLECTED,
 )
 from kgserve.projections.memory_index.selecting import MemoryPlace
-from kgserve.projections.recent_vectors import Recent
+from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut, Rules, WriteBatch, node_fault
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
@@ -57,7 +57,7 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import VERSION_OF, is_active
 from kgserve.storage.rows.edge_page import incoming_of
 from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.pending_state import Ahead
+from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_NEAR_MEMORIES = 8
@@ -203,7 +203,7 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Prop
     lost = found.dropped + dropped + len(found.relations) - len(relations)
     kept: list[_Item] = []
 
-    def decide(ahead: Ahead) -> WriteBatch:
+    def decide(ahead: PendingState) -> WriteBatch:
         source = ahead.node(shown.source.id)
         if source is None or not is_text(source) or _was_written(ahead, shown.source):
             return WriteBatch()
@@ -220,7 +220,7 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Prop
     return Extracted(len(kept), lost + len(items) - len(kept))
 
 
-def _was_written(ahead: Ahead, source: NodeRow) -> bool:
+def _was_written(ahead: PendingState, source: NodeRow) -> bool:
     """Whether the text has changed since it was sent, or what it says was written already."""
     now = ahead.node(source.id)
     said = text_hash(source.content).hex()
@@ -231,17 +231,17 @@ def _was_written(ahead: Ahead, source: NodeRow) -> bool:
 
 
 def _decided(
-    ahead: Ahead, beside: ComparedMemories, store: OpenStore, shown: _Shown, items: Sequence[_Item]
+    ahead: PendingState, beside: ComparedMemories, store: OpenStore, shown: _Shown, items: Sequence[_Item]
 ) -> tuple[_Extracting, list[_Item]]:
     """A draft with the items that can be, each tried alone first; those that cannot be beside others are left out."""
     rules = Rules(frozenset(store.description.kind_whitelist))
-    left = [item for item in items if _fault(_Extracting(ahead, Recent(), shown, rules), [item]) is None]
+    left = [item for item in items if _fault(_Extracting(ahead, RecentVectors(), shown, rules), [item]) is None]
     for _ in range(_MAX_ROUNDS):
         draft = _Extracting(ahead, beside.recent, shown, rules)
         if (fault := _fault(draft, left)) is None:
             return draft, left
         left = [item for item in left if item is not fault]
-    return _Extracting(ahead, Recent(), shown, rules), []
+    return _Extracting(ahead, RecentVectors(), shown, rules), []
 
 
 def _fault(draft: _Extracting, items: Sequence[_Item]) -> _Item | None:
@@ -303,17 +303,17 @@ def _relations(found: Proposed) -> list[EdgePut]:
     return puts
 
 
-class _Extracting(Storing):
+class _Extracting(Deduplicator):
     """What is written of one text."""
 
-    def __init__(self, ahead: Ahead, recent: Recent, shown: _Shown, rules: Rules) -> None:
+    def __init__(self, ahead: PendingState, recent: RecentVectors, shown: _Shown, rules: Rules) -> None:
         super().__init__(ahead, recent)
         self._shown = shown
         self._rules = rules
         self._ended: set[str] = set()
 
     def put_node(self, put: NodePut) -> NodeRow:
-        """See `Draft.put_node`. Raises InvalidInput for what the store does not let in."""
+        """See `MemoryDraft.put_node`. Raises InvalidInput for what the store does not let in."""
         if (fault := node_fault(put, self.node(put.id), self._rules)) is not None:
             raise InvalidInput(fault[1])
         return super().put_node(put)

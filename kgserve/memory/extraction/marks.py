@@ -12,7 +12,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.text.similarity import text_hash
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_stamps
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 
 EXTRACT_KEY = "extract"
 """Of a memory's metadata: whether a language model is to be given it, whatever the store's settings say."""
@@ -52,7 +52,7 @@ def mark_of(edge: EdgeRow) -> ExtractionMark | None:
 def is_text(row: NodeRow) -> bool:
     """Whether a node is a memory of which something can be taken out: a fact or an episode in force."""
     layer = (row.extras or NO_EXTRAS).layer
-    return stands(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
+    return is_live(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
 
 
 class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

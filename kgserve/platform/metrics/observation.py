@@ -186,7 +186,7 @@ def speaking_of(origins: Iterable[Origin | None]) -> Generator[None]:
         yield
 
 
-class Laps:
+class Stopwatch:
     """The phases of a piece of work, one after the other. ``started`` and ``laps`` are on the monotonic clock."""
 
     def __init__(self) -> None:
@@ -307,7 +307,7 @@ class NodeCounts:
         self.asked = Tally()
 
 
-class Observation:
+class Telemetry:
     """One application under observation. Raises InvalidInput when traces are asked for that cannot be made."""
 
     def __init__(self, settings: Settings, tracing: Tracing | None = None) -> None:
@@ -337,7 +337,9 @@ class Observation:
         origin = current_origin()
         self.slow.note("tool", seconds, origin.parts if origin is not None else {}, tool=tool, outcome=outcome)
 
-    def committed(self, store: str, count: StoreCount, origins: Sequence[Origin | None], laps: Laps, rows: int) -> None:
+    def committed(
+        self, store: str, count: StoreCount, origins: Sequence[Origin | None], laps: Stopwatch, rows: int
+    ) -> None:
         """A group of writes is in: the last lap has just ended. For the writing thread, before callers are answered."""
         commits, parts = self.commits, laps.parts()
         count.commits += 1

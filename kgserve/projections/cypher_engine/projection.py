@@ -30,7 +30,7 @@ from kgserve.storage import layout
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.layout import EngineMark, Layout, require_room
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import RowsView
 
@@ -186,9 +186,9 @@ class EngineProjection(Projection):
         return engine.resident if (engine := self._engine) is not None else 0
 
     @property
-    def width(self) -> Width:
+    def width(self) -> ColumnSet:
         """The columns that the engine in service has."""
-        return Width.PLAIN if (engine := self._engine) is None else engine.width
+        return ColumnSet.PLAIN if (engine := self._engine) is None else engine.width
 
     def bytes(self) -> tuple[int, int]:
         """Size of the engine's file and of its log."""
@@ -198,7 +198,7 @@ class EngineProjection(Projection):
 
     @contextmanager
     def reading(
-        self, timeout: float | None = None, *, width: Width = Width.PLAIN, asked: bool = True
+        self, timeout: float | None = None, *, width: ColumnSet = ColumnSet.PLAIN, asked: bool = True
     ) -> Generator[Session]:
         """A reading session that sees every commit of now; ``timeout`` in seconds, 0 for none.
 
@@ -219,7 +219,7 @@ class EngineProjection(Projection):
                     break
             yield session
 
-    def _caught_up(self, sequence: int, patience: float, width: Width, *, asked: bool) -> Engine:
+    def _caught_up(self, sequence: int, patience: float, width: ColumnSet, *, asked: bool) -> Engine:
         """The engine once it has seen a commit; another thread may be at it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
@@ -341,23 +341,23 @@ class EngineProjection(Projection):
         """Build the engine anew from the journal and put it in service; statements wait for it."""
         self.failed = reason
         self._retire()
-        self._renew(reason, Width.PLAIN)
+        self._renew(reason, ColumnSet.PLAIN)
         self.rebuilds += 1
         self.failed = None
 
-    def _widen(self, reason: str, width: Width) -> Engine:
+    def _widen(self, reason: str, width: ColumnSet) -> Engine:
         """An engine that has columns for some extras. Raises StorageFull when there is no room for it."""
         require_room(self.layout.root, sum(self.bytes()))
         log.info("columns_for_extras", store=self.layout.name, width=width.name.lower())
         return self._renew(reason, width)
 
-    def _renew(self, reason: str, width: Width) -> Engine:
+    def _renew(self, reason: str, width: ColumnSet) -> Engine:
         engine = self.rebuilt(self.next_path(), reason, width)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def rebuilt(self, path: Path, reason: str, width: Width) -> Engine:
+    def rebuilt(self, path: Path, reason: str, width: ColumnSet) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         self._behind_rows, self._behind_since = 0, None
         try:
@@ -514,7 +514,7 @@ class EngineProjection(Projection):
             remove_path(path)
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.rebuilt(self.layout.engine, reason, Width.PLAIN)
+        engine = self.rebuilt(self.layout.engine, reason, ColumnSet.PLAIN)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._begin(engine, "built anew" if reason else "a new file")

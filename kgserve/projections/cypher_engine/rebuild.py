@@ -21,7 +21,7 @@ from kgserve.storage.journal.replay import all_links, fold_journal, unsnapshotte
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import measure
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.rebuild import MAX_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.view import RowsView
@@ -44,7 +44,7 @@ def rebuild(
     path: Path,
     reason: str,
     *,
-    width: Width = Width.PLAIN,
+    width: ColumnSet = ColumnSet.PLAIN,
 ) -> Engine:
     """Build an engine file at ``path`` of the present rows, or if they are not whole of snapshot and journal; open it.
 
@@ -62,7 +62,7 @@ def rebuild(
         engine = build(path, *few, options, width)
     else:
         engine = _rebuild_of_files(layout, journal, present, options, path, width)
-    if width is Width.LINKS and present.rows().linked:
+    if width is ColumnSet.LINKS and present.rows().linked:
         _add_links(engine, layout, journal)
     log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=seconds_since(started))
     return engine
@@ -81,7 +81,7 @@ def _add_links(engine: Engine, layout: Layout, journal: Journal) -> None:
 
 
 def _rebuild_of_files(
-    layout: Layout, journal: Journal, present: RowsView, options: EngineOptions, path: Path, width: Width
+    layout: Layout, journal: Journal, present: RowsView, options: EngineOptions, path: Path, width: ColumnSet
 ) -> Engine:
     rows = layout.scratch / f"of-{path.name}"
     folded = write_current_rows(layout, journal, present, rows, options.closing, lambda: True)

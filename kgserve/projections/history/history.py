@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import Gone, Unavailable
-from kgserve.platform.gil import paced
+from kgserve.platform.gil import cooperative
 from kgserve.platform.sqlite_files import WrittenBesideReading, of_some, write_anew
 from kgserve.projections.history import packing
 from kgserve.projections.history import statements as sql
@@ -597,10 +597,10 @@ def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
     ended = (*change.nodes_deleted, *(row.id for row in change.nodes_updated))
     transaction.executemany(sql.UPDATE_NODE_END, [{"id": node_id, "at": at, "time": time} for node_id in ended])
     nodes = (*change.nodes_created, *change.nodes_updated)
-    transaction.executemany(sql.INSERT_NODE_STATE, (_node_values(row, at, time) for row in paced(nodes)))
+    transaction.executemany(sql.INSERT_NODE_STATE, (_node_values(row, at, time) for row in cooperative(nodes)))
     heads = _take_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
-    transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in paced(edges)))
+    transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in cooperative(edges)))
     transaction.executemany(
         sql.UPDATE_EDGE_ROW, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
     )
@@ -715,7 +715,7 @@ class _Present:
 
     def bring(self, table: str, rows: Iterable[NodeRow] | Iterable[EdgeRow] | Iterable[LinkRow]) -> None:
         """Add the rows that are not there as they are now, and mark those that stay."""
-        for row in paced(rows):
+        for row in cooperative(rows):
             number = self._held(table, row)
             if number is None:
                 number = self._add(table, row)

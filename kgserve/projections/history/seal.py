@@ -24,7 +24,7 @@ import xxhash
 
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_folder, write_all
-from kgserve.platform.gil import paced
+from kgserve.platform.gil import cooperative
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
 PAGE_HASHES_SUFFIX = "-pages"
@@ -141,7 +141,9 @@ class PageSeal:
         with _opened(self.path) as seal:
             if seal is None:
                 return
-            for block, numbers in groupby(paced(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK):
+            for block, numbers in groupby(
+                cooperative(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK
+            ):
                 pages, known = [*numbers], _content(seal, block + 1)
                 if known is not None:
                     start = block * _HASHES_PER_BLOCK + 1

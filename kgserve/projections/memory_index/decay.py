@@ -26,19 +26,19 @@ _LASTING_KEY_STEPS = 1 << 52
 _MAX_KEY_DISTANCE = 1 << 61
 
 
-class Worth(NamedTuple):
+class Confidence(NamedTuple):
     """A confidence from 0 to 1, as it was at a moment."""
 
     confidence: float
     since: int
 
 
-def live(stored: Worth, accessed: Worth | None) -> Worth:
+def live(stored: Confidence, accessed: Confidence | None) -> Confidence:
     """What counts: the value that was stored, or that of a use after it."""
     return accessed if accessed is not None and accessed.since > stored.since else stored
 
 
-def effective(worth: Worth, now: int, half_life: int | None) -> float:
+def effective(worth: Confidence, now: int, half_life: int | None) -> float:
     """What a confidence has come to. A clock that was set back makes it no greater than it was."""
     confidence = min(max(worth.confidence, 0.0), 1.0)
     if half_life is None:
@@ -46,17 +46,17 @@ def effective(worth: Worth, now: int, half_life: int | None) -> float:
     return confidence * 0.5 ** (max(now - worth.since, 0) / half_life)
 
 
-def add_to_remainder(worth: Worth, now: int, half_life: int | None, by: float) -> Worth:
+def add_to_remainder(worth: Confidence, now: int, half_life: int | None, by: float) -> Confidence:
     """Return the confidence after an access that adds to what decay has left, at most 1; decay starts again."""
-    return Worth(min(effective(worth, now, half_life) + by, 1.0), max(now, worth.since))
+    return Confidence(min(effective(worth, now, half_life) + by, 1.0), max(now, worth.since))
 
 
-def restore_and_add(worth: Worth, now: int, by: float) -> Worth:
+def restore_and_add(worth: Confidence, now: int, by: float) -> Confidence:
     """Return the confidence after an access that undoes decay and then adds, at most 1; decay starts again."""
-    return Worth(min(effective(worth, worth.since, None) + by, 1.0), max(now, worth.since))
+    return Confidence(min(effective(worth, worth.since, None) + by, 1.0), max(now, worth.since))
 
 
-def key(worth: Worth, half_life: int | None) -> int:
+def key(worth: Confidence, half_life: int | None) -> int:
     """A number that is at least ``least_key`` of a minimum and a moment when the effective confidence then is."""
     confidence = min(worth.confidence, 1.0)
     if confidence <= 0.0:
@@ -102,7 +102,7 @@ class HalfLives(NamedTuple):
 
     def effective(self, row: NodeRow, access: Access | None, now: int) -> float:
         """What a memory's confidence has come to at a moment, in microseconds."""
-        return effective(worth_of(row, access), now, self.of(row.type))
+        return effective(confidence_of(row, access), now, self.of(row.type))
 
 
 def half_lives_of(settings: MemorySettings) -> HalfLives:
@@ -110,13 +110,13 @@ def half_lives_of(settings: MemorySettings) -> HalfLives:
     return HalfLives(settings.half_life_days, settings.half_life_by_type)
 
 
-def worth_of(row: NodeRow, access: Access | None) -> Worth:
+def confidence_of(row: NodeRow, access: Access | None) -> Confidence:
     """The confidence that counts, and since when: that of its last use, or else the one that was written."""
     extras = row.extras
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is no memory")
-    stored = Worth(extras.confidence, stated_at(row))
-    return live(stored, None if access is None else Worth(access.confidence, access.last))
+    stored = Confidence(extras.confidence, stated_at(row))
+    return live(stored, None if access is None else Confidence(access.confidence, access.last))
 
 
 def stated_at(row: NodeRow) -> int:

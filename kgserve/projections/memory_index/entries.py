@@ -11,8 +11,8 @@ from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.memory_index.decay import (
     MIN_DECAY_KEY,
+    Confidence,
     HalfLives,
-    Worth,
     effective,
     key,
     live,
@@ -21,7 +21,7 @@ from kgserve.projections.memory_index.decay import (
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 
 TALLY_MEMORY_TYPE, TALLY_MEMORY_TAG, TALLY_SOURCE, TALLY_LAYER, TALLY_DAY = "type", "tag", "source", "layer", "day"
 TALLY_TOTAL, TALLY_BOUNDED, TALLY_ENDED, TALLY_ENTITY_TYPE, TALLY_RELATION = (
@@ -61,8 +61,8 @@ class MemoryEntry(NamedTuple):
 
     def after(self, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
         """The same once it was last used like this, in a store whose memories fade like that."""
-        used = Worth(access.confidence, access.last) if access else None
-        worth, half = live(Worth(self.stated, self.stated_at), used), half_lives.of(self.type)
+        used = Confidence(access.confidence, access.last) if access else None
+        worth, half = live(Confidence(self.stated, self.stated_at), used), half_lives.of(self.type)
         return self._replace(
             confidence=worth.confidence,
             since=worth.since,
@@ -99,7 +99,7 @@ class LiveMemory(NamedTuple):
 
     def effective(self, now: int) -> float:
         """Its confidence at a moment."""
-        return effective(Worth(self.confidence, self.since), now, self.half or None)
+        return effective(Confidence(self.confidence, self.since), now, self.half or None)
 
     def holds_at(self, moment: int) -> bool:
         """Whether it was true at a moment of the world."""
@@ -109,7 +109,7 @@ class LiveMemory(NamedTuple):
         """The same after a use that is not in the view yet."""
         if access is None:
             return self
-        worth = live(Worth(self.confidence, self.since), Worth(access.confidence, access.last))
+        worth = live(Confidence(self.confidence, self.since), Confidence(access.confidence, access.last))
         return self._replace(
             confidence=worth.confidence, since=worth.since, access_count=access.count, accessed_at=access.last
         )
@@ -125,7 +125,7 @@ def state_of(row: NodeRow) -> LiveMemory:
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(stands(row)),
+        int(is_live(row)),
         extras.valid_from,
         extras.valid_to,
     )
@@ -144,14 +144,14 @@ def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Memo
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(stands(row)),
+        int(is_live(row)),
         extras.valid_from,
         extras.valid_to,
     )
     return entry.after(access, half_lives)
 
 
-class Books:
+class Aggregates:
     """By how much counts and sums change."""
 
     def __init__(self) -> None:

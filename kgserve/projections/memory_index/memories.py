@@ -19,11 +19,11 @@ from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
 from kgserve.projections.memory_index import closure, decay, selecting
 from kgserve.projections.memory_index import statements as sql
 from kgserve.projections.memory_index.closure import Hierarchy
-from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, HalfLives, Worth, least_key
+from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, Confidence, HalfLives, least_key
 from kgserve.projections.memory_index.entries import (
     TALLY_ENTITY_TYPE,
     TALLY_TOTAL,
-    Books,
+    Aggregates,
     LiveMemory,
     MemoryEntry,
     entry_of,
@@ -74,7 +74,7 @@ class MemoryBatch:
         self._run_many = transaction.executemany
         self._half_lives = half_lives
         self._edges_of = edges_of
-        self._books = Books()
+        self._books = Aggregates()
         self._hierarchy = Hierarchy(transaction)
         self._stands: dict[str, _Standing] = {}
 
@@ -276,7 +276,7 @@ class MemoryBatch:
 
     def _close(self) -> None:
         """Write down what has been counted."""
-        books, self._books = self._books, Books()
+        books, self._books = self._books, Aggregates()
         counts = [(kind, name, count) for (kind, name), count in books.counts.items() if count]
         self._run_many(sql.UPSERT_MEMORY_TALLY, counts)
         self._run_many(sql.DELETE_EMPTY_MEMORY_TALLY, [(kind, name) for kind, name, count in counts if count < 0])
@@ -366,7 +366,7 @@ class Fading(NamedTuple):
     @classmethod
     def of(cls, memory: LiveMemory) -> Fading:
         """Where a memory is."""
-        worth = Worth(memory.confidence, memory.since)
+        worth = Confidence(memory.confidence, memory.since)
         return cls(memory.half, decay.key(worth, memory.half or None), memory.id)
 
 

@@ -26,7 +26,7 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import all_accesses
 from kgserve.storage.layout import Layout
 from kgserve.storage.model.change import Access, ChangeSet, NetChange
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.names import folded, names_of
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.snapshot import Rows
@@ -48,7 +48,7 @@ class _Noted(NamedTuple):
     keys: list[tuple[_Key, str]]
 
 
-class Newest:
+class RecentCommits:
     """Consecutive commits up to the last one. Any thread may ask; one adds.
 
     ``since`` is the commit after which all are here.
@@ -184,7 +184,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
         self._half_lives = half_lives
         self._none: Memories | None = None
         self.is_asked = False
-        self._newest = Newest(rows.state.sequence)
+        self._newest = RecentCommits(rows.state.sequence)
         # What was committed to the file; read by `_beside`, which needs no more than its own lock.
         self._committed, self._committed_at = -1, 0.0
         self._reading = threading.Lock()
@@ -250,7 +250,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
     def erase(self, erasure: Erasure) -> None:
         """See `OnDemandProjection.erase`. Where nothing is a memory any more the file is of no use, and goes."""
         with self._lock:
-            if self._rows.rows().width is Width.MEMORY:
+            if self._rows.rows().width is ColumnSet.MEMORY:
                 super().erase(erasure)
             else:
                 self._discard()
@@ -268,7 +268,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
     # With the lock held
 
     def _caught_up(self, rows: Rows) -> Memories:
-        if rows.width is not Width.MEMORY:
+        if rows.width is not ColumnSet.MEMORY:
             return self._empty()
         memories = super()._caught_up(rows)
         memories.halve(self._half_lives())

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import manifest
-from kgserve.projections.filter_columns import Columns, Mask, only_at
+from kgserve.projections.filter_columns import FilterColumns, Mask, only_at
 from kgserve.projections.text import NO_TEXT_FILTER, Facets, Filter
 from kgserve.projections.vector.matrix import SCATTERED_READ_COST, VectorRows, Vectors, products
 
@@ -117,7 +117,7 @@ class VectorIndex:
         self._lock = FairLock()
         self._ids: list[str] = []
         self._labels: dict[str, int] = {}
-        self._columns = Columns()
+        self._columns = FilterColumns()
         self._rows = VectorRows(folder.parent, dimensions)
         self._graph: Any = None
         self.sequence = 0
@@ -173,7 +173,7 @@ class VectorIndex:
         self._model = self._model if model is None else model
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
-            self._ids, self._labels, self._columns = [], {}, Columns()
+            self._ids, self._labels, self._columns = [], {}, FilterColumns()
             self._rows = VectorRows(self._folder.parent, self._dimensions)
             self._graph = None
         self.sequence, self.fresh = 0, True
@@ -357,7 +357,7 @@ class VectorIndex:
             return
         labels = np.array(sorted(self._labels.values()), np.intp)
         ids, types = [self._ids[label] for label in labels], self._columns.types
-        columns, facets = Columns(), self._columns.facets()
+        columns, facets = FilterColumns(), self._columns.facets()
         columns.add(
             [types[label] for label in labels],
             self._columns.since[labels],

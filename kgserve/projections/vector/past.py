@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.sqlite_files import WrittenBesideReading, of_some, remove_path, write_anew
-from kgserve.projections.filter_columns import Column, Columns
+from kgserve.projections.filter_columns import Column, FilterColumns
 from kgserve.projections.text import Facets, Filter, Text
 from kgserve.projections.vector.index import VectorHit
 from kgserve.projections.vector.matrix import VectorFile, Vectors, products
@@ -278,7 +278,7 @@ class PastTexts:
 
     def __init__(self, texts: Iterable[PastText] = ()) -> None:
         self._lock = threading.Lock()
-        self._columns = Columns()
+        self._columns = FilterColumns()
         self._number, self._until, self._vector = Column(np.int64), Column(np.int64), Column(np.int64)
         self._add(list(texts))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from kgserve.platform.gil import rest
+from kgserve.platform.gil import yield_gil
 from kgserve.projections.cypher_engine.engine.turns import asker
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class FairCallbackQueue:
             return
         self._is_coming = True
         self._loop.call_soon(self._round)
-        rest()
+        yield_gil()
 
     def _may_pause(self) -> bool:
         """Whether nothing is left but news for one caller, while others ask."""

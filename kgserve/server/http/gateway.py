@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from kgserve.api.operation import Method
     from kgserve.platform.access.audit import Audit
     from kgserve.platform.access.authentication import Authenticator
-    from kgserve.platform.metrics.observation import Observation
+    from kgserve.platform.metrics.observation import Telemetry
     from kgserve.platform.settings import Settings
     from kgserve.server.http.problem import Header
 
@@ -126,7 +126,7 @@ class Gateway:
         self,
         app: ASGIApp,
         settings: Settings,
-        observation: Observation,
+        observation: Telemetry,
         authenticator: Authenticator,
         audit: Audit,
         service: Service,
@@ -468,7 +468,7 @@ class RequestCycle:
 class _Observed:
     """While inside, a request is worked for; at the end it is counted."""
 
-    def __init__(self, observation: Observation, scope: HTTPScope, cycle: RequestCycle) -> None:
+    def __init__(self, observation: Telemetry, scope: HTTPScope, cycle: RequestCycle) -> None:
         self._observation = observation
         self._scope = scope
         self._cycle = cycle

@@ -27,7 +27,7 @@ from kgserve.server.http.problem import ClientLeft
 from kgserve.server.http.sse import Streams
 from kgserve.server.proxy import NodeProxy
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.access import CopyReads
+from kgserve.stores.access import ReplicaRead
 from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def decoded(segment: str, name: str) -> str:
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
-def parse_replica_headers(scope: HTTPScope, operation: Operation) -> CopyReads | None:
+def parse_replica_headers(scope: HTTPScope, operation: Operation) -> ReplicaRead | None:
     """Return how a replica of the store may answer; None when it may not. Raises InvalidInput."""
     if operation.role != "read" or operation.answer.media == EVENT_STREAM_MEDIA_TYPE:
         return None
@@ -108,12 +108,12 @@ def parse_replica_headers(scope: HTTPScope, operation: Operation) -> CopyReads |
     at_least = sent.get(AT_LEAST, b"0")
     if not at_least.isdigit():
         _refuse_header(MIN_SEQUENCE_HEADER, "is the `sequence` of a commit")
-    return CopyReads(int(at_least))
+    return ReplicaRead(int(at_least))
 
 
 def read_from(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
     """What says of which commit an answer is that may be from a copy, unless its headers do."""
-    copies: CopyReads | None = scope["state"].get(REPLICA_READ)
+    copies: ReplicaRead | None = scope["state"].get(REPLICA_READ)
     if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
         return ()
     return ((_SEQUENCE, str(copies.sequence).encode()),)

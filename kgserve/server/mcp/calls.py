@@ -32,7 +32,7 @@ from kgserve.graph.handle import Graph, Graphs
 from kgserve.graph.search import search
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.idempotency import MadeCall, making
+from kgserve.platform.idempotency import IdempotencyKey, making
 from kgserve.platform.version import __version__
 from kgserve.server.admission import Admission
 from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments
@@ -59,7 +59,7 @@ MAX_REMEMBERED_CALLS_PER_CALLER = 128
 _CALL_ID = re.compile(r"[!-~]{16,128}")
 
 
-def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None) -> MadeCall | None:
+def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None) -> IdempotencyKey | None:
     """The call that a request is, if it has an id; another tool or other arguments are another call."""
     given = headers.get(CALL_HEADER, "")
     if not _CALL_ID.fullmatch(given):
@@ -68,7 +68,7 @@ def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any
         said = msgspec.json.encode([tool, arguments])
     except (TypeError, ValueError, RecursionError):
         return None  # no such arguments are taken
-    return MadeCall(f"{given} {blake2b(said, digest_size=16).hexdigest()}", _age(headers))
+    return IdempotencyKey(f"{given} {blake2b(said, digest_size=16).hexdigest()}", _age(headers))
 
 
 class Repeats:
@@ -80,7 +80,7 @@ class Repeats:
     def __init__(self) -> None:
         self._calls: OrderedDict[tuple[str, str], asyncio.Task[Any]] = OrderedDict()
 
-    async def once(self, caller: str, made: MadeCall | None, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def once(self, caller: str, made: IdempotencyKey | None, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The answer to a call, which is carried out once while it is remembered.
 
         It goes on when who has asked is cut off: the answer may be asked for again.
@@ -93,7 +93,7 @@ class Repeats:
             self._keep((caller, made.key), task)
         return await asyncio.shield(task)
 
-    def _begun(self, made: MadeCall, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+    def _begun(self, made: IdempotencyKey, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         before = making.set(made)
         try:
             return asyncio.create_task(answer(), name="call")

@@ -24,19 +24,19 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, ResourceUpdated, ServerEvent
 
 from kgserve.admin.metrics import standing_of
-from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerQuiet, ServedElsewhere
+from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerUnreachable, ServedElsewhere
 from kgserve.graph.handle import Graphs
 from kgserve.platform.access.authentication import RequestContext
 from kgserve.server.admission import Admission
 from kgserve.server.mcp.calls import Context, default_store, visit_of
 from kgserve.server.mcp.replies import counted
 from kgserve.server.mcp.resources import ResourceAddress, place_of
-from kgserve.storage.changefeed import Feed, Wake
+from kgserve.storage.changefeed import ChangeFeed, Wake
 from kgserve.storage.journal.tail import Tail
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import Position, StoreEvent, Told
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.stores.access import StoreAccess
+from kgserve.stores.access import Stores
 
 MAX_SUBSCRIBED_STORES = 256
 """Stores that are followed at once: of each that is, the newest commits are kept in memory."""
@@ -69,7 +69,7 @@ class Watching:
     For one event loop, that calls `begin` first. What blocks runs in a thread of its own.
     """
 
-    def __init__(self, pool: StoreAccess) -> None:
+    def __init__(self, pool: Stores) -> None:
         self._pool = pool
         self._thread = CapacityLimiter(1)
         self._stores: dict[str, _Store] = {}
@@ -173,7 +173,7 @@ class Watching:
             self._pool.require_files(name)
         except NotFound:
             return None
-        except (ServedElsewhere, OwnerQuiet):
+        except (ServedElsewhere, OwnerUnreachable):
             # While a copy of it is open, that follows.
             self._pool.release(self._pool.acquire(name, at_least=0))
         return StoreListener(self._pool.feeds.of(name), self._waker(name))
@@ -198,7 +198,7 @@ class StoreListener:
     A node is touched by what makes, changes or takes away the node itself or an edge at it.
     """
 
-    def __init__(self, feed: Feed, wake: Wake) -> None:
+    def __init__(self, feed: ChangeFeed, wake: Wake) -> None:
         """``wake`` is called by any thread when there may be news. Blocks a little. Raises NotFound, JournalDamaged."""
         self.feed = feed
         self._tail = Tail(feed.layout.journal)
@@ -306,7 +306,7 @@ _listening: ContextVar[Subscriber] = ContextVar("listening")
 class Notifications:
     """Follows the stores of a pool while `following` runs."""
 
-    def __init__(self, pool: StoreAccess) -> None:
+    def __init__(self, pool: Stores) -> None:
         self._feeds = pool.feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)

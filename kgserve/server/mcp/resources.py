@@ -29,7 +29,7 @@ from kgserve.graph.context import count_tokens
 from kgserve.graph.handle import Graph, Graphs, as_struct
 from kgserve.graph.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.memory.api import Memory
-from kgserve.memory.presentation import now_in_microseconds, shown
+from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.memory.reflect_api import memory_line
 from kgserve.platform.access.authentication import Hidden
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
@@ -415,7 +415,7 @@ def digest(graph: Graph) -> str:
                 told.update(new)
                 found = rows.nodes(new)
                 there = [found[each] for each in new if each in found]
-                sections.append(ResourceSection(title, shown(store, rows, there, now)))
+                sections.append(ResourceSection(title, to_memories(store, rows, there, now)))
             return sections
 
         sections = store.memories.ask(look)

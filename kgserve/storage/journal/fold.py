@@ -31,7 +31,7 @@ from kgserve.storage.journal.snapshot import (
 )
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.digest import rows_digest
-from kgserve.storage.model.fields import EDGE, NODE, Width
+from kgserve.storage.model.fields import EDGE, NODE, ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values, width_of
 
 MAX_IN_MEMORY_FOLD_BYTES = 128 << 20
@@ -88,7 +88,7 @@ def fold(
 
 
 def write_rows(
-    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: Width
+    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: ColumnSet
 ) -> Folded:
     """Write the same two files of all rows of a store, some at a time; ``width`` is that of the widest."""
     found = ([*map(astuple, rows)] for rows in nodes)
@@ -126,13 +126,13 @@ def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path,
         return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
 
 
-def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> Width:
+def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> ColumnSet:
     """Take a change set in, in the order in which its parts hold; the width of its widest row."""
     for key in change.edges_deleted:
         edges.remove(key)
     for node_id in change.nodes_deleted:
         nodes.remove(node_id)
-    width = Width.PLAIN
+    width = ColumnSet.PLAIN
     for node in (*change.nodes_created, *change.nodes_updated):
         nodes.put(node)
         width = max(width, width_of(node.extras))
@@ -162,7 +162,7 @@ def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]
 
 
 def _write_edges(
-    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, width: Width
+    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, width: ColumnSet
 ) -> tuple[int, int]:
     """The edges; if loose ones are dropped, only those whose both ends are among the nodes already written."""
     if drop_loose:
@@ -184,7 +184,9 @@ def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int)
             yield [row for row in rows if row[:width] not in replaced]
 
 
-def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: Width) -> tuple[int, int]:
+def _write(
+    path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: ColumnSet
+) -> tuple[int, int]:
     """Rows to a file with the columns of a width; their digest and count."""
     digest = count = 0
     schema = schema_of(path.name, width)
@@ -199,11 +201,11 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     return digest % (1 << 128), count
 
 
-def _values_of(name: str, width: Width) -> Callable[[RowTuple], RowTuple]:
+def _values_of(name: str, width: ColumnSet) -> Callable[[RowTuple], RowTuple]:
     """What makes the values of the columns of one of the two files from a row."""
     fields, values = (NODE, node_values) if name == NODES_FILE else (EDGE, edge_values)
     wanted = itemgetter(slice(len(fields.columns(width))))
-    return wanted if width is Width.PLAIN else lambda row: wanted(values(row))
+    return wanted if width is ColumnSet.PLAIN else lambda row: wanted(values(row))
 
 
 def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:

@@ -27,7 +27,7 @@ from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
 from kgserve.storage.model import fields
 from kgserve.storage.model.change import Access, LinksState, StoreState
 from kgserve.storage.model.digest import from_text, rows_digest, shift_links, to_text
-from kgserve.storage.model.fields import LINK_STORE_FIELD, Width
+from kgserve.storage.model.fields import LINK_STORE_FIELD, ColumnSet
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, RowTuple, edge_tuples, edge_values, node_tuples
 
 SNAPSHOT_PREFIX = "snapshot."
@@ -48,14 +48,14 @@ SNAPSHOT_BATCH_BYTES = 16 << 20
 _FIELDS = {NODES_FILE: fields.NODE, EDGES_FILE: fields.EDGE}
 
 
-def schema_of(name: str, width: Width) -> pa.Schema:
+def schema_of(name: str, width: ColumnSet) -> pa.Schema:
     """The columns of one of the two files; those for extras are there only in stores that have some."""
     return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
 
 
-def width_of_rows(folder: Path | None) -> Width:
+def width_of_rows(folder: Path | None) -> ColumnSet:
     """For which fields the rows in a folder have columns; of no folder, for plain ones."""
-    return Width.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
+    return ColumnSet.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
 
 def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
     """The same of links; they have the columns of an edge behind that of the store."""
-    schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *schema_of(EDGES_FILE, Width.MEMORY)])
+    schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *schema_of(EDGES_FILE, ColumnSet.MEMORY)])
     values = ([(row.store, *edge_values(astuple(row.edge))) for row in some] for some in links)
     _write_part(folder / LINKS_FILE, schema, values)
 
@@ -202,7 +202,7 @@ def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTupl
 def table(file: Path) -> pa.Table:
     """All rows of a Parquet file of a snapshot, with the names of their fields; columns that it has not are null."""
     found = pq.read_table(file)
-    for field in list(schema_of(file.name, Width.MEMORY))[found.num_columns :]:
+    for field in list(schema_of(file.name, ColumnSet.MEMORY))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
     return found.rename_columns(fields.names(_FIELDS[file.name].whole))
 

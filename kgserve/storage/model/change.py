@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, width_of
 
 _Key = TypeVar("_Key", str, EdgeKey, LinkKey)
@@ -48,7 +48,7 @@ Kind = Literal["", "entity", "memory", "run"]
 """What a node is to who knows memories, named entities and runs of consolidation alone."""
 
 
-class Former(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BeforeImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a node was before it was written or taken away, and which of its fields have changed, for who is told."""
 
     id: str
@@ -56,7 +56,7 @@ class Former(msgspec.Struct, frozen=True, array_like=True, gc=False):
     changed: tuple[str, ...] = ()
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CoAuthor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """That somebody else has put what a version of a node says already; no part of its row."""
 
     id: str
@@ -88,8 +88,8 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     links_touched: list[LinkRow] = []
     links_deleted: list[LinkKey] = []
     accessed: list[Access] = []
-    former: list[Former] = []
-    said: list[Said] = []
+    former: list[BeforeImage] = []
+    said: list[CoAuthor] = []
     digest: bytes
     nodes: int
     edges: int
@@ -166,11 +166,11 @@ class NetChange:
         return self.nodes_deleted | self.remade
 
     @property
-    def width(self) -> Width:
+    def width(self) -> ColumnSet:
         """That of the widest row."""
         nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
         edges = (*self.edges_created.values(), *self.edges_updated.values())
-        return max((width_of(row.extras) for row in (*nodes, *edges)), default=Width.PLAIN)
+        return max((width_of(row.extras) for row in (*nodes, *edges)), default=ColumnSet.PLAIN)
 
     def _start(self, change: ChangeSet) -> None:
         """Take in the first: as `add` would, but at the speed that an import's large change sets want."""

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from kgserve.storage.model.change import LinksState, StoreState
-from kgserve.storage.model.fields import EdgeExtras, NodeExtras, Width
+from kgserve.storage.model.fields import ColumnSet, EdgeExtras, NodeExtras
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 
 _MODULUS = 1 << 128
@@ -45,7 +45,7 @@ def row_hash(row: NodeRow | EdgeRow) -> int:
     """128-bit hash of one row; the fields of nodes and edges differ in kind, so that they never meet."""
     if row.extras is None:
         return _hash(_without_last(_encode(row)))
-    return _hash(_encode(row if row.extras.width is Width.MEMORY else _narrow(msgspec.structs.astuple(row))))
+    return _hash(_encode(row if row.extras.width is ColumnSet.MEMORY else _narrow(msgspec.structs.astuple(row))))
 
 
 def rows_digest(rows: Iterable[tuple[Any, ...]]) -> int:
@@ -58,7 +58,7 @@ def _narrow(row: tuple[Any, ...]) -> tuple[Any, ...]:
     extras = row[-1]
     if extras is None:
         return row[:-1]
-    if not isinstance(extras, NodeExtras | EdgeExtras) or extras.width is Width.MEMORY:
+    if not isinstance(extras, NodeExtras | EdgeExtras) or extras.width is ColumnSet.MEMORY:
         return row
     return (*row[:-1], extras.narrow)
 

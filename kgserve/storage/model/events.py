@@ -4,7 +4,7 @@ An event's place is the sequence of its write and its index there. Places name e
 listener may come back with another one. Behind the rows it is told what a write comes to in words of memories: which
 there are now, which are gone, what is new about the others. A memory that is withdrawn counts as gone, and as new when
 it is taken back. What a node was before a write is not in its row; so a change set says it of those nodes of which
-anything is to be told (`Former`), and listeners who come later hear the same.
+anything is to be told (`BeforeImage`), and listeners who come later hear the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import KIND_CONSOLIDATION
-from kgserve.storage.model.change import ChangeSet, Former, Kind
+from kgserve.storage.model.change import BeforeImage, ChangeSet, Kind
 from kgserve.storage.model.fields import (
     EDGE,
     LINK_STORE_FIELD,
@@ -76,12 +76,12 @@ def kind_of(row: NodeRow) -> Kind:
     return "entity" if extras is not None and extras.name else ""
 
 
-def former_of(old: NodeRow, new: NodeRow) -> Former | None:
+def former_of(old: NodeRow, new: NodeRow) -> BeforeImage | None:
     """What a change set says of a node as it was, if anything is to be told of it."""
     kind = kind_of(old)
     if not kind and not kind_of(new):
         return None
-    return Former(old.id, kind, tuple(_changed(old, new)))
+    return BeforeImage(old.id, kind, tuple(_changed(old, new)))
 
 
 def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
@@ -101,7 +101,7 @@ def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
         yield "consolidation_complete", Told({"id": row.id, "merged": run.merged, "deleted": run.deleted}, row.type)
 
 
-def _deleted(change: ChangeSet, former: dict[str, Former]) -> Iterator[tuple[MemoryEvent, Told]]:
+def _deleted(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
     for node_id in change.nodes_deleted:
         if node_id in former and former[node_id].kind == "memory":
             yield "memory_deleted", Told({"id": node_id, "reason": "deleted"})
@@ -111,14 +111,14 @@ def _deleted(change: ChangeSet, former: dict[str, Former]) -> Iterator[tuple[Mem
             yield "memory_deleted", Told({"id": row.id, "reason": reason}, row.type)
 
 
-def _updated(change: ChangeSet, former: dict[str, Former]) -> Iterator[tuple[MemoryEvent, Told]]:
+def _updated(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
     for row in change.nodes_updated:
         was = former.get(row.id)
         if was is not None and was.kind == "memory" and was.changed and kind_of(row) == "memory":
             yield "memory_updated", Told({"id": row.id, "changes": _values(row, was.changed)}, row.type)
 
 
-def _is_new(row: NodeRow, former: dict[str, Former]) -> bool:
+def _is_new(row: NodeRow, former: dict[str, BeforeImage]) -> bool:
     """Whether a node that was there before was nothing of the kind."""
     return row.id in former and former[row.id].kind != kind_of(row)
 

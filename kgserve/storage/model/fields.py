@@ -49,7 +49,7 @@ DOUBLE_TYPE = FieldType("DOUBLE", "float64")
 TIMESTAMP_TYPE = FieldType("TIMESTAMP", "timestamp[us]")
 
 
-class Width(IntEnum):
+class ColumnSet(IntEnum):
     """How many of its fields a row has, or a file has columns for; each has those of the ones before.
 
     Of an engine's file alone: with all columns it may also have the tables of links.
@@ -97,14 +97,14 @@ class Fields(NamedTuple):
         """All of them."""
         return self.plain + self.optional
 
-    def columns(self, width: Width) -> tuple[Field, ...]:
+    def columns(self, width: ColumnSet) -> tuple[Field, ...]:
         """Those of a width."""
         parts = (self.plain, self.extras, self.memory)
         return tuple(field for part in parts[: width + 1] for field in part)
 
-    def width(self, columns: int) -> Width:
+    def width(self, columns: int) -> ColumnSet:
         """The width that has so many columns."""
-        return next(width for width in Width if len(self.columns(width)) == columns)
+        return next(width for width in ColumnSet if len(self.columns(width)) == columns)
 
     @property
     def exchanged(self) -> tuple[Field, ...]:
@@ -252,9 +252,9 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (*some, *((None if value == "" else value) for value in _memory_of_node(self)))
 
     @property
-    def width(self) -> Width:
+    def width(self) -> ColumnSet:
         """Whether anything in it is of a memory, or a name."""
-        return Width.EXTRAS if _memory_of_node(self) == _NO_MEMORY else Width.MEMORY
+        return ColumnSet.EXTRAS if _memory_of_node(self) == _NO_MEMORY else ColumnSet.MEMORY
 
     @property
     def narrow(self) -> tuple[Any, ...]:
@@ -286,9 +286,9 @@ class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (*msgspec.structs.astuple(self)[:-1], self.context or None)
 
     @property
-    def width(self) -> Width:
+    def width(self) -> ColumnSet:
         """As `NodeExtras.width`."""
-        return Width.EXTRAS if self.confidence is None and not self.context else Width.MEMORY
+        return ColumnSet.EXTRAS if self.confidence is None and not self.context else ColumnSet.MEMORY
 
     @property
     def narrow(self) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import msgspec
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.times import parse_time
-from kgserve.storage.model.fields import AUTHOR_FIELD, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
+from kgserve.storage.model.fields import AUTHOR_FIELD, EDGE, NODE, ColumnSet, EdgeExtras, Fields, NodeExtras, names
 
 NO_ATTRIBUTES = "{}"
 
@@ -94,9 +94,9 @@ class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return LinkKey(self.store, self.edge.key)
 
 
-def width_of(extras: NodeExtras | EdgeExtras | None) -> Width:
+def width_of(extras: NodeExtras | EdgeExtras | None) -> ColumnSet:
     """How many of its fields a row with these extras has."""
-    return Width.PLAIN if extras is None else extras.width
+    return ColumnSet.PLAIN if extras is None else extras.width
 
 
 def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:

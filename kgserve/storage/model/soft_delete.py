@@ -36,7 +36,7 @@ def is_active(row: NodeRow, now: int) -> bool:
     return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.holds_at(now)
 
 
-def stands(row: NodeRow | None) -> TypeGuard[NodeRow]:
+def is_live(row: NodeRow | None) -> TypeGuard[NodeRow]:
     """Whether a node is a memory in force, now or once: not withdrawn, nor a version of another one."""
     if row is None or not row.is_memory:
         return False
@@ -64,12 +64,12 @@ def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "")
     )
 
 
-def withdrawn(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodePut:
+def soft_delete(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodePut:
     """A put that withdraws a memory."""
     return NodePut(0, row.id, extras=withdrawal(row, ended, belongs_to, author))
 
 
-def brought_back(row: NodeRow, author: str = "") -> NodePut:
+def restore(row: NodeRow, author: str = "") -> NodePut:
     """A put that takes the withdrawal of a memory back."""
     old = row.extras or NO_EXTRAS
     extras = NodeExtrasPut(
@@ -87,7 +87,7 @@ def brought_back(row: NodeRow, author: str = "") -> NodePut:
 def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
     """A put that withdraws a memory, or a former version of one, because somebody wants it forgotten."""
     old = row.extras or NO_EXTRAS
-    put = withdrawn(row, FORGOTTEN, old.belongs_to, author or old.created_by)
+    put = soft_delete(row, FORGOTTEN, old.belongs_to, author or old.created_by)
     if not reason:
         return put
     attributes = _encode({**_decoded(row.attributes), FORGOTTEN_BECAUSE: reason}).decode()
@@ -98,7 +98,7 @@ def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
 def remembered(row: NodeRow) -> NodePut:
     """A put that takes that back. What belongs to a memory was a former version of it."""
     old = row.extras or NO_EXTRAS
-    put = brought_back(row, old.created_by)
+    put = restore(row, old.created_by)
     ended = SUPERSEDED if old.belongs_to else ""
     extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), ended=ended, belongs_to=old.belongs_to)
     attributes = _decoded(row.attributes)
@@ -107,7 +107,7 @@ def remembered(row: NodeRow) -> NodePut:
     return msgspec.structs.replace(put, extras=extras, attributes=own)
 
 
-def goes_along(edge: EdgeRow) -> bool:
+def cascades(edge: EdgeRow) -> bool:
     """Whether a relation is withdrawn with a memory at its end, and was not before."""
     return edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE and FORGOTTEN_BOUNDS not in _decoded(_own(edge))
 

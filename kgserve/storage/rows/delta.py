@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.base import BaseSegment
@@ -190,7 +190,7 @@ class Delta:
     def _note_extras(self, row: NodeRow | EdgeRow) -> None:
         if row.extras is not None:
             self.dated = self.dated or row.extras.valid_from is not None or row.extras.valid_to is not None
-            if self.width is not Width.MEMORY:
+            if self.width is not ColumnSet.MEMORY:
                 self.width = max(self.width, row.extras.width)
 
     def _note(self, number: int, source: int, target: int) -> None:

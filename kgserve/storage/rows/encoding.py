@@ -16,11 +16,11 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time, time_of
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import (
+    ColumnSet,
     EdgeExtras,
     EdgeExtrasShown,
     NodeExtras,
     NodeExtrasShown,
-    Width,
 )
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_id, link_id
 
@@ -129,12 +129,12 @@ def edge_flags(extras: EdgeExtras | None) -> int:
 
 
 def _memory(extras: NodeExtras | EdgeExtras) -> int:
-    return MEMORY if extras.width is Width.MEMORY else 0
+    return MEMORY if extras.width is ColumnSet.MEMORY else 0
 
 
-def width_of_flags(flags: int) -> Width:
+def width_of_flags(flags: int) -> ColumnSet:
     """How many of its fields a row with these flags has, or the widest of those that have them together."""
-    return Width.MEMORY if flags & MEMORY else Width.EXTRAS if flags & EXTRAS else Width.PLAIN
+    return ColumnSet.MEMORY if flags & MEMORY else ColumnSet.EXTRAS if flags & EXTRAS else ColumnSet.PLAIN
 
 
 def encode_node(row: NodeRow) -> bytes:

@@ -24,7 +24,7 @@ MAX_ENDINGS = 1 << 13
 """Endings are in memory while a base is open: 8 MiB of them at most, and mostly some kilobytes."""
 
 
-class Endings:
+class SuffixDictionary:
     """Those of a base that is being made. Number 0 is of rows that are whole."""
 
     def __init__(self, old: Sequence[bytes], used: Iterable[int]) -> None:

@@ -25,7 +25,7 @@ from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_at
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
-from kgserve.storage.rows.endings import Endings
+from kgserve.storage.rows.endings import SuffixDictionary
 from kgserve.storage.rows.format import (
     COLUMN_TYPES,
     MAX_INT64,
@@ -224,7 +224,7 @@ class _Fold:
         self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
         self._kept_edges = _kept(base.edges, (put.number for put in changes.edges), changes.edges_gone)
         used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
-        self._endings = Endings(base.endings, np.flatnonzero(sum(map(self._counted, used))).tolist())
+        self._endings = SuffixDictionary(base.endings, np.flatnonzero(sum(map(self._counted, used))).tolist())
 
     def _positions(self) -> list[int]:
         """Where each node goes among those of the base."""

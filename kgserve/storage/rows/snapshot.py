@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
 from kgserve.storage.rows.base import BASE_READ_BATCH_BYTES, BASE_READ_BATCH_ROWS, BaseSegment, slices
 from kgserve.storage.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
@@ -50,7 +50,7 @@ class Rows:
         return self.delta.merges
 
     @property
-    def width(self) -> Width:
+    def width(self) -> ColumnSet:
         """That of the widest row, or of one that was there a while ago."""
         return self.delta.width
 
@@ -418,7 +418,7 @@ class Rows:
 
 
 def _is_wide(version: Version | None) -> bool:
-    return version is not None and version.row is not None and width_of(version.row.extras) is Width.MEMORY
+    return version is not None and version.row is not None and width_of(version.row.extras) is ColumnSet.MEMORY
 
 
 _NO_EDGES = np.empty(0, np.int64)

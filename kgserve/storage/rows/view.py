@@ -59,7 +59,7 @@ def _remove_files(base: BaseSegment, *others: BaseSegment) -> None:
         remove_path(base.path.with_name(base.texts))
 
 
-class Foreseen:
+class StagedBase:
     """Rows of a commit of which some are to go, and the base without them, made before the commit that it is for.
 
     What others write meanwhile must not meet those rows; so it comes to the same before and after, and is put beside
@@ -182,12 +182,12 @@ class RowsView:
         return Rows(epoch.base, epoch.delta, state)
 
     @contextmanager
-    def foreseeing(self) -> Generator[Foreseen]:
+    def foreseeing(self) -> Generator[StagedBase]:
         """A base to be made before the commit that it is for. For one thread at a time, which alone may `fold`."""
         with self._lock:
             epoch, state = self._registered()
             self._folding = pending = deque(self._applying)
-        foreseen = Foreseen(self, Rows(epoch.base, epoch.delta, state), pending)
+        foreseen = StagedBase(self, Rows(epoch.base, epoch.delta, state), pending)
         try:
             yield foreseen
         finally:

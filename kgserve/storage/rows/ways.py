@@ -9,7 +9,7 @@ import numpy as np
 from kgserve.storage.model.parents import CHILD_OF, is_upward, newest
 from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.soft_delete import stands
+from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.rows.edge_page import of_kinds
 from kgserve.storage.rows.snapshot import Rows
 
@@ -34,7 +34,7 @@ def parents_among(rows: Rows, edges: Iterable[EdgeRow]) -> dict[str, str]:
     """The same of memories whose relations are among some."""
     found = _by_memory(edges)
     there = rows.nodes({edge.target for edges in found.values() for edge in edges})
-    counting = {child: [each for each in edges if stands(there.get(each.target))] for child, edges in found.items()}
+    counting = {child: [each for each in edges if is_live(there.get(each.target))] for child, edges in found.items()}
     return {child: edge.target for child, edges in counting.items() if (edge := newest(edges)) is not None}
 
 
@@ -46,7 +46,7 @@ def _by_memory(edges: Iterable[EdgeRow]) -> dict[str, list[EdgeRow]]:
     return found
 
 
-def merged_among(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
+def redirects_of(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
     """Those of some nodes that were merged, each with the next step on its way, and what comes on those ways."""
     found: dict[str, str] = {}
     some = set(ids) if rows.know_merges else set()
@@ -57,9 +57,9 @@ def merged_among(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def survivor(rows: Rows, node_id: str) -> str:
+def resolve_redirect(rows: Rows, node_id: str) -> str:
     """The node itself, or the one that it has come to by merges."""
-    return survivor_of(merged_among(rows, (node_id,)), node_id)
+    return survivor_of(redirects_of(rows, (node_id,)), node_id)
 
 
 def aliases(rows: Rows, node_id: str) -> list[str]:
@@ -70,7 +70,7 @@ def aliases(rows: Rows, node_id: str) -> list[str]:
     return [source for source in sources if _merged_into(rows, source) == node_id]
 
 
-def absorbed(rows: Rows, node_id: str) -> list[str]:
+def merged_ids(rows: Rows, node_id: str) -> list[str]:
     """The nodes that have come to one by merges, also by way of others."""
     found: dict[str, None] = {}
     waiting = [node_id] if rows.know_merges else []

@@ -43,6 +43,7 @@ OWN = {
     "kgserve.platform.permissions",
     "kgserve.platform.platform_support",
     "kgserve.platform.server_discovery",
+    "kgserve.cli.exit_codes",
     "kgserve.platform.version",
 }
 

@@ -286,7 +286,7 @@ def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypa
 
 def test_a_removal_says_how_much_the_journal_takes(pool: StorePool) -> None:
     with pool.lease(NAME) as store, store.folding.foreseeing() as foreseen:
-        found = bulk_delete.Removal(foreseen, ["a", "c"], [])
+        found = bulk_delete.BulkDelete(foreseen, ["a", "c"], [])
         change, report = found.change(store.state, 0)
         assert (report.nodes_deleted, report.edges_deleted) == (2, len(change.edges_deleted))
         least = msgspec.structs.replace(change, nodes_deleted=[], edges_deleted=[])

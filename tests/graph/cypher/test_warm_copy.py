@@ -14,7 +14,7 @@ from kgserve.projections.cypher_engine import rebuild
 from kgserve.projections.cypher_engine.engine.protocol import NO_DIFFERENCE, FileOptions
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.stores.pool import StorePool
-from kgserve.stores.scratch_database import Trial, WarmCopies, WarmCopy
+from kgserve.stores.scratch_database import ScratchDatabase, Trial, WarmCopies
 from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
 from tests.graph.bare import Bare, Statements
@@ -132,8 +132,8 @@ def untouched(trial: Trial) -> None:
     assert trial.difference(UNTOUCHED) == NO_DIFFERENCE
 
 
-def copy_of(store: OpenStore, copies: WarmCopies, seconds: float = 60.0) -> WarmCopy:
-    return WarmCopy(store.layout, store.journal, store.engine, store.rows, copies, seconds)
+def copy_of(store: OpenStore, copies: WarmCopies, seconds: float = 60.0) -> ScratchDatabase:
+    return ScratchDatabase(store.layout, store.journal, store.engine, store.rows, copies, seconds)
 
 
 def test_it_is_given_back(pool: StorePool) -> None:
@@ -153,7 +153,7 @@ def test_it_is_given_back(pool: StorePool) -> None:
 
 def test_only_some_stores_have_one(pool: StorePool) -> None:
     copies = WarmCopies(most=2)
-    made: list[WarmCopy] = []
+    made: list[ScratchDatabase] = []
     for name in "xyz":
         with pool.lease(name, create=True) as store:
             submit(store, batch("a"))

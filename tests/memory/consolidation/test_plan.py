@@ -24,7 +24,7 @@ from kgserve.memory.consolidation.plan import (
 )
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
-from kgserve.storage.model.soft_delete import MERGED, brought_back, is_active, withdrawn
+from kgserve.storage.model.soft_delete import MERGED, is_active, restore, soft_delete
 
 THEN = "2025-01-01T00:00:00.000000Z"
 
@@ -143,13 +143,13 @@ def test_notes_are_read_as_they_were_written() -> None:
 @pytest.mark.parametrize("bounds", [(None, None), (5, None), (None, 9), (5, 9)])
 def test_what_is_withdrawn_holds_at_no_moment_and_comes_back_as_it_was(bounds: tuple[int | None, int | None]) -> None:
     old = row("a", "x", 7, valid_from=bounds[0], valid_to=bounds[1])
-    put = withdrawn(old, MERGED, "b")
+    put = soft_delete(old, MERGED, "b")
     assert put.extras is not None
     assert old.extras is not None
     extras = put.extras.onto(old.extras)
     assert (extras.ended, extras.belongs_to, extras.former_from, extras.former_to) == ("merged", "b", *bounds)
     gone = msgspec.structs.replace(old, extras=extras)
     assert not any(is_active(gone, at) or gone.holds_at(at) for at in range(12))
-    back = brought_back(gone).extras
+    back = restore(gone).extras
     assert back is not None
     assert back.onto(extras) == old.extras

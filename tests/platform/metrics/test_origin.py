@@ -9,9 +9,9 @@ import pytest
 from kgserve.cypher.guard import examine
 from kgserve.errors import StorageFull
 from kgserve.platform.metrics.observation import (
-    Observation,
     Origin,
     SlowLog,
+    Telemetry,
     add_part,
     begin_request,
     current_origin,
@@ -94,7 +94,7 @@ def test_only_what_is_slow_is_noted() -> None:
 
 
 def test_a_slow_tool_is_told_with_the_parts_of_its_request() -> None:
-    observation = Observation(Settings(slow_ms=200))
+    observation = Telemetry(Settings(slow_ms=200))
     token = begin_request(Origin("r1", {"engine": 0.25}))
     try:
         with capture_log() as lines:
@@ -114,7 +114,7 @@ def test_of_a_callers_statement_the_clauses_alone_are_told() -> None:
 
 
 def test_routes_methods_and_statuses_are_bounded() -> None:
-    requests = Observation(Settings()).requests
+    requests = Telemetry(Settings()).requests
     for method in ("GET", "BREW", "A" * 50, "get"):
         requests.done(method, "/health", 200, (1, 2), 0.01)
     requests.done("GET", "/health", 499, (0, 0), None)

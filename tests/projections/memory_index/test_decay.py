@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import (
     MIN_DECAY_KEY,
+    Confidence,
     HalfLives,
-    Worth,
     add_to_remainder,
     effective,
     key,
@@ -28,49 +28,49 @@ HALF_LIVES = st.none() | st.integers(1000, 10_000 * DAY_MICROSECONDS)
 
 @pytest.mark.parametrize(("days", "expected"), [(0, 1.0), (15, 0.7071), (30, 0.5), (60, 0.25), (129, 0.0508)])
 def test_confidence_halves_in_each_half_life(days: int, expected: float) -> None:
-    assert effective(Worth(1.0, NOW - days * DAY_MICROSECONDS), NOW, MONTH) == pytest.approx(expected, abs=1e-4)
+    assert effective(Confidence(1.0, NOW - days * DAY_MICROSECONDS), NOW, MONTH) == pytest.approx(expected, abs=1e-4)
 
 
 def test_nothing_fades_without_a_half_life() -> None:
-    assert effective(Worth(0.7, 0), NOW, None) == 0.7
-    assert key(Worth(0.7, 0), None) >= least_key(0.7, NOW, None)
-    assert key(Worth(0.7, 0), None) < least_key(0.71, NOW, None)
+    assert effective(Confidence(0.7, 0), NOW, None) == 0.7
+    assert key(Confidence(0.7, 0), None) >= least_key(0.7, NOW, None)
+    assert key(Confidence(0.7, 0), None) < least_key(0.71, NOW, None)
 
 
 def test_a_use_adds_to_what_is_left_and_starts_anew() -> None:
-    used = add_to_remainder(Worth(1.0, NOW - 15 * DAY_MICROSECONDS), NOW, MONTH, 0.1)
+    used = add_to_remainder(Confidence(1.0, NOW - 15 * DAY_MICROSECONDS), NOW, MONTH, 0.1)
     assert used.confidence == pytest.approx(0.8071, abs=1e-4)
     assert used.since == NOW
-    assert add_to_remainder(Worth(0.95, NOW), NOW, MONTH, 0.1) == Worth(1.0, NOW)
-    assert add_to_remainder(Worth(0.0, NOW), NOW, MONTH, 0.0) == Worth(0.0, NOW)
+    assert add_to_remainder(Confidence(0.95, NOW), NOW, MONTH, 0.1) == Confidence(1.0, NOW)
+    assert add_to_remainder(Confidence(0.0, NOW), NOW, MONTH, 0.0) == Confidence(0.0, NOW)
 
 
 def test_reinforcement_restores_the_stored_confidence_and_adds() -> None:
-    assert restore_and_add(Worth(0.5, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == Worth(0.6, NOW)
-    assert restore_and_add(Worth(0.95, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == Worth(1.0, NOW)
-    assert restore_and_add(Worth(0.4, NOW + DAY_MICROSECONDS), NOW, 0.1) == Worth(0.5, NOW + DAY_MICROSECONDS)
+    assert restore_and_add(Confidence(0.5, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == Confidence(0.6, NOW)
+    assert restore_and_add(Confidence(0.95, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == Confidence(1.0, NOW)
+    assert restore_and_add(Confidence(0.4, NOW + DAY_MICROSECONDS), NOW, 0.1) == Confidence(0.5, NOW + DAY_MICROSECONDS)
 
 
 def test_monthly_use_keeps_a_memory_at_full_confidence() -> None:
-    worth = Worth(1.0, NOW)
+    worth = Confidence(1.0, NOW)
     for month in range(1, 25):
         at = NOW + month * MONTH
         assert effective(worth, at, MONTH) == pytest.approx(0.5)
         worth = restore_and_add(worth, at, 0.1)
-        assert worth == Worth(1.0, at)
+        assert worth == Confidence(1.0, at)
 
 
 def test_a_clock_that_was_set_back_raises_nothing() -> None:
-    later = Worth(0.4, NOW + DAY_MICROSECONDS)
+    later = Confidence(0.4, NOW + DAY_MICROSECONDS)
     assert effective(later, NOW, MONTH) == 0.4
-    assert add_to_remainder(later, NOW, MONTH, 0.1) == Worth(0.5, NOW + DAY_MICROSECONDS)
+    assert add_to_remainder(later, NOW, MONTH, 0.1) == Confidence(0.5, NOW + DAY_MICROSECONDS)
 
 
 def test_a_use_counts_if_it_came_after_what_was_stored() -> None:
-    stored = Worth(0.9, NOW)
+    stored = Confidence(0.9, NOW)
     assert live(stored, None) == stored
-    assert live(stored, Worth(0.5, NOW)) == stored
-    assert live(stored, Worth(0.5, NOW + 1)) == Worth(0.5, NOW + 1)
+    assert live(stored, Confidence(0.5, NOW)) == stored
+    assert live(stored, Confidence(0.5, NOW + 1)) == Confidence(0.5, NOW + 1)
 
 
 def test_a_type_has_its_own_half_life_or_that_of_all() -> None:
@@ -82,19 +82,19 @@ def test_a_type_has_its_own_half_life_or_that_of_all() -> None:
 
 
 def test_no_confidence_passes_no_minimum_but_none() -> None:
-    assert key(Worth(0.0, NOW), MONTH) == key(Worth(0.0, NOW), None) == MIN_DECAY_KEY
-    assert key(Worth(0.0, NOW), MONTH) >= least_key(0.0, NOW, MONTH)
-    assert key(Worth(0.0, NOW), MONTH) < least_key(1e-300, NOW, 10_000 * DAY_MICROSECONDS)
+    assert key(Confidence(0.0, NOW), MONTH) == key(Confidence(0.0, NOW), None) == MIN_DECAY_KEY
+    assert key(Confidence(0.0, NOW), MONTH) >= least_key(0.0, NOW, MONTH)
+    assert key(Confidence(0.0, NOW), MONTH) < least_key(1e-300, NOW, 10_000 * DAY_MICROSECONDS)
 
 
 def test_more_than_one_counts_as_one() -> None:
-    assert effective(Worth(1.0000001, NOW), NOW, MONTH) == 1.0
-    assert key(Worth(1.0000001, NOW), MONTH) == key(Worth(1.0, NOW), MONTH) == NOW
+    assert effective(Confidence(1.0000001, NOW), NOW, MONTH) == 1.0
+    assert key(Confidence(1.0000001, NOW), MONTH) == key(Confidence(1.0, NOW), MONTH) == NOW
 
 
 def test_full_confidence_is_what_was_set_at_that_moment() -> None:
-    assert key(Worth(1.0, NOW), MONTH) >= least_key(1.0, NOW, MONTH)
-    assert key(Worth(1.0, NOW - 1), MONTH) < least_key(1.0, NOW, MONTH)
+    assert key(Confidence(1.0, NOW), MONTH) >= least_key(1.0, NOW, MONTH)
+    assert key(Confidence(1.0, NOW - 1), MONTH) < least_key(1.0, NOW, MONTH)
 
 
 @given(CONFIDENCES, MOMENTS, HALF_LIVES, CONFIDENCES, MOMENTS)
@@ -102,7 +102,7 @@ def test_comparing_keys_is_comparing_what_is_left(
     confidence: float, since: int, half_life: int | None, minimum: float, now: int
 ) -> None:
     assume(since <= now)
-    worth = Worth(confidence, since)
+    worth = Confidence(confidence, since)
     left = effective(worth, now, half_life)
     # At the border itself either may be: a microsecond is less than a rounding of either side.
     assume(not math.isclose(left, minimum, rel_tol=1e-3, abs_tol=1e-300) or minimum == 0)

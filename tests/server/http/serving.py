@@ -15,7 +15,7 @@ import msgspec
 from kgserve.admin.composition import make_extractor, make_syncers
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph.handle import Graphs
-from kgserve.memory.purge import Erasers
+from kgserve.memory.purge import Purger
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import Historian
 from kgserve.projections.indexer import Indexer
@@ -70,7 +70,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         extractor = make_extractor(settings, indexer)
         syncers = make_syncers(settings)
         others = [each for each in (extractor, syncers) if each]
-        pool.companions += [indexer, historian, *others, Erasers(indexer, historian)]
+        pool.companions += [indexer, historian, *others, Purger(indexer, historian)]
         app = create_app(Graphs(pool, indexer, historian, extractor=extractor, syncers=syncers))
         if syncers is not None:
             syncers.catch_up(pool)

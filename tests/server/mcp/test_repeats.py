@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.platform.idempotency import MadeCall
+from kgserve.platform.idempotency import IdempotencyKey
 from kgserve.server.mcp.calls import MAX_REMEMBERED_CALLS_PER_CALLER, Repeats, made_call
 from tests.cli.running import PATIENCE, Running, serving
 
@@ -97,13 +97,13 @@ def test_a_caller_who_calls_often_is_forgotten_from_the_beginning_and_no_other()
 
     async def go() -> None:
         repeats = Repeats()
-        assert await repeats.once("other", MadeCall("a"), answer) == 0
+        assert await repeats.once("other", IdempotencyKey("a"), answer) == 0
         for number in range(MAX_REMEMBERED_CALLS_PER_CALLER + 2):
-            await repeats.once("often", MadeCall(f"{number}"), answer)
-        assert await repeats.once("other", MadeCall("a"), answer) == 0
+            await repeats.once("often", IdempotencyKey(f"{number}"), answer)
+        assert await repeats.once("other", IdempotencyKey("a"), answer) == 0
         before = len(done)
-        assert await repeats.once("often", MadeCall("5"), answer) < before
-        assert await repeats.once("often", MadeCall("0"), answer) == before
+        assert await repeats.once("often", IdempotencyKey("5"), answer) < before
+        assert await repeats.once("often", IdempotencyKey("0"), answer) == before
         assert await repeats.once("often", None, answer) == before + 1
 
     asyncio.run(go())

@@ -18,10 +18,10 @@ from kgserve.storage.model.batch import (
     node_extras,
     put_again,
 )
-from kgserve.storage.model.change import Said, StoreState
+from kgserve.storage.model.change import CoAuthor, StoreState
 from kgserve.storage.model.digest import row_hash, rows_digest, to_text
 from kgserve.storage.model.fields import EDGE as EDGE_FIELDS
-from kgserve.storage.model.fields import NODE, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
+from kgserve.storage.model.fields import NODE, ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, holds
 from kgserve.storage.plan import Report, Workspace, check, plan
 
@@ -60,7 +60,7 @@ ALL_OF_THEM = "1761c0fb8e7f7961fee4d6a5928faa07"
 def test_columns_of_a_node_come_to_what_they_were_made_of(extras: NodeExtras) -> None:
     assert NodeExtras.of_columns(extras.columns) == extras
     assert NodeExtras.of_columns([None] * len(extras.columns)) is None
-    if extras.width < Width.MEMORY:
+    if extras.width < ColumnSet.MEMORY:
         assert NodeExtras.of_columns(extras.columns[: len(NODE.extras)]) == extras
 
 
@@ -68,7 +68,7 @@ def test_columns_of_a_node_come_to_what_they_were_made_of(extras: NodeExtras) ->
 def test_columns_of_an_edge_come_to_what_they_were_made_of(extras: EdgeExtras) -> None:
     assert EdgeExtras.of_columns(extras.columns) == extras
     assert EdgeExtras.of_columns([None] * len(extras.columns)) is None
-    if extras.width < Width.MEMORY:
+    if extras.width < ColumnSet.MEMORY:
         assert EdgeExtras.of_columns(extras.columns[: len(EDGE_FIELDS.extras)]) == extras
 
 
@@ -79,7 +79,7 @@ class Writing:
         self.workspace = Workspace()
         self.rules = rules
         self.state = StoreState()
-        self.said: list[Said] = []
+        self.said: list[CoAuthor] = []
 
     def __call__(self, batch: WriteBatch) -> Report:
         check(batch, self.workspace, self.rules)
@@ -204,7 +204,7 @@ def test_that_somebody_else_says_the_same_is_noted_and_that_its_author_does_is_n
     writing.node(NodeExtrasPut("s", created_by="ada"))
     # As it comes in another request: the same text, and not the same object.
     again = "".join("ada")
-    for author, said in ((again, []), ("bob", [Said("n", 2, "bob")]), (again, [])):
+    for author, said in ((again, []), ("bob", [CoAuthor("n", 2, "bob")]), (again, [])):
         assert writing.node(NodeExtrasPut("s", created_by=author), resolves=True).version == 2
         assert writing.said == said
 

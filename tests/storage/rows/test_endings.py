@@ -11,7 +11,13 @@ import pytest
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
 from kgserve.storage.rows.encoding import encode_edge, encode_node
-from kgserve.storage.rows.endings import ENDING_SAMPLE_ROWS, MAX_ENDING_BYTES, MAX_ENDINGS, MIN_ENDING_ROWS, Endings
+from kgserve.storage.rows.endings import (
+    ENDING_SAMPLE_ROWS,
+    MAX_ENDING_BYTES,
+    MAX_ENDINGS,
+    MIN_ENDING_ROWS,
+    SuffixDictionary,
+)
 from kgserve.storage.rows.fold import build, fold
 from kgserve.storage.rows.format import ROWS_BLOCK_BYTES
 from kgserve.storage.rows.snapshot import Rows
@@ -112,7 +118,7 @@ def test_there_are_never_too_many() -> None:
         b'{"id":"%d","attributes":{"k":%d}' % (at, at // MIN_ENDING_ROWS)
         for at in range(MIN_ENDING_ROWS * (MAX_ENDINGS + 500))
     ]
-    whole, endings = [*texts], Endings([b""], [])
+    whole, endings = [*texts], SuffixDictionary([b""], [])
     numbers = endings.part("node", texts)
     assert len(endings.texts) == MAX_ENDINGS
     assert [text + endings.texts[number] for text, number in zip(texts, numbers, strict=True)] == whole

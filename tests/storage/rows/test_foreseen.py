@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.view import STAGED_MARK, Foreseen, RowsView
+from kgserve.storage.rows.view import STAGED_MARK, RowsView, StagedBase
 from tests.storage.rows.test_view import IDS, Model, check
 
 
@@ -48,7 +48,7 @@ class Filled:
         with (view or self.view).reading() as rows:
             check(rows, self.model.nodes, self.model.edges)
 
-    def leave_out(self, foreseen: Foreseen) -> ChangeSet:
+    def leave_out(self, foreseen: StagedBase) -> ChangeSet:
         """Have a third of the nodes left out, with their edges; the commit that takes them away."""
         model, rows = self.model, foreseen.rows
         gone = sorted(model.nodes)[::3]
@@ -57,7 +57,7 @@ class Filled:
         model.at += 1
         return taking(model.at, gone, cut, len(model.nodes) - len(gone), len(model.edges) - len(cut))
 
-    def show(self, foreseen: Foreseen, change: ChangeSet) -> None:
+    def show(self, foreseen: StagedBase, change: ChangeSet) -> None:
         self.journal.append(change)
         foreseen.catch_up()
         foreseen.show(change)

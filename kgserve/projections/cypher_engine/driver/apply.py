@@ -29,9 +29,9 @@ from kgserve.storage.model.fields import (
     STRING_LIST_TYPE,
     STRING_TYPE,
     TIMESTAMP_TYPE,
+    ColumnSet,
     Field,
     Fields,
-    Width,
     names,
 )
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_values, node_values, width_of
@@ -120,16 +120,16 @@ def _deleting_edges(kind: LiteralString = "RELATES_TO", far: LiteralString = "En
     return _Change(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
-def _values(fields: Fields, width: Width) -> Callable[[Any], Sequence[Any]]:
+def _values(fields: Fields, width: ColumnSet) -> Callable[[Any], Sequence[Any]]:
     """What gives the values of a row's columns of a width."""
-    if width is Width.PLAIN:
+    if width is ColumnSet.PLAIN:
         return attrgetter(*names(fields.plain))
     values, count = (node_values if fields is NODE else edge_values), len(fields.columns(width))
     return lambda row: values(msgspec.structs.astuple(row))[:count]
 
 
-_CREATE_NODES = [_creating_nodes(NODE.columns(width), _values(NODE, width)) for width in Width]
-_UPDATE_NODES = [_updating_nodes(NODE.columns(width), _values(NODE, width)) for width in Width]
+_CREATE_NODES = [_creating_nodes(NODE.columns(width), _values(NODE, width)) for width in ColumnSet]
+_UPDATE_NODES = [_updating_nodes(NODE.columns(width), _values(NODE, width)) for width in ColumnSet]
 _DELETE_NODES = _Change(
     NODE.plain[:1],
     lambda node_id: (node_id,),
@@ -137,11 +137,11 @@ _DELETE_NODES = _Change(
     "LOAD FROM $rows MATCH (e:Entity {id: id_}) DELETE e RETURN count(*)",
     20,
 )
-_CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in Width]
+_CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in ColumnSet]
 _DELETE_EDGES = _deleting_edges()
 # A link is made as an edge whose target is the key of what it leads to.
 _LINK_PATTERN: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
-_CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINK_PATTERN)
+_CREATE_LINKS = _creating_edges(EDGE.columns(ColumnSet.LINKS), _values(EDGE, ColumnSet.LINKS), *_LINK_PATTERN)
 _DELETE_LINKS = _deleting_edges(*_LINK_PATTERN)
 _LINK_TARGET_FIELDS = (Field("key", STRING_TYPE, ""), Field("store", STRING_TYPE, ""), Field("id", STRING_TYPE, ""))
 _MERGE_LINK_TARGETS = _Change(
@@ -186,8 +186,8 @@ def _nodes_created(session: DriverSession, rows: Iterable[NodeRow]) -> None:
 
 def _nodes_updated(session: DriverSession, net: NetChange) -> None:
     # A node that had extras has some still, but perhaps fewer; or it was deleted and made again.
-    def width(row: NodeRow) -> Width:
-        return Width.PLAIN if row.extras is None and row.id not in net.remade else session.width
+    def width(row: NodeRow) -> ColumnSet:
+        return ColumnSet.PLAIN if row.extras is None and row.id not in net.remade else session.width
 
     _by_width(session, ((width(row), row) for row in net.nodes_updated.values()), _UPDATE_NODES)
 
@@ -222,7 +222,7 @@ def _as_edge(key: LinkKey) -> EdgeKey:
 
 
 def _by_width(
-    session: DriverSession, rows: Iterable[tuple[Width, NodeRow | EdgeRow]], changes: Sequence[_Change]
+    session: DriverSession, rows: Iterable[tuple[ColumnSet, NodeRow | EdgeRow]], changes: Sequence[_Change]
 ) -> None:
     """Make a change of rows, each with the columns that it needs: most rows have no extras, and columns cost time."""
     parts: list[list[NodeRow | EdgeRow]] = [[] for _ in changes]

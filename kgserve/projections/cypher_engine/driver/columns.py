@@ -16,7 +16,7 @@ import msgspec
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
 from kgserve.platform.times import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, Field, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, ColumnSet, Field, names
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
@@ -50,12 +50,12 @@ class ColumnQueries(msgspec.Struct, frozen=True):
 
 def node_query(before: LiteralString) -> ColumnQueries:
     """A query that returns ``e``; ``before`` ends in RETURN and what comes first."""
-    return ColumnQueries(tuple(f"{before} {_listed('e', NODE.columns(width))}" for width in Width))
+    return ColumnQueries(tuple(f"{before} {_listed('e', NODE.columns(width))}" for width in ColumnSet))
 
 
 def edge_query(before: LiteralString) -> ColumnQueries:
     """A query that returns ``k``; ``before`` ends in RETURN and its two ends."""
-    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in Width))
+    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in ColumnSet))
 
 
 def _listed(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:

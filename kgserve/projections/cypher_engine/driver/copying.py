@@ -24,7 +24,7 @@ from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, width_of_rows
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import Stated
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, Width, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, names
 
 
 def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
@@ -173,7 +173,7 @@ def dump(session: DriverSession, folder: Path) -> StoreState:
     found = state(session)
     write_nodes(session, folder)
     write_edges(session, folder)
-    if session.width is Width.LINKS:
+    if session.width is ColumnSet.LINKS:
         session.run(copy(f"COPY ({_MATCH_COPIED_LINKS.text(session)})", folder / "links.parquet"))
     session.run("COMMIT")
     return found

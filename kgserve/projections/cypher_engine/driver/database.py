@@ -19,7 +19,7 @@ from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import FileOptions
 from kgserve.storage.journal.snapshot import width_of_rows
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 
 _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
@@ -61,15 +61,15 @@ def is_current(session: DriverSession) -> bool:
     """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
     known = [(file.number, file.xxh3) for file in schema_files()]
-    return found in [[file for file in known if file[0] <= NARROW + width] for width in Width]
+    return found in [[file for file in known if file[0] <= NARROW + width] for width in ColumnSet]
 
 
-def _width(session: DriverSession) -> Width:
+def _width(session: DriverSession) -> ColumnSet:
     """The columns that an engine file has. One that is being made may have no tables yet."""
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
-        return Width.PLAIN
+        return ColumnSet.PLAIN
     last = session.rows("MATCH (f:SchemaFile) RETURN max(f.number)")[0][0]
-    return Width(min(max(last - NARROW, Width.PLAIN), max(Width)))
+    return ColumnSet(min(max(last - NARROW, ColumnSet.PLAIN), max(ColumnSet)))
 
 
 def _read(file: Traversable) -> SchemaFile:
@@ -106,7 +106,7 @@ def open_for_service(path: Path, options: FileOptions) -> OpenFile:
     return database, writer
 
 
-def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width: Width = Width.PLAIN) -> None:
+def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width: ColumnSet = ColumnSet.PLAIN) -> None:
     """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet.
 
     It has the columns that the rows have, and those of a ``width`` in any case. However many nodes there are, they take
@@ -127,7 +127,9 @@ def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width
         database.close()
 
 
-def make(path: Path, rows: NetChange, state: StoreState, options: FileOptions, width: Width = Width.PLAIN) -> OpenFile:
+def make(
+    path: Path, rows: NetChange, state: StoreState, options: FileOptions, width: ColumnSet = ColumnSet.PLAIN
+) -> OpenFile:
     """As `build`, from few rows, in milliseconds; the file stays open."""
     database, session = open_for_service(path, options)
     try:
@@ -147,7 +149,7 @@ def warm() -> None:
     The first file of a process is made in a third of the time.
     """
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
-    session = DriverSession(database, Width.MEMORY)
+    session = DriverSession(database, ColumnSet.MEMORY)
     session.run("CALL auto_checkpoint=false")
     create_tables(session)
     for sequence, size in enumerate(_WARM_SIZES):

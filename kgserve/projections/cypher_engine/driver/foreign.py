@@ -22,7 +22,7 @@ _MAX_FOREIGN_FILE_BYTES = 1 << 40
 _KUZU_MAGIC = b"KUZU"
 
 
-class ForeignFile:
+class GraphitiFile:
     """An open file of another program."""
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -52,7 +52,7 @@ class ForeignFile:
 
 
 @contextmanager
-def foreign_file(path: Path) -> Generator[ForeignFile]:
+def foreign_file(path: Path) -> Generator[GraphitiFile]:
     """A Kùzu file of another program, for as long as the block lasts.
 
     Raises InvalidInput for what is none or of another storage version, Conflict while another process has it open.
@@ -65,7 +65,7 @@ def foreign_file(path: Path) -> Generator[ForeignFile]:
         database = _open(opened, path, read_only=whole)
         try:
             with Connection(database) as connection:
-                yield ForeignFile(connection, path.name)
+                yield GraphitiFile(connection, path.name)
         finally:
             database.close()
 

@@ -52,7 +52,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     encode,
     receive_request,
 )
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 
 FIRST_PART_ROWS = 20
 RESULT_PART_MAX_ROWS = 500
@@ -73,13 +73,13 @@ class EngineFile:
     def build(self, asked: Build) -> None:
         """Make a new file, which stays closed."""
         path, state = Path(asked.path), asked.state.state
-        database.build(path, Path(asked.rows), state, asked.options, width=Width(asked.width))
+        database.build(path, Path(asked.rows), state, asked.options, width=ColumnSet(asked.width))
 
     def make(self, asked: Make) -> Opened:
         """Make a new file of few rows, and open it."""
         path, state = Path(asked.path), asked.state.state
         writer = self._serve(
-            asked.options, database.make(path, asked.rows.net, state, asked.options, width=Width(asked.width))
+            asked.options, database.make(path, asked.rows.net, state, asked.options, width=ColumnSet(asked.width))
         )
         return Opened(asked.state, writer.width, current=True)
 

@@ -12,7 +12,7 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
 from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate, translate_statement
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 
 Row = list[Any]
 MAX_PREPARED_STATEMENTS = 64
@@ -28,7 +28,7 @@ class DriverSession:
     ``width``: the columns that the file has. ``slice_bytes``: what a statement may gather in the page cache.
     """
 
-    def __init__(self, database: Database, width: Width = Width.PLAIN) -> None:
+    def __init__(self, database: Database, width: ColumnSet = ColumnSet.PLAIN) -> None:
         self._connection = Connection(database)
         self._prepared: dict[str, PreparedStatement] = {}
         # Callers' statements that read, by when they came last; those that came again are prepared.

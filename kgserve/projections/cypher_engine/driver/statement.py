@@ -25,7 +25,7 @@ from kgserve.projections.cypher_engine.driver.binding import INTERNAL, QueryResu
 from kgserve.projections.cypher_engine.driver.columns import microseconds
 from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate_statement
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import NodeRow
 
 _INTERNAL: dict[str, str] = dict(zip(("_ID", "_LABEL", "_SRC", "_DST", "_NODES", "_RELS"), INTERNAL, strict=True))
@@ -184,7 +184,7 @@ class StatementResult:
             for value in row:
                 _collect(value, self._names, offsets, elsewhere)
         # What a caller puts together may look like a link where there is no table of them.
-        if (elsewhere := elsewhere - self._elsewhere.keys()) and self._session.width is Width.LINKS:
+        if (elsewhere := elsewhere - self._elsewhere.keys()) and self._session.width is ColumnSet.LINKS:
             found = self._session.rows(_MATCH_LINK_TARGETS, {"offsets": sorted(elsewhere)})
             self._elsewhere.update((offset, (store, node_id)) for offset, store, node_id in found)
         unknown = sorted(offsets - self._names.keys())

@@ -15,7 +15,7 @@ from kgserve.cypher.guard import Statement
 from kgserve.platform.metrics.observation import SlowLog, add_part
 from kgserve.platform.settings import MEBIBYTE, EngineName, Settings
 from kgserve.projections.cypher_engine.engine.files import size
-from kgserve.projections.cypher_engine.engine.process import KILL_GRACE_SECONDS, Channel, Lost, nursery
+from kgserve.projections.cypher_engine.engine.process import KILL_GRACE_SECONDS, Channel, ProcessDied, fork_server
 from kgserve.projections.cypher_engine.engine.protocol import (
     Build,
     Change,
@@ -36,7 +36,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
 from kgserve.projections.cypher_engine.engine.turns import FairPool, asker
 from kgserve.storage.layout import wal_path
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 
 MIN_PROCESS_OVERHEAD_MB = 256
 """What an engine's process may take beside its page cache, at the least."""
@@ -85,7 +85,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
 class Session:
     """A channel to the engine's process, for one thread at a time."""
 
-    def __init__(self, channel: Channel, options: EngineOptions, width: Width) -> None:
+    def __init__(self, channel: Channel, options: EngineOptions, width: ColumnSet) -> None:
         """``width``: the columns that the file has."""
         self.channel = channel
         self.width = width
@@ -178,7 +178,7 @@ class Engine:
 
     def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
         """Open an existing file, or the one that is made. Raises EngineFailed when the engine will not have it."""
-        process = nursery(options.engine).process(options.readers, options.store)
+        process = fork_server(options.engine).process(options.readers, options.store)
         try:
             asked = making or Open(str(path), options.file)
             opened = process.channels[0].ask(asked, Opened, broken_off=options.closing if making else None)
@@ -188,7 +188,7 @@ class Engine:
         self.path = path
         self.state = opened.state.state
         """The state of its last commit."""
-        self.width = Width(opened.width)
+        self.width = ColumnSet(opened.width)
         """The columns that it has."""
         self.is_current = opened.current
         """Whether its tables are those of this version; if not, it is to be built anew."""
@@ -215,7 +215,7 @@ class Engine:
 
         Unless the state is ``recorded``, the file does not say how far it has come.
         """
-        self.writer.channel.ask(Change.of(net, state if recorded else None, linked=self.width is Width.LINKS))
+        self.writer.channel.ask(Change.of(net, state if recorded else None, linked=self.width is ColumnSet.LINKS))
         self.kept_bytes += kept_versions(net, state)
         if recorded:
             self.state = state
@@ -231,7 +231,7 @@ class Engine:
         try:
             session.seconds = self._options.read_timeout if timeout is None else timeout
             yield session
-        except Lost as error:
+        except ProcessDied as error:
             error.alone = self._leases == 1
             raise
         finally:
@@ -317,7 +317,7 @@ class Retired(Exception):
 
 
 def build(
-    path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, width: Width = Width.PLAIN
+    path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, width: ColumnSet = ColumnSet.PLAIN
 ) -> Engine:
     """Make a new engine file of rows that come to a state, check its counts, open it. Nobody may know the file yet.
 
@@ -327,7 +327,7 @@ def build(
     if isinstance(rows, Change):
         return Engine(path, options, Make(str(path), rows, State.of(state), options.file, width))
     # What was needed for building goes with the process.
-    process = nursery(options.engine).process(0, options.store)
+    process = fork_server(options.engine).process(0, options.store)
     try:
         # However large the rows are: what they take is known, and they are our own.
         file = msgspec.structs.replace(options.file, memory_bytes=0)

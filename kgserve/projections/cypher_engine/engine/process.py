@@ -56,7 +56,7 @@ _MAX_LOGGED_STATEMENT_CHARS = 200
 _Value = TypeVar("_Value")
 
 
-class Lost(Unavailable):
+class ProcessDied(Unavailable):
     """The process has ended while it was asked. ``alone``: nobody else's statement can have been the cause."""
 
     alone = True
@@ -226,7 +226,7 @@ class Channel:
             reply = receive_reply(self.connection)
         except (EOFError, OSError) as error:
             self.process.has_ended()
-            raise Lost("the engine's process ended unexpectedly; it is begun again, so try once more") from error
+            raise ProcessDied("the engine's process ended unexpectedly; it is begun again, so try once more") from error
         except BaseException:
             self._give_up()
             raise
@@ -245,7 +245,7 @@ class Channel:
                 raise Unavailable("this store is closing; try again shortly")
             if not self.process.runs():
                 self.process.kill("it does not answer")
-                raise Lost("the engine's process hung and was ended; it is begun again, so try once more")
+                raise ProcessDied("the engine's process hung and was ended; it is begun again, so try once more")
 
     def _give_up(self) -> None:
         """Take the answer that nobody waits for any more, so that it is not taken for that of the next request."""
@@ -276,7 +276,7 @@ def _stat(folder: Path) -> list[str]:
     return []
 
 
-class Nursery:
+class ForkServer:
     r"""Where processes come from: one that has an engine imported, and forks. It is begun when it is first needed.
 
     It ends once nobody has needed it for a minute, unless it is `prepare`\ d.
@@ -364,12 +364,12 @@ class Nursery:
             self._parent = None
 
 
-_nurseries: dict[EngineName, Nursery] = {engine: Nursery(engine) for engine in get_args(EngineName)}
+_nurseries: dict[EngineName, ForkServer] = {engine: ForkServer(engine) for engine in get_args(EngineName)}
 for _each in _nurseries.values():
     atexit.register(_each.close)
 
 
-def nursery(engine: EngineName) -> Nursery:
+def fork_server(engine: EngineName) -> ForkServer:
     """The nursery of an engine; a process has one of each, for two folders may be open in it."""
     return _nurseries[engine]
 

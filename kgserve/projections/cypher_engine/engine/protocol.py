@@ -16,7 +16,7 @@ from kgserve.errors import FieldError
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import Stated
-from kgserve.storage.model.fields import Width
+from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
 FORK_REQUEST = b"fork"
@@ -49,7 +49,7 @@ class Opened(msgspec.Struct, frozen=True):
     """A file that is open: the state it holds, its columns, if its schema is the present one."""
 
     state: State
-    width: Width
+    width: ColumnSet
     current: bool
 
 
@@ -112,7 +112,7 @@ class Build(msgspec.Struct, frozen=True, tag=True):
     rows: str
     state: State
     options: FileOptions
-    width: Width
+    width: ColumnSet
 
 
 class Make(msgspec.Struct, frozen=True, tag=True):
@@ -122,7 +122,7 @@ class Make(msgspec.Struct, frozen=True, tag=True):
     rows: Change
     state: State
     options: FileOptions
-    width: Width
+    width: ColumnSet
 
 
 class Query(msgspec.Struct, frozen=True, tag=True):

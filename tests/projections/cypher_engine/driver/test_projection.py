@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from kgserve.projections.cypher_engine.engine.engine import Session
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
+from kgserve.storage.model.fields import ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.stores.store import OpenStore
 from tests.projections.cypher_engine.driver.reading import contents
@@ -52,9 +52,9 @@ def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]
 
 
 def test_a_store_without_extras_has_no_columns_for_them(store: OpenStore) -> None:
-    assert store.engine.width is Width.PLAIN
+    assert store.engine.width is ColumnSet.PLAIN
     with store.engine.reading() as session:
-        assert session.width is Width.PLAIN
+        assert session.width is ColumnSet.PLAIN
         with pytest.raises(Exception, match="does not fit the schema"):
             session.rows("MATCH (e:Entity) RETURN e.summary")
     assert_whole(store)
@@ -67,7 +67,7 @@ def test_the_first_extras_bring_the_columns(store: OpenStore, count: int) -> Non
         (report,) = write(store, extending(*IDS[:count]))
         assert (report.nodes_updated, report.edges_updated) == (count, count)
         ask(store)
-        assert store.engine.width is Width.EXTRAS
+        assert store.engine.width is ColumnSet.EXTRAS
         assert seen(before, IDS[:3]) == plain, "who was reading goes on with the file that he has"
     with store.engine.reading() as session:
         nodes, edges = seen(session, IDS)
@@ -82,7 +82,7 @@ def test_a_node_made_again_needs_no_columns(store: OpenStore, count: int) -> Non
     again = [NodePut(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
     write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
     ask(store)
-    assert (store.engine.width, store.engine.rebuilds) == (Width.PLAIN, 0)
+    assert (store.engine.width, store.engine.rebuilds) == (ColumnSet.PLAIN, 0)
     assert_whole(store)
 
 
@@ -94,7 +94,7 @@ def test_an_edge_alone_brings_them(store: OpenStore) -> None:
 
 
 def test_they_can_be_had_before_there_is_a_row(store: OpenStore) -> None:
-    with store.engine.reading(width=Width.EXTRAS) as session:
+    with store.engine.reading(width=ColumnSet.EXTRAS) as session:
         assert {row.extras for rows in seen(session, IDS) for row in rows} == {None}
     assert_whole(store)
     write(store, extending("n1"))
@@ -147,7 +147,7 @@ def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -
         forget_close(tmp_path)
     with opened(tmp_path) as store:
         ask(store)
-        assert store.engine.width is Width.EXTRAS
+        assert store.engine.width is ColumnSet.EXTRAS
         assert store.engine.rebuilds == (0 if clean else 1)
         with store.engine.reading() as session:
             assert seen(session, ["n0"])[0][0].extras == HELD
@@ -158,23 +158,23 @@ def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: OpenStore) -> None:
     ask(store)
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
-    assert store.engine.width is Width.PLAIN
+    assert store.engine.width is ColumnSet.PLAIN
     write(store, extending("n0"))
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
-    assert store.engine.width is Width.EXTRAS
+    assert store.engine.width is ColumnSet.EXTRAS
     assert_whole(store)
 
 
 def test_compacting_keeps_them(store: OpenStore, tmp_path: Path) -> None:
     outgrow(store)
     store.compactor.run()
-    assert store.engine.width is Width.PLAIN
+    assert store.engine.width is ColumnSet.PLAIN
     write(store, extending("n0"))
     outgrow(store)
     store.compactor.run()
     assert store.compactor.done == 2
-    assert store.engine.width is Width.EXTRAS
+    assert store.engine.width is ColumnSet.EXTRAS
     assert_whole(store)
     assert len(list(layout(tmp_path).root.glob("graph*.kuzu"))) == 1
 
@@ -191,7 +191,7 @@ OF_MEMORY = NodeExtras(
 def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: OpenStore) -> None:
     write(store, extending("n0"))
     with store.engine.reading() as session:
-        assert session.width is Width.EXTRAS
+        assert session.width is ColumnSet.EXTRAS
         assert not {"name", "confidence", "layer"} & {
             row[1] for row in session.rows("CALL table_info('Entity') RETURN *")
         }
@@ -199,7 +199,7 @@ def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: Ope
     write(store, WriteBatch(edges=[EdgePut(0, EDGES[5], extras=EdgeExtrasPut(confidence=0.25, context="said"))]))
     with store.engine.reading() as session:
         nodes, edges = seen(session, ["n0", "n1", "n2", "n5", "n6"])
-        assert session.width is Width.MEMORY
+        assert session.width is ColumnSet.MEMORY
     found = {row.id: row.extras for row in nodes if row.extras is not None}
     assert found == {"n0": HELD, "n1": OF_MEMORY, "n2": NodeExtras(name="B")}
     assert EdgeExtras(confidence=0.25, context="said") in {row.extras for row in edges}

@@ -30,7 +30,7 @@ from kgserve.graph.cypher.write_transaction import run
 from kgserve.graph.requests import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
-from kgserve.projections.cypher_engine.engine.process import ENGINE_IDLE_TIMEOUT_SECONDS, Channel, Nursery, Process
+from kgserve.projections.cypher_engine.engine.process import ENGINE_IDLE_TIMEOUT_SECONDS, Channel, ForkServer, Process
 from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST, Change, FileOptions, Query
 from kgserve.storage.model.change import StoreState
 from kgserve.stores.pool import StorePool
@@ -331,7 +331,7 @@ def gone(number: int) -> bool:
 
 
 def test_who_has_let_go_of_a_process_may_have_its_file_opened_by_another() -> None:
-    nursery = Nursery(ENGINE)
+    nursery = ForkServer(ENGINE)
     for process in [nursery.process(0) for _ in range(20)]:
         process.close()
         assert gone(process._number)
@@ -339,7 +339,7 @@ def test_who_has_let_go_of_a_process_may_have_its_file_opened_by_another() -> No
 
 
 def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
-    nursery = Nursery(ENGINE)
+    nursery = ForkServer(ENGINE)
     first = nursery.process(0)
     first.close()
     second = nursery.process(0)
@@ -351,7 +351,7 @@ def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
 
 
 def test_a_nursery_that_ended_is_begun_again() -> None:
-    nursery = Nursery(ENGINE)
+    nursery = ForkServer(ENGINE)
     first = nursery.process(1)
     parent = nursery._parent
     assert parent is not None
@@ -421,7 +421,7 @@ def test_a_nursery_whose_server_left_an_answer_unread_ends_without_a_word() -> N
 
 
 def test_a_nursery_nobody_needs_ends_in_a_while() -> None:
-    nursery = Nursery(ENGINE)
+    nursery = ForkServer(ENGINE)
     nursery.process(0).close()
     parent = nursery._parent
     assert parent is not None
