@@ -370,9 +370,9 @@ def test_a_nursery_that_ended_is_begun_again() -> None:
 
 ORPHAN = """
 import os, time
-from kgserve.projections.cypher_engine.engine.process import nursery
-process = nursery("kuzu").process(1)
-print(process.number, nursery("kuzu")._parent.pid, flush=True)
+from kgserve.projections.cypher_engine.engine.process import fork_server
+process = fork_server("kuzu").process(1)
+print(process.number, fork_server("kuzu")._parent.pid, flush=True)
 time.sleep(60)
 """
 
