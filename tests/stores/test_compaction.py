@@ -125,8 +125,8 @@ def test_who_waited_to_close_it_sees_that_another_one_is_made(tmp_path: Path) ->
         write(store, batch("a"))
         outgrow(store)
         view, waiting = store.engine, threading.Thread(target=store.engine.tend)
-        view.asked_at = NEVER_ASKED
         with view.commits:
+            view.asked_at = NEVER_ASKED
             waiting.start()
             waiting.join(0.2)
             assert stack.enter_context(view.staying_open())
