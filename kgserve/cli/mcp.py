@@ -326,9 +326,9 @@ Then restart the editor, and try it:
 
 
 def executable() -> list[str]:
-    """How to start this very installation from any folder: the script beside the interpreter, else the module."""
-    beside = Path(sys.executable).with_name(EDITOR_SERVER_NAME)
-    found = str(beside) if beside.exists() else shutil.which(EDITOR_SERVER_NAME)
+    """How to start this very installation from any folder: the script next to the interpreter, else the module."""
+    script = Path(sys.executable).with_name(EDITOR_SERVER_NAME)
+    found = str(script) if script.exists() else shutil.which(EDITOR_SERVER_NAME)
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", EDITOR_SERVER_NAME]
 
 

@@ -34,7 +34,7 @@ class OwnedBy(msgspec.Struct, frozen=True):
     quiet: bool = False
 
 
-class Unowned(msgspec.Struct, frozen=True):
+class NoOwner(msgspec.Struct, frozen=True):
     """The store may be claimed by this node as the owner of this epoch, in the place of the claim of a revision."""
 
     epoch: int
@@ -108,7 +108,7 @@ class Ownership:
         if is_new and made is None:
             raise NoStore(store)
         found = self.decided(store, claim)
-        if not isinstance(found, Unowned):
+        if not isinstance(found, NoOwner):
             return found
         if self._membership.is_silent:
             raise Unavailable("this node is cut off from its cluster, and takes no store over", retry_after=5)
@@ -128,7 +128,7 @@ class Ownership:
             self._epochs[store] = found.epoch
         return OwnedHere(self._met(store, Claim(owner, revision)), is_new)
 
-    def decided(self, store: str, claim: Claim | None) -> OwnedHere | OwnedBy | Unowned:
+    def decided(self, store: str, claim: Claim | None) -> OwnedHere | OwnedBy | NoOwner:
         """What a claim comes to, by what this node knows of itself and of others."""
         me = self._membership.beat.node
         if claim is None or claim.owner.dropped:
@@ -136,8 +136,8 @@ class Ownership:
             taker = self.taker(store) if self._membership.beat.draining else self._membership.beat
             if taker.node != me:
                 return OwnedBy(taker.node, taker.url)
-            return Unowned(1, 0) if claim is None else Unowned(claim.owner.epoch + 1, claim.revision)
-        owner, free = claim.owner, Unowned(claim.owner.epoch + 1, claim.revision)
+            return NoOwner(1, 0) if claim is None else NoOwner(claim.owner.epoch + 1, claim.revision)
+        owner, free = claim.owner, NoOwner(claim.owner.epoch + 1, claim.revision)
         if owner.node == me:
             with self._lock:
                 mine = self._epochs.get(store) == owner.epoch

@@ -84,10 +84,10 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
         return answered(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
     if request.dry_run:
         return answered(_tried(graph, request, ids))
-    forgetting: list[_Forgetting] = []
+    forgetting: list[_ForgetDraft] = []
 
     def decide(ahead: PendingState) -> WriteBatch:
-        forgetting.append(_Forgetting(ahead, request))
+        forgetting.append(_ForgetDraft(ahead, request))
         return forgetting[0].batch(ids)
 
     def answer(report: Report) -> ForgetAnswer:
@@ -136,12 +136,12 @@ def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False
 
 def _tried(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
     with graph.lease() as store, store.reading() as rows:
-        forgetting = _Forgetting(PendingState(rows, store.memories, now_in_microseconds()), request)
+        forgetting = _ForgetDraft(PendingState(rows, store.memories, now_in_microseconds()), request)
         forgetting.batch(ids)
         return forgetting.told(rows.at)
 
 
-class _Forgetting(MemoryDraft):
+class _ForgetDraft(MemoryDraft):
     """What forgetting, or remembering, comes to."""
 
     def __init__(self, ahead: PendingState, request: ForgetRequest) -> None:

@@ -119,10 +119,10 @@ def _retain(
     faults.raise_any()
     checked = asked.checked(faults)
     faults.raise_any()
-    made: list[Retaining] = []
+    made: list[RetainDeduplicator] = []
 
     def make(ahead: PendingState, recent: RecentVectors) -> Deduplicator:
-        made.append(Retaining(ahead, recent, asked))
+        made.append(RetainDeduplicator(ahead, recent, asked))
         return made[0]
 
     def told(done: StoredTogether) -> A:
@@ -346,7 +346,7 @@ def _only(rows: Sequence[NodeRow]) -> list[str]:
     return [typed[0].id] if len(typed) == 1 else []
 
 
-class Retaining(Deduplicator):
+class RetainDeduplicator(Deduplicator):
     """What is retained together; ``steps`` are what was done, for each request."""
 
     def __init__(self, ahead: PendingState, recent: RecentVectors, asked: _Asked) -> None:

@@ -16,7 +16,7 @@ from kgserve.cluster.membership import (
     Formats,
     Membership,
 )
-from kgserve.cluster.ownership import OwnedBy, OwnedHere, Ownership, Unowned, ranked
+from kgserve.cluster.ownership import NoOwner, OwnedBy, OwnedHere, Ownership, ranked
 from kgserve.cluster.protocols import Heard, Heartbeat, Owner
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
@@ -244,8 +244,8 @@ def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     registry = MemoryRegistry(cluster.wires["n3"])
     decided = cluster.owned["n1"].decided
-    assert decided("s", None) == Unowned(1, 0)
-    cluster.owned["n1"].decided = lambda store, claim: (registry.claim(store, Owner("n3", 1, "u"), 0), Unowned(1, 0))[1]
+    assert decided("s", None) == NoOwner(1, 0)
+    cluster.owned["n1"].decided = lambda store, claim: (registry.claim(store, Owner("n3", 1, "u"), 0), NoOwner(1, 0))[1]
     with pytest.raises(Unavailable, match="'s' is being taken over by another node"):
         cluster.owned["n1"].seek("s", b"")
     cluster.owned["n1"].decided = decided

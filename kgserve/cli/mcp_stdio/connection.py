@@ -25,7 +25,7 @@ LIVENESS_CHECK_SECONDS = 2.0
 """Seconds without a byte after which the server is asked whether it is alive."""
 
 LIVENESS_TIMEOUT_SECONDS = 2.5
-"""Seconds in which it must say so: a server that hangs is told of after `LIVENESS_CHECK_SECONDS` and this."""
+"""Seconds for the answer to a liveness check; a hanging server is reported `LIVENESS_CHECK_SECONDS` and this later."""
 
 LONG_CALL_TIMEOUT_FACTOR = 5
 """How many times the limit the tools have that work for long where there is much to do."""

@@ -188,7 +188,7 @@ def _material(shown: _Shown, before: list[str], entities: Sequence[NodeRow]) -> 
 # What is written
 
 
-_Item = Callable[["_Extracting"], None]
+_Item = Callable[["_ExtractionDeduplicator"], None]
 """Writes one item. Raises errors of kgserve where it cannot be."""
 
 
@@ -196,9 +196,15 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Prop
     facts, dropped = _checked(shown, found.facts)
     beside, relations = compared(indexer, store, [checked for _, checked in facts]), _relations(found)
     items: list[_Item] = [
-        *(partial(_Extracting.fact, fact=fact, put=put) for (fact, _), put in zip(facts, beside.puts, strict=True)),
-        *(partial(_Extracting.name, name=each.name, entity_type=each.entity_type) for each in found.entities),
-        *(partial(_Extracting.relation, relation=put) for put in relations),
+        *(
+            partial(_ExtractionDeduplicator.fact, fact=fact, put=put)
+            for (fact, _), put in zip(facts, beside.puts, strict=True)
+        ),
+        *(
+            partial(_ExtractionDeduplicator.name, name=each.name, entity_type=each.entity_type)
+            for each in found.entities
+        ),
+        *(partial(_ExtractionDeduplicator.relation, relation=put) for put in relations),
     ]
     lost = found.dropped + dropped + len(found.relations) - len(relations)
     kept: list[_Item] = []
@@ -232,19 +238,21 @@ def _was_written(ahead: PendingState, source: NodeRow) -> bool:
 
 def _decided(
     ahead: PendingState, beside: ComparedMemories, store: OpenStore, shown: _Shown, items: Sequence[_Item]
-) -> tuple[_Extracting, list[_Item]]:
+) -> tuple[_ExtractionDeduplicator, list[_Item]]:
     """A draft with the items that can be, each tried alone first; those that cannot be beside others are left out."""
     rules = Rules(frozenset(store.description.kind_whitelist))
-    left = [item for item in items if _fault(_Extracting(ahead, RecentVectors(), shown, rules), [item]) is None]
+    left = [
+        item for item in items if _fault(_ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), [item]) is None
+    ]
     for _ in range(_MAX_ROUNDS):
-        draft = _Extracting(ahead, beside.recent, shown, rules)
+        draft = _ExtractionDeduplicator(ahead, beside.recent, shown, rules)
         if (fault := _fault(draft, left)) is None:
             return draft, left
         left = [item for item in left if item is not fault]
-    return _Extracting(ahead, RecentVectors(), shown, rules), []
+    return _ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), []
 
 
-def _fault(draft: _Extracting, items: Sequence[_Item]) -> _Item | None:
+def _fault(draft: _ExtractionDeduplicator, items: Sequence[_Item]) -> _Item | None:
     """The first item that cannot be written after those before it."""
     for item in items:
         try:
@@ -303,7 +311,7 @@ def _relations(found: Proposed) -> list[EdgePut]:
     return puts
 
 
-class _Extracting(Deduplicator):
+class _ExtractionDeduplicator(Deduplicator):
     """What is written of one text."""
 
     def __init__(self, ahead: PendingState, recent: RecentVectors, shown: _Shown, rules: Rules) -> None:

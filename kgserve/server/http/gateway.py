@@ -177,7 +177,7 @@ class Gateway:
             self.use.begin()
         bound = structlog.contextvars.bind_contextvars(request_id=context.request_id)
         try:
-            with _Observed(self._observation, scope, cycle):
+            with _RequestMeasurement(self._observation, scope, cycle):
                 await self._answer(asked, cycle, context)
                 scope["path_template"] = asked.get("path_template", "")
                 context.ended(cycle.status)
@@ -465,7 +465,7 @@ class RequestCycle:
         request_line(self.request_id, who, self._scope["method"], path, self.outcome, ms, self.sent)
 
 
-class _Observed:
+class _RequestMeasurement:
     """While inside, a request is worked for; at the end it is counted."""
 
     def __init__(self, observation: Telemetry, scope: HTTPScope, cycle: RequestCycle) -> None:

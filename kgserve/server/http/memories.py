@@ -68,7 +68,7 @@ _RECALL_MEMORIES = Operation(
     role="read",
     tag="memories",
     summary="Find memories with the defaults for agents, as a bare array",
-    note="Ten memories of at most 2,000 tokens, with what stands beside them. `q` may be called `query`.",
+    note="Ten memories of at most 2,000 tokens, with their neighbours in the graph. `q` may be called `query`.",
     query=AgentRecallQuery,
     answer=_SEARCH_MEMORIES.answer,
     errors=_SEARCH_MEMORIES.errors,
@@ -96,7 +96,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 @get("/api/v1/recall", opt=described(_RECALL_MEMORIES))
 async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The ten memories that fit a question best, with what stands beside them, of at most 2,000 tokens.
+    """The ten memories that fit a question best, with their neighbours in the graph, of at most 2,000 tokens.
 
     `limit`, `expand` and `budget` say otherwise. `types`, `tags` and `also` may be repeated.
     """
