@@ -125,6 +125,7 @@ class _Reading:
             kept = self._kept(table, self._rows[name])
             found.rows[name] = [row.values for _, row in sorted(kept.items())]
             found.gaps += self._gaps(name, table, kept)
+        found.gaps += self._earlier_gaps()
         found.said = [*self._said()]
         found.missing = len(found.gaps)
         if len(found.gaps) > MAX_NAMED_ROWS:
@@ -238,6 +239,13 @@ class _Reading:
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)
         return max(max(before, default=0), self._found.oldest)
+
+    def _earlier_gaps(self) -> Iterator[Gap]:
+        """Yield the gaps that the file names already: what an earlier salvage did not find is still missing."""
+        root = self._roots.get("gap")
+        for row in self._pages.tree(root, lambda _: None) if root else ():
+            if len(row.values) == 4:  # noqa: PLR2004
+                yield Gap(*row.values)
 
     def _said(self) -> Iterator[Values]:
         root = self._roots.get("said")

@@ -19,7 +19,7 @@ from kgserve.graph.as_of_graph import AsOfMoment
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import FOREVER, History
 from kgserve.projections.history.pages import DatabasePages, UnreadPage
-from kgserve.projections.history.recovery import find_fault
+from kgserve.projections.history.recovery import find_fault, gaps_of, salvage_history
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus
@@ -200,6 +200,19 @@ def test_what_is_missing_stays_named_after_a_restart_and_new_states_are_kept(
         of.caught_up()
         assert answers(of).found[last] == before[last]
         assert of.versions("n1" * 2) == []
+
+
+def test_a_second_salvage_still_names_what_the_first_one_missed(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(filled[0], tmp_path, dirs_exist_ok=True)
+    path = layout(tmp_path).history
+    halved(path)
+    first, _ = salvage_history(path)
+    named = gaps_of(path)
+    salvage_history(path)
+    assert first.gaps
+    assert gaps_of(path) == named
 
 
 def test_an_older_copy_goes_on_where_the_journal_does(tmp_path: Path) -> None:
