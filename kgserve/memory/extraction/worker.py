@@ -136,6 +136,8 @@ class Extraction(BackgroundProjection):
         self._wake_at = self._resume_at = 0.0
         self._trouble: str | None = None
         self._counts = {"extracted": 0, "items": 0, "dropped": 0, "failures": 0}
+        # Held while the ledger and the counts change together, so that a status does not see one without the other.
+        self._consistent = threading.Lock()
         store.each_second.append(self._look)
         self._noted = self._ledger.sequence
         store.needed_from.append(lambda: self._noted + 1)
@@ -146,7 +148,11 @@ class Extraction(BackgroundProjection):
         return self._ledger.counts()
 
     def status(self) -> ExtractionStatus:
-        """How it stands."""
+        """Report the extraction of this store, as of one moment."""
+        with self._consistent:
+            return self._status()
+
+    def _status(self) -> ExtractionStatus:
         waiting, aside = self._ledger.counts()
         return ExtractionStatus(
             model=self._shared.chat.model,
@@ -271,21 +277,22 @@ class Extraction(BackgroundProjection):
             self._failed(waiting, Unanswered("internal error; see the log", of_service=False))
         else:
             self._shared.pause.end()
-            self._ledger.done(waiting)
-            self._took(found)
+            self._took(waiting, found)
 
-    def _took(self, found: Extracted | None) -> None:
-        if found is not None:
+    def _took(self, waiting: Waiting, found: Extracted | None) -> None:
+        with self._consistent:
+            self._ledger.done(waiting)
+            if found is None:
+                return
             self._counts["extracted"] += 1
             self._counts["items"] += found.items
             self._counts["dropped"] += found.dropped
-            self._shared.counted.texts.add("ok")
-            self._shared.counted.items.add("written", count=found.items)
-            self._shared.counted.items.add("dropped", count=found.dropped)
             self._trouble = None
+        self._shared.counted.texts.add("ok")
+        self._shared.counted.items.add("written", count=found.items)
+        self._shared.counted.items.add("dropped", count=found.dropped)
 
     def _failed(self, waiting: Waiting, trouble: Unanswered, *, pausing: bool = True) -> None:
-        self._counts["failures"] += 1
         self._shared.counted.texts.add("failed")
         tries, faults = waiting.tries + 1, waiting.faults + (not trouble.of_service)
         aside = faults >= MAX_EXTRACTION_FAULTS or tries >= MAX_EXTRACTION_TRIES
@@ -294,8 +301,10 @@ class Extraction(BackgroundProjection):
         if trouble.of_service and pausing:
             self._shared.pause.lengthen(trouble.pause)
         due = time.time() + retry_seconds(tries)
-        self._ledger.fail(Waiting(waiting.id, waiting.place, tries, faults), due, trouble.reason, aside=aside)
-        self._trouble = trouble.message
+        with self._consistent:
+            self._counts["failures"] += 1
+            self._ledger.fail(Waiting(waiting.id, waiting.place, tries, faults), due, trouble.reason, aside=aside)
+            self._trouble = trouble.message
         # Not what the service said: it may have said again what it was sent.
         log.warning("extraction_unanswered", store=self.store.name, tries=tries, set_aside=aside)
 
