@@ -23,6 +23,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from typing_extensions import override
+
 from bench import lossy_disk
 from bench.cluster_faults import FAULTS
 from bench.cluster_history import End, Operation, gap, violations
@@ -67,6 +69,7 @@ class Visitor(threading.Thread):
         self._turns = cycle(random.sample(self._plain, len(urls)))
         self._patient = Client(",".join(urls))
 
+    @override
     def run(self) -> None:
         """Until it is told to stop."""
         value = 0

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from bench import graphs, wordnet
 from bench.measure import Report, parser, run_parts
 from bench.server import HASHING, Client, Server, scratch_folder, serving
@@ -29,6 +31,7 @@ class Footprint(NamedTuple):
     threads: int
     descriptors: int
 
+    @override
     def __str__(self) -> str:
         """Format all of it for a table."""
         memory = f"{self.own + self.files:,.0f} MiB: {self.own:,.0f} its own, {self.files:,.0f} of files"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from bench import wordnet
 from bench.server import end_when_told
@@ -20,6 +21,7 @@ class Times(NamedTuple):
     p95: float
     longest: float
 
+    @override
     def __str__(self) -> str:
         """Format both percentiles for a table."""
         return f"p50 {rounded(self.p50)} p95 {rounded(self.p95)} ms"

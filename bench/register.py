@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+from typing_extensions import override
 
 Shown = tuple[int, int]
 """A value and its version, as a reader is shown them."""
@@ -112,6 +113,7 @@ class Operation(msgspec.Struct, kw_only=True):
         """Whether it changes nothing, wherever it happens."""
         return self.step.kind in ("read", "lacks") or (self.step.kind in ("set", "delete") and self.answer is False)
 
+    @override
     def __str__(self) -> str:
         """As it is shown with a violation."""
         based_on = "" if self.step.based_on is None else f" based on version {self.step.based_on}"

@@ -11,6 +11,7 @@ import httpx
 from mcp import Client
 from mcp.client.client import ConnectMode
 from mcp.types import CallToolResult, TextContent
+from typing_extensions import override
 
 from bench.register import Answer, Shown, Step
 
@@ -92,6 +93,7 @@ class Rest(Face):
         async with httpx.AsyncClient(base_url=f"{url}/api/memory/{self.store}", timeout=SECONDS) as self._http:
             yield
 
+    @override
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
         """Do what changes a register."""
         if step.kind == "set" or (step.kind == "delete" and in_cypher):
@@ -107,6 +109,7 @@ class Rest(Face):
             case _:
                 return _deleted(await self._send("DELETE", f"/nodes/{key}"))
 
+    @override
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
         """Read a register, and those beside it that the way shows as well."""
         if way == "cypher":
@@ -178,6 +181,7 @@ class Tools(Face):
         async with Client(f"{url}/mcp", mode=self._mode, read_timeout_seconds=SECONDS) as self._client:
             yield
 
+    @override
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
         """Do what changes a register; there is no tool that writes in Cypher."""
         del in_cypher
@@ -192,6 +196,7 @@ class Tools(Face):
             case _:
                 return _deleted(await self._call("delete_graph_entity", {"id": key}))
 
+    @override
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
         """Read a register, and those beside it that the way shows as well."""
         if way == "cypher":

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from bench.agreement import disagreements
 from bench.ledger import Ledger
 from bench.server import Server, run, scratch_folder
@@ -80,6 +82,7 @@ class Watch:
                 wrong.append(f"{field} grew: {self}")
         return wrong
 
+    @override
     def __str__(self) -> str:
         """All figures, each by quarters."""
         quarters = {each: [f"{self.quarter(number, each):.0f}" for number in range(4)] for each in Sample._fields}
@@ -94,6 +97,7 @@ class Backups(threading.Thread):
         self._site, self._data, self._folder, self._seconds = site, data, folder, seconds
         self.lives = 0  # how many servers there have been
 
+    @override
     def run(self) -> None:
         """One after the other; one that a kill fell into may fail."""
         while not self._site.over.wait(self._seconds):

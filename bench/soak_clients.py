@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from bench.ledger import Ledger, Unit
 from bench.listener import Listener, Told
@@ -123,6 +124,7 @@ class Visitor(threading.Thread, ABC):
         self.site = site
         self.choice = random.Random(name)
 
+    @override
     def run(self) -> None:
         """Come, and come again."""
         while self.site.wait():
@@ -144,6 +146,7 @@ class Writer(Visitor):
         self._units = [Unit(f"{name}-{number}", SIZE, None) for number in range(UNITS)]
         self.events: dict[int, int] = {}
 
+    @override
     def visit(self) -> None:
         """Write, with pauses."""
         with Client(self.site.port, timeout=60) as client:
@@ -181,6 +184,7 @@ class Reader(Visitor):
         super().__init__(site, name)
         self._stores, self._units = list(stores), list(units)
 
+    @override
     def visit(self) -> None:
         """Read, with pauses."""
         with Client(self.site.port, timeout=60) as client:
@@ -233,6 +237,7 @@ class Hearer(Visitor):
         self.seen: dict[int, int] = {}
         self._place = (0, 0)
 
+    @override
     def visit(self) -> None:
         """Listen until the stream ends, or for a while."""
         stay = time.monotonic() + self.choice.uniform(1, 20)

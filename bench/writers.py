@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
+from typing_extensions import override
 
 from bench.graphs import blocks
 from bench.ledger import Ledger, State, Stream, Unit
@@ -117,6 +118,7 @@ class Upload(threading.Thread):
         self.unexpected: list[str] = []
         ledger.attempt_stream(stream)
 
+    @override
     def run(self) -> None:
         """Send all lines."""
         path = f"/api/memory/{self._ledger.store}/import"

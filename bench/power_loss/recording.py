@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from bench.ledger import Ledger, State, Stream, Unit
 from bench.power_loss import disk
 from bench.power_loss.disk import Disk, File, Folder
@@ -56,21 +58,25 @@ class Timeline(Ledger):
         """The length of the record now."""
         return self._file.stat().st_size
 
+    @override
     def attempt(self, unit: Unit, state: State) -> None:
         """See Ledger."""
         self._said.append(Said(self.position, unit, state, acknowledged=False))
         super().attempt(unit, state)
 
+    @override
     def acknowledge(self, unit: Unit, state: State) -> None:
         """See Ledger."""
         super().acknowledge(unit, state)
         self._said.append(Said(self.position, unit, state, acknowledged=True))
 
+    @override
     def attempt_stream(self, stream: Stream) -> None:
         """See Ledger."""
         self._imports.append((self.position, stream, False))
         super().attempt_stream(stream)
 
+    @override
     def acknowledge_stream(self, stream: Stream) -> None:
         """See Ledger."""
         super().acknowledge_stream(stream)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.commit_clock import wall_time
@@ -35,6 +36,7 @@ class FutureStamps(msgspec.Struct, frozen=True):
         """Rows and access counters."""
         return self.nodes + self.edges + self.accesses
 
+    @override
     def __str__(self) -> str:
         """Name what was found for a person."""
         return (

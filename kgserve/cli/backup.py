@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from typing_extensions import override
 
 from kgserve.cli.exit_codes import EXIT_FAILED
 from kgserve.cli.options import connect, given, require_data, server_options
@@ -125,6 +126,7 @@ class _Sequences(dict[str, int]):
         self._copied = copied
         self._away = away
 
+    @override
     def __getitem__(self, name: str) -> int:
         return self._copied(name) if name in self._away else super().__getitem__(name)
 

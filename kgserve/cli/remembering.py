@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
+from typing_extensions import override
 
 from kgserve.cli.mcp import HookEvent
 from kgserve.cli.options import connect, given, server_options
@@ -41,6 +42,7 @@ class _Numbers(click.ParamType[list[int]]):
 
     name = "NUMBERS"
 
+    @override
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
         if not re.fullmatch(r"\s*\d{1,4}\s*(,\s*\d{1,4}\s*)*", value):
             self.fail(f"{value!r} are no numbers with commas between, such as 1,3", param, ctx)

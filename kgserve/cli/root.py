@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import click
+from typing_extensions import override
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
@@ -39,6 +40,7 @@ COMMAND_GROUPS = {
 class _Grouped(click.Group):
     """Its help lists commands under headings."""
 
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, self.list_commands(ctx)))
         for heading, commands in COMMAND_GROUPS.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import msgspec
+from typing_extensions import override
 
 from kgserve.admin.api import StoreSettingsAnswer, StoreStats, StoreSummary
 from kgserve.cli.options import RequestRefused, connect, given, require_data, server_options, settings_options
@@ -239,6 +240,7 @@ class _Choices(click.ParamType[Choice]):
 
     name = "SETTING=VALUE"
 
+    @override
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Choice:
         setting, equals, text = value.partition("=")
         if not equals or not setting:

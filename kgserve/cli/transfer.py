@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
+from typing_extensions import override
 
 from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.stores import await_indexes
@@ -141,6 +142,7 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
     class AsRead(Upload):
         """Sent as it is read: what a pipe has brought does not wait until there is more of it."""
 
+        @override
         def blocks(self) -> Generator[bytes]:
             self.begun = True
             yield from blocks

@@ -9,6 +9,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.graph import answers
 
@@ -63,6 +64,7 @@ class Displayed:
     def _tables(self) -> Sequence[Table]:
         """What is in it."""
 
+    @override
     def __repr__(self) -> str:
         lines = (line for table in self._tables() if table.rows for line in table.lines())
         return "\n".join([self._head(), *lines])
@@ -100,6 +102,7 @@ class HitList(Tabular, Generic[H]):
     def __iter__(self) -> Iterator[H]:
         return iter(self.hits)
 
+    @override
     def _tables(self) -> tuple[Table]:
         rows = [(hit.score, hit.node.id, hit.node.type, hit.node.content) for hit in self.hits]
         return (Table(("score", "id", "type", "content"), rows),)
@@ -180,10 +183,12 @@ class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
         nodes, edges = self.to_arrow()
         return _frame(edges if rows == "edges" else nodes)
 
+    @override
     def _about(self) -> str:
         more = ", truncated" if self.truncated else ""
         return f"{counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')}, sequence {self.sequence}{more}"
 
+    @override
     def _tables(self) -> tuple[Table, Table]:
         if any(node.store for node in self.nodes):
             return self._through_stores()
@@ -208,12 +213,14 @@ class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
 class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
     """What a search found, best first. Its length is the number of hits, and going through it gives them."""
 
+    @override
     def to_arrow(self) -> pa.Table:
         """One table with a row for each hit. Attributes are JSON text."""
         from kgserve.client.tables import hits_table  # noqa: PLC0415 - pyarrow takes its time
 
         return hits_table(self.hits)
 
+    @override
     def _about(self) -> str:
         return f"{counted(len(self.hits), 'hit')}, index at sequence {self.index_sequence}{_degraded(self.degraded)}"
 
@@ -221,12 +228,14 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
 class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
     """What several searches found together, best first. Its length is the number of hits, as for `Hits`."""
 
+    @override
     def to_arrow(self) -> pa.Table:
         """One table with a row for each hit. Attributes are JSON text."""
         from kgserve.client.tables import batch_table  # noqa: PLC0415 - pyarrow takes its time
 
         return batch_table(self.hits)
 
+    @override
     def _about(self) -> str:
         return f"{counted(len(self.hits), 'hit')} of {self.query_count} queries{_degraded(self.degraded)}"
 
@@ -240,6 +249,7 @@ class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
     def __iter__(self) -> Iterator[list[Any]]:
         return iter(self.rows)
 
+    @override
     def to_arrow(self) -> pa.Table:
         """One table. Columns whose values have no common type of Arrow's are JSON text."""
         from kgserve.client.tables import rows_table  # noqa: PLC0415 - pyarrow takes its time
@@ -250,11 +260,13 @@ class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
         """The rows as dictionaries by column; of two columns with the same name the last one counts."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    @override
     def _about(self) -> str:
         more = ", truncated" if self.truncated else ""
         wrote = f", sequence {self.changes.sequence}" if self.changes else ""
         return f"{counted(self.row_count, 'row')} of {', '.join(self.columns)}{wrote}{more}"
 
+    @override
     def _tables(self) -> tuple[Table]:
         return (Table(self.columns, self.rows),)
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import httpx
+from typing_extensions import override
 
 from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
 from kgserve.client.following import Event, Following
@@ -49,6 +50,7 @@ class Stream(Closing, Generic[T]):
     def __next__(self) -> T:
         return next(self._items)
 
+    @override
     def close(self) -> None:
         """End it, and the connection with it."""
         self._items.close()
@@ -137,6 +139,7 @@ class BlockingConnection:
             verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
+    @override
     def __repr__(self) -> str:
         return f"at {self.target.address.url}"
 
@@ -303,6 +306,7 @@ class Subscription(Closing):
         """Whether the handler is still being told."""
         return not self._following.ended
 
+    @override
     def close(self) -> None:
         """Tell no more. Waits for a call that is under way, at most five seconds; within a handler it does not wait."""
         self._following.ended = True

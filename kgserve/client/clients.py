@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Self
 
+from typing_extensions import override
+
 from kgserve.client.asynchronous import AsyncConnection
 from kgserve.client.blocking import Answering, BlockingConnection
 from kgserve.client.failures import Retries
@@ -55,6 +57,7 @@ class Client(ServerMethods):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @override
     def __repr__(self) -> str:
         return f"Client({self.http.target.address.url!r})"
 
@@ -70,6 +73,7 @@ class Store(StoreMethods):
         """Write an export to a file that appears when it is complete; return the sequence of its snapshot."""
         return self.connection.save(export(self.name).call, path)
 
+    @override
     def __repr__(self) -> str:
         return f"<Store {self.name!r} {self.connection!r}>"
 
@@ -110,6 +114,7 @@ class AsyncClient(AsyncServerMethods):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @override
     def __repr__(self) -> str:
         return f"AsyncClient({self.connection.target.address.url!r})"
 
@@ -125,5 +130,6 @@ class AsyncStore(AsyncStoreMethods):
         """Write an export to a file that appears when it is complete; return the sequence of its snapshot."""
         return await self.connection.save(export(self.name).call, path)
 
+    @override
     def __repr__(self) -> str:
         return f"<AsyncStore {self.name!r} at {self.connection.target.address.url}>"

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import anyio.to_thread
 import msgspec
+from typing_extensions import override
 
 from kgserve.admin.api import StoreLine
 from kgserve.client.failures import Interrupted, Unintelligible, of_problem
@@ -179,6 +180,7 @@ class RowDecoder(LineDecoder[list[Any]]):
     def __init__(self) -> None:
         super().__init__(self._rows)
 
+    @override
     def finish(self) -> list[list[Any]]:
         """The rest. Raises Interrupted when the closing line never came."""
         rows = super().finish()

@@ -13,6 +13,7 @@ from typing import Self
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.cluster.protocols import Heard, Heartbeat, Registry
 from kgserve.cluster.records import RECORD_FORMAT
@@ -131,6 +132,7 @@ class Membership(Closing):
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="beats", daemon=True)
 
+    @override
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -150,6 +152,7 @@ class Membership(Closing):
         """Have somebody look at what others have changed, in a thread of its own: beats go on while it waits."""
         threading.Thread(target=self._look_on, args=(look,), name="looks", daemon=True).start()
 
+    @override
     def close(self) -> None:
         """Beat no more. What it owned is to be taken over from now on, so nothing of it may be open any more."""
         self._closing.set()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.cluster.bases import sweep
 from kgserve.cluster.handover import HandoverTarget, await_opened
@@ -91,40 +92,40 @@ class ClusterPlacement(Placement):
         self._ownership.outdated.append(self._was_outdated)
         membership.after_each_round(self._ownership.look)
 
+    @override
     def names(self) -> list[str]:
-        """See `Placement.names`. Who is cut off says what there was."""
         with suppress(Unavailable):
             self._ownership.look()
         return sorted(self._ownership.stores())
 
+    @override
     def here(self) -> list[str]:
-        """See `Placement.here`."""
         return sorted(name for name in self._ownership.stores() if self.is_here(name))
 
+    @override
     def exists(self, name: str) -> bool:
-        """See `Placement.exists`."""
         return self._ownership.exists(name) or self._is_ours_alone(name)
 
+    @override
     def is_here(self, name: str) -> bool:
-        """See `Placement.is_here`."""
         return self._ownership.owns(name)
 
+    @override
     def away(self, name: str) -> Away | None:
-        """See `Placement.away`."""
         owner = self._ownership.known(name)
         if owner is None or self.is_here(name):
             return None
         return Away(owner.node, decode_json(owner.description, StoreFile))
 
+    @override
     def elsewhere(self, name: str) -> ServedElsewhere | None:
-        """See `Placement.elsewhere`."""
         owner, others = self._ownership.known(name), self.others()
         if owner is None or owner.node not in others or self._membership.is_quiet(owner.node):
             return None
         return served_elsewhere(name, OwnedBy(owner.node, others[owner.node]))
 
+    @override
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
-        """See `Placement.place`. Raises ServedElsewhere and OwnerQuiet for a store of another node, and Unavailable."""
         layout = self.layout(name)
         if chosen is not None:
             self._refuse_twin(name)
@@ -145,8 +146,8 @@ class ClusterPlacement(Placement):
             self._placed[name] = _Placed(found.claim, silences, began)
         return found.made and chosen is not None
 
+    @override
     def place_copy(self, name: str) -> None:
-        """See `Placement.place_copy`. Raises Unavailable while another node alone has the store's files."""
         began, silences = time.perf_counter(), self._membership.silences
         claim = self._ownership.arrived(name)
         self._prepare(self.layout(name), claim.owner, to_own=False)
@@ -165,21 +166,21 @@ class ClusterPlacement(Placement):
             journal.close()
             raise
 
+    @override
     def begin(self, pool: HeldStores) -> None:
-        """See `Placement.begin`."""
         self._copies.begin(pool)
 
+    @override
     def close(self) -> None:
-        """See `Placement.close`."""
         self._copies.close()
 
+    @override
     def remove(self, name: str) -> None:
-        """See `Placement.remove`."""
         self._copies.let_go(name)
         super().remove(name)
 
+    @override
     def status(self, *, look: bool = True) -> ClusterStatus:
-        """See `Placement.status`."""
         with suppress(Unavailable):
             if look:
                 self._ownership.look()
@@ -200,8 +201,8 @@ class ClusterPlacement(Placement):
         silent = self._membership.is_silent
         return ClusterStatus(node=self._ownership.node, silent=silent, format=self._formats.current, nodes=nodes)
 
+    @override
     def hand_over(self, name: str, node: str) -> MoveAnswer:
-        """See `Placement.hand_over`."""
         alive = self._membership.alive()
         if node not in alive:
             raise Conflict(f"node {node!r} is not alive; there are {', '.join(sorted(alive))}")
@@ -210,25 +211,25 @@ class ClusterPlacement(Placement):
             self._ownership.hand_over(name, node, url)
         return MoveAnswer(store=name, node=node, url=url)
 
+    @override
     def await_opened(self, name: str, node: str, until: float) -> str:
-        """See `Placement.await_opened`."""
         alive = self._membership.alive()
         if node not in alive:
             return f"node {node!r} is no longer alive; another one takes store {name!r} over"
         return await_opened(name, HandoverTarget(node, alive[node].url, alive[node].token), until)
 
+    @override
     def drain(self, *, undo: bool) -> list[str]:
-        """See `Placement.drain`."""
         self._membership.drain(undo=undo)
         stores = self._ownership.stores()
         return [] if undo else sorted(name for name, owner in stores.items() if owner.node == self._ownership.node)
 
+    @override
     def successor(self, name: str) -> str:
-        """See `Placement.successor`."""
         return self._ownership.taker(name, self._ownership.node).node
 
+    @override
     def repair(self, name: str) -> int:
-        """See `Placement.repair`."""
         layout = self.layout(name)
         claim = self._ownership.claimed(name)
         if not layout.exists:
@@ -249,12 +250,12 @@ class ClusterPlacement(Placement):
         with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
             return matching(journal, self._log, layout.name, owner)
 
+    @override
     def finish_upgrade(self) -> UpgradeAnswer:
-        """See `Placement.finish_upgrade`."""
         return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
 
+    @override
     def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
-        """See `Placement.recorded`. Other nodes' records are here within a second or two."""
         known = self._registry.beats()
         if node is not None and node not in known:
             raise NotFound(f"no node {node!r} was ever in this cluster; there are {', '.join(sorted(known))}")
@@ -266,18 +267,18 @@ class ClusterPlacement(Placement):
             return shared_records(self._log, node, limit)
         return [msgspec.structs.replace(each, node=node) for each in newest_records(self.data_dir, limit)]
 
+    @override
     def token_of(self, node: str) -> str:
-        """See `Placement.token_of`."""
         alive = self._membership.alive()
         return alive[node].token if node in alive else ""
 
+    @override
     def others(self) -> dict[str, str]:
-        """See `Placement.others`."""
         alive = self._membership.alive()
         return {name: beat.url for name, beat in alive.items() if name != self._ownership.node}
 
+    @override
     def commits(self, name: str, journal: Journal) -> CommitLog:
-        """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:
             claim, silences, began, is_copy = self._placed[name]
         if is_copy:
@@ -295,19 +296,19 @@ class ClusterPlacement(Placement):
         self._counts.takeovers.observe(time.perf_counter() - began)
         return OwnedCommits(shipping, bases, self._ownership, self._membership, silences, self._counts)
 
+    @override
     def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
-        """See `Placement.describe`: for all nodes."""
         self._ownership.describe(layout.name, _encode(description))
         return layout.describe(description)
 
+    @override
     def adopt(self, name: str, folder: Path) -> None:
-        """See `Placement.adopt`. Raises Conflict when the cluster has a store of this name."""
         if self._ownership.exists(name):
             raise Conflict(f"store {name!r} exists already")
         super().adopt(name, folder)
 
+    @override
     def drop(self, name: str) -> None:
-        """See `Placement.drop`: for all nodes."""
         with self._lock:
             claim = self._placed.pop(name).claim
         begins = fence(self._log, name, claim.owner.epoch)
@@ -319,8 +320,8 @@ class ClusterPlacement(Placement):
         except KgserveError as error:
             log.warning("log_not_trimmed", store=name, reason=str(error))
 
+    @override
     def forget_outdated(self, name: str) -> bool:
-        """See `Placement.forget_outdated`."""
         self._copies.let_go(name)
         reached = read_reached(self.layout(name).root)
         if reached is None:
@@ -331,8 +332,8 @@ class ClusterPlacement(Placement):
             self.remove(name)
         return not exists
 
+    @override
     def clear_trash(self) -> None:
-        """See `Placement.clear_trash`: also copies that have become of no use meanwhile."""
         super().clear_trash()
         for name in super().here():
             self.forget_outdated(name)
@@ -341,6 +342,7 @@ class ClusterPlacement(Placement):
         for wake in self.outdated:
             wake(name)
 
+    @override
     def _check_folder(self) -> None:
         file, me = self.data_dir / NODE_FILE, self._ownership.node
         if file.exists():
@@ -350,6 +352,7 @@ class ClusterPlacement(Placement):
         else:
             write_whole(file, _encode(_ClusterFile(me)))
 
+    @override
     def _others(self) -> Iterable[str]:
         return [*self._ownership.stores(), *super()._others()]
 
@@ -425,12 +428,12 @@ class OwnedCommits(CommitLog):
         self._silences = silences
         self._counts = counts
 
+    @override
     def note(self) -> None:
-        """See `CommitLog.note`."""
         self._shipping.note()
 
+    @override
     def append(self, changes: list[ChangeSet]) -> None:
-        """See `CommitLog.append`. Raises Fenced and Unconfirmed, too."""
         began = time.perf_counter()
         try:
             self._shipping.append(changes)
@@ -440,8 +443,8 @@ class OwnedCommits(CommitLog):
         self._counts.appends.observe(time.perf_counter() - began)
 
     @property
+    @override
     def is_current(self) -> bool:
-        """See `CommitLog.is_current`. Who was silent asks anew: another node may have the store by now."""
         if self._membership.is_silent:
             raise Unavailable("this node is cut off from its cluster; ask another one", retry_after=5)
         known = self._silences == self._membership.silences
@@ -458,8 +461,8 @@ class OwnedCommits(CommitLog):
             self._shipping.erased(owner.erasures)
             self.note()
 
+    @override
     def confirm(self) -> bool:
-        """See `CommitLog.confirm`: as the registry says now."""
         silences = self._membership.silences
         if not self._shipping.is_over:
             with suppress(Fenced):

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 from msgspec.structs import replace
+from typing_extensions import override
 
 from kgserve.cluster.bases import fetch, is_whole, names_of, put_files, sweep
 from kgserve.cluster.ownership import OwnedBy, Ownership
@@ -89,15 +90,15 @@ class CopyCommits(CommitLog):
         self._is_over = False
 
     @property
+    @override
     def is_current(self) -> bool:
-        """See `CommitLog.is_current`: whether it may be read as a copy."""
         owner = self._ownership.known(self._store)
         if self._is_over or owner is None or owner.node == self._ownership.node:
             return False
         return not self._reached.is_outdated(owner)
 
+    @override
     def confirm(self) -> bool:
-        """See `CommitLog.confirm`: never as the store itself. Raises as `refuse`."""
         if self.is_current:
             self.refuse()
         return False
@@ -108,17 +109,18 @@ class CopyCommits(CommitLog):
         if isinstance(found, OwnedBy):
             raise refusal(self._store, found)
 
+    @override
     def append(self, changes: list[ChangeSet]) -> None:
-        """See `CommitLog.append`: what is just arriving. Raises ServedElsewhere for anything else."""
         if self._arriving is None:
             self.refuse()
             raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
         self.journal.append_frame(self._arriving, changes[0].sequence, changes[-1].sequence)
 
+    @override
     def note(self) -> None:
-        """See `CommitLog.note`."""
         note_reached(self.journal.folder.parent, self._reached)
 
+    @override
     def catch_up(self, store: CommittingStore, found: Sequence[Logged] = ()) -> None:
         """Take in what the log has by now, of which some was ``found`` already. Blocks.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS, AnalysisContext, Binding, Scope, ungroup
 from kgserve.cypher.expressions import AND
@@ -96,6 +97,7 @@ class PatternAnalysis(PatternReader):
             if path.name:
                 scope.bindings[path.name] = Binding(ValueType("path"))
 
+    @override
     def read_test(self, test: PatternTest, scope: Scope) -> None:
         """Read a pattern in the place of a condition."""
         self._check_known(test.path, scope)
@@ -104,6 +106,7 @@ class PatternAnalysis(PatternReader):
         if conditions := list(self._conditions(followed, inner)):
             self._context.edits.around(test.start, test.end, "EXISTS { MATCH ", f" WHERE {' AND '.join(conditions)} }}")
 
+    @override
     def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
         """Have ``size((a)--())`` counted."""
         self._check_known(test.path, scope)
@@ -118,6 +121,7 @@ class PatternAnalysis(PatternReader):
         edits.replace(call.end - 1, call.end, closing)
         self._keep_uncounted(call, (test.path,), scope)
 
+    @override
     def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
         """Read the patterns of EXISTS and COUNT."""
         inner = scope.copy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from kgserve.cypher.expressions import ExpressionParser
 from kgserve.cypher.lexer import Outline
 from kgserve.cypher.syntax import (
@@ -74,6 +76,7 @@ class _Parser(ExpressionParser):
             case _:
                 raise self.fail()
 
+    @override
     def match(self) -> MatchClause:
         """Read MATCH with its WHERE."""
         start, is_optional = self.at, self.accept("OPTIONAL")
@@ -96,6 +99,7 @@ class _Parser(ExpressionParser):
             paths.append(self.path())
         return tuple(paths)
 
+    @override
     def path(self) -> Path:
         """Read one chain, with the name that it may have."""
         start, name = self.at, ""

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+from typing_extensions import override
 
 from kgserve.errors import InvalidInput, TooLarge, Unavailable
 from kgserve.graph import render
@@ -195,6 +196,7 @@ class AsOfGraph(GraphReader):
         with self._opened() as (_, follower):
             return follower.look(question)
 
+    @override
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         if new := [node_id for node_id in dict.fromkeys(ids) if node_id not in self._nodes]:
             self._nodes |= self._look(lambda history: {each: _node_at(history, each, self.sequence) for each in new})
@@ -203,15 +205,17 @@ class AsOfGraph(GraphReader):
     def _node(self, node_id: str) -> NodeRow | None:
         return self.nodes((node_id,)).get(node_id)
 
+    @override
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         at = self.sequence
         return self._look(lambda history: {node_id: survivor_at(history, node_id, at) for node_id in ids})
 
-    def merged_ids(self, ids: Collection[str]) -> dict[str, str]:  # noqa: ARG002
+    @override
+    def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
         return {}
 
+    @override
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
-        """See `GraphReader`. The current rows tell whether a version is current, the history what superseded it."""
         with self._opened() as (store, follower):
             with store.reading() as reading:
                 current, last = reading.nodes([row.id for row in rows]), reading.at
@@ -230,6 +234,7 @@ class AsOfGraph(GraphReader):
             for row in rows
         ]
 
+    @override
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
 
         def look(history: History) -> list[EdgeRow]:
@@ -245,19 +250,23 @@ class AsOfGraph(GraphReader):
         incoming = history.incoming(node_id, self.sequence, limit) if direction != "outgoing" else []
         return [state.row for state in (*outgoing, *incoming)]
 
+    @override
     def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
         for node_id in ids:
             states = self._look(lambda history, each=node_id: history.links_from(each, self.sequence, limit))
             yield from (state.row for state in states)
 
+    @override
     def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
         found = self.links_from((node_id,), limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
+    @override
     def encode_node(self, node_id: str) -> bytes | None:
         found = self.to_nodes([*self.valid_nodes((node_id,)).values()], render.node)
         return msgspec.json.encode(found[0]) if found else None
 
+    @override
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         return [*map(encode_edge, self._shown_edges(node_id, limit, outgoing=outgoing)[:limit])]
 
@@ -267,6 +276,7 @@ class AsOfGraph(GraphReader):
             return self._edges(node_id, direction, limit)
         return [*self._valid_between(self._edges(node_id, direction))]
 
+    @override
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
         found = self._shown_edges(node_id, UNLIMITED_EDGES, outgoing=wanted.outgoing)
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
@@ -274,6 +284,7 @@ class AsOfGraph(GraphReader):
         end = wanted.offset + wanted.limit
         return [*map(encode_edge, edges[wanted.offset : end])], end < len(edges), len(edges)
 
+    @override
     def encode_walk(self, wanted: Walk) -> EncodedWalk:
         start = self._node(wanted.start)
         if start is None or not self._is_valid(start):
@@ -289,6 +300,7 @@ class AsOfGraph(GraphReader):
         encoded = b",".join(map(msgspec.json.encode, nodes))
         return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
 
+    @override
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
         type_ = wanted.types[0] if len(wanted.types) == 1 else None
         # No more than are needed if all fit, and no small steps when few do.
@@ -304,6 +316,7 @@ class AsOfGraph(GraphReader):
                 return
             after = found[-1][0]
 
+    @override
     def export(self) -> Iterator[ExportBlock]:
         invalid = set[str]()
         for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_BATCH_ROWS):
@@ -318,24 +331,30 @@ class AsOfGraph(GraphReader):
             if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
                 yield ExportBlock([], [*map(link_line, leading)])
 
+    @override
     def outgoing(self, node_id: str) -> list[EdgeRow]:
         return [edge for edge in self._edges(node_id, "outgoing", MAX_EDGES_PER_DIRECTION + 1) if self._is_valid(edge)]
 
+    @override
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
         return [edge for edge in self.edges_of(ids, "outgoing") if edge.relation_type in relation_types]
 
+    @override
     def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
         for node_id in ids:
             edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
             yield from ((node_id, edge) for edge in islice(edges, MAX_NEIGHBOURS))
 
-    def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:  # noqa: ARG002
+    @override
+    def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
         return (edge for edge in self.valid_edges(node_id) if edge.relation_type not in excluded)
 
+    @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
         return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
 
+    @override
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         enough = MAX_NEIGHBOURS if self.valid_at is None else UNLIMITED_EDGES
         around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
@@ -354,6 +373,7 @@ class AsOfGraph(GraphReader):
         # An edge that exists has both its ends.
         return ends if self.valid_at is None else self.valid_nodes(ends)
 
+    @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         return by_levels(Walk(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of).edges
 
@@ -366,24 +386,28 @@ class AsOfGraph(GraphReader):
         there = self._valid_ends(edges)
         return (edge for edge in edges if edge.source in there and edge.target in there)
 
+    @override
     def number(self, node_id: str) -> int:
-        """See `GraphReader`. Nodes are numbered as they are met, be they there or not."""
         found = self._numbers.get(node_id)
         if found is None:
             found = self._numbers[node_id] = len(self._ids)
             self._ids.append(node_id)
         return found
 
+    @override
     def numbered_node(self, number: int) -> NodeRow | None:
         return self._node(self._ids[number])
 
+    @override
     def sort_by_id(self, numbers: Numbers) -> Numbers:
         return np.array(sorted(numbers.tolist(), key=self._ids.__getitem__), np.int64)
 
+    @override
     def are_valid(self, numbers: Numbers) -> Numbers:
         found = self.valid_nodes([self._ids[number] for number in numbers.tolist()])
         return np.array([self._ids[number] in found for number in numbers.tolist()], np.bool_)
 
+    @override
     def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
         if self.valid_at is None and types is None:
             return np.ones(len(numbers), np.bool_)
@@ -391,6 +415,7 @@ class AsOfGraph(GraphReader):
         found = self.valid_nodes(ids)
         return np.array([each in found and (types is None or found[each].type in types) for each in ids], np.bool_)
 
+    @override
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
         states = self._look(lambda history: history.nodes_at(self.sequence, None, None, max_nodes + 1))
         whole = len(states) <= max_nodes
@@ -405,9 +430,11 @@ class AsOfGraph(GraphReader):
         found = found[self.of_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
-    def max_incident_edges(self, types: Collection[str] | None) -> int:  # noqa: ARG002
+    @override
+    def max_incident_edges(self, types: Collection[str] | None) -> int:
         return MAX_STATES_READ
 
+    @override
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
         return self._look(lambda history: self._incident(history, numbers, wanted, limit))
 
@@ -428,6 +455,7 @@ class AsOfGraph(GraphReader):
         owner, end, weight = zip(*found, strict=True) if found else ((), (), ())
         return IncidentEdges(np.array(owner, np.int64), np.array(end, np.int64), np.array(weight, np.float64), cut)
 
+    @override
     def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
         ids = [self._ids[number] for number in numbers.tolist()]
         listed, cut = self._look(lambda history: list_states_between(history, ids))
@@ -436,6 +464,7 @@ class AsOfGraph(GraphReader):
         edges = [number_edge(self.number(row.source), self.number(row.target), row) for row in rows]
         return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
 
+    @override
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
         return self._look(lambda history: [*self._degrees(history, numbers)])
 
@@ -447,6 +476,7 @@ class AsOfGraph(GraphReader):
             left -= min(looked_at, left)
             yield count if looked_at < most else None
 
+    @override
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
         return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
 
@@ -455,9 +485,11 @@ class AsOfGraph(GraphReader):
         edge = newest(edge for edge in edges if is_live(self._node(edge.target)))
         return None if edge is None else edge.target
 
+    @override
     def children(self, memory_id: str, limit: int) -> list[str]:
         return [place.id for place in islice(self._levels_below(memory_id, 1), limit)]
 
+    @override
     def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
         return [place for place in self._levels_above(memory_id) if self._is_placed(place, layer)]
 
@@ -470,12 +502,14 @@ class AsOfGraph(GraphReader):
             seen.add(at := parent)
             yield MemoryDepth(at, depth)
 
+    @override
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
         places = self._levels_below(memory_id, 1 if near else MAX_HIERARCHY_DEPTH)
         found = sorted(place for place in places if self._is_placed(place, layer))
         page = [each for each in found if each.id > after][: limit + 1]
         return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
+    @override
     def below(self, memory_id: str) -> WeightedNodes:
         return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
@@ -505,23 +539,29 @@ class AsOfGraph(GraphReader):
             )
         return [child for child in sources if is_live(self._node(child)) and self._parent(child) == memory_id]
 
-    def accesses(self, ids: Collection[str]) -> dict[str, Access]:  # noqa: ARG002
+    @override
+    def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         return {}
 
+    @override
     def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
         return {key: state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
 
-    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:  # noqa: ARG002
+    @override
+    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
         return stored_confidences(memories)
 
     @property
+    @override
     def last_shown(self) -> int:
         return FOREVER
 
+    @override
     def search_index(self, indexes: Indexes) -> CommitIndex:
         with self._opened() as (_, follower):
             return IndexesAsOf(indexes, follower, self.sequence)
 
+    @override
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state that has just ended is known to have ended only once the history has seen the commit.
@@ -529,11 +569,13 @@ class AsOfGraph(GraphReader):
                 raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 
+    @override
     def find_former(self, node_id: str) -> str | None:
         return self.resolve_redirect(node_id)
 
     @contextmanager
     def current_rows(self) -> Generator[Rows]:
+        """Open the current rows of the store for reading."""
         with self._opened() as (store, _), store.reading() as rows:
             yield rows
 

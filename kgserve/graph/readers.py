@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
+from typing_extensions import override
 
 from kgserve.graph.answers import Node
 from kgserve.graph.search.fusion import HUB_DEGREE, Neighbours
@@ -363,21 +364,26 @@ class CurrentGraph(GraphReader):
         self._last_id: str | None = None
         self._last_number = -1
 
+    @override
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         return self.rows.nodes(ids)
 
+    @override
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         if not self.rows.know_merges:
             return {node_id: node_id for node_id in ids}
         merged = redirects_of(self.rows, ids)
         return {node_id: survivor_of(merged, node_id) for node_id in ids}
 
+    @override
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
         return {merged: node_id for node_id in ids for merged in merged_ids(self.rows, node_id)}
 
+    @override
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
         return [*map(convert, rows)]
 
+    @override
     def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
         for node_id in ids:
             if direction != "incoming":
@@ -385,15 +391,18 @@ class CurrentGraph(GraphReader):
             if direction != "outgoing":
                 yield from self.rows.incoming(node_id)
 
-    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:  # noqa: ARG002
+    @override
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
         return iter(()) if self._links is None else self._links.from_any(ids)
 
+    @override
     def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
         if self._links is None:
             return []
         found = self._links.outgoing(node_id, limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
+    @override
     def encode_node(self, node_id: str) -> bytes | None:
         number = self.number(node_id)
         if number < 0 or not self._numbered_valid(number):
@@ -403,6 +412,7 @@ class CurrentGraph(GraphReader):
     def _numbered_valid(self, number: int) -> bool:
         return self.valid_at is None or self.rows.node_holds(number, self.valid_at)
 
+    @override
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         return self.rows.edge_texts(self._shown_edges(node_id, outgoing=outgoing).first(limit))
 
@@ -413,15 +423,18 @@ class CurrentGraph(GraphReader):
             raise TooLong
         return edges if self.valid_at is None else held_around(rows, edges, self.valid_at, outgoing=outgoing)
 
+    @override
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
         edges = of_kinds(self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types)
         return *page_of_edges(self.rows, edges, wanted.offset, wanted.limit), len(edges)
 
+    @override
     def encode_walk(self, wanted: Walk) -> EncodedWalk:
         found = walk(self.rows, wanted, self._max_edges)
         nodes, edges = nodes_json(self.rows, found, self.now), edges_json(self.rows, found)
         return EncodedWalk(nodes, edges, found.count, found.truncated)
 
+    @override
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
         if wanted == NO_NODE_FILTER:
             ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
@@ -435,6 +448,7 @@ class CurrentGraph(GraphReader):
 
         return self._store.listing(look, by_attributes=bool(wanted.attributes))
 
+    @override
     def export(self) -> Iterator[ExportBlock]:
         rows, moment = self.rows, self.valid_at
         for numbers in rows.node_slices():
@@ -458,14 +472,17 @@ class CurrentGraph(GraphReader):
             memories[node_id].tell(access)
         return lines
 
+    @override
     def outgoing(self, node_id: str) -> list[EdgeRow]:
         return [
             edge for edge in islice(self.rows.outgoing(node_id), MAX_EDGES_PER_DIRECTION + 1) if self._is_valid(edge)
         ]
 
+    @override
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
         return outgoing_of(self.rows, ids, relation_types)
 
+    @override
     def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
         rows = self.rows
         numbers = np.array([number for node_id in ids if (number := rows.number(node_id)) >= 0], np.int64)
@@ -474,12 +491,14 @@ class CurrentGraph(GraphReader):
             for edge in rows.rows_of(edges.first(MAX_NEIGHBOURS * len(numbers))):
                 yield (edge.source if outgoing else edge.target), edge
 
+    @override
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
         rows, number = self.rows, self.rows.number(node_id)
         for outgoing in (True, False) if number >= 0 else ():
             around = not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), excluded)
             yield from rows.rows_of(_strongest(rows, self._valid(around), limit))
 
+    @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         rows, number = self.rows, self.rows.number(node_id)
         if number < 0:
@@ -494,6 +513,7 @@ class CurrentGraph(GraphReader):
     def _valid(self, edges: Gathered) -> Gathered:
         return edges if self.valid_at is None else self.rows.edges_holding(edges, self.valid_at)
 
+    @override
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         found = self._numbered_neighbours(ids)
         ends = iter(self.rows.delta.ids([end for each in found.values() for end, _ in each]))
@@ -554,63 +574,76 @@ class CurrentGraph(GraphReader):
         edges = edges.first(MAX_NEIGHBOURS)
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
+    @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         wanted = Walk(start, depth, "both", None, None, max_nodes, self.valid_at)
         return list(self.rows.rows_of(walk(self.rows, wanted).edges))
 
+    @override
     def number(self, node_id: str) -> int:
         # Several questions about one node follow each other.
         if node_id != self._last_id:
             self._last_id, self._last_number = node_id, self.rows.number(node_id)
         return self._last_number
 
+    @override
     def numbered_node(self, number: int) -> NodeRow | None:
         return self.rows.node_row(number)
 
+    @override
     def sort_by_id(self, numbers: Numbers) -> Numbers:
         return self.rows.in_order(numbers)
 
+    @override
     def are_valid(self, numbers: Numbers) -> Numbers:
         if self.valid_at is None or not self.rows.dated:
             return np.ones(len(numbers), np.bool_)
         return self.rows.nodes_hold(numbers, self.valid_at)
 
+    @override
     def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
         fits = self.are_valid(numbers)
         if types is not None:
             fits[fits] = [each in types for each in types_of(self.rows, numbers[fits])]
         return fits
 
+    @override
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
         found, whole = overview(self.rows, count + OVERVIEW_OVERFETCH, max_nodes, types)
         found = found[self.of_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
+    @override
     def max_incident_edges(self, types: Collection[str] | None) -> int:
         return MAX_EDGES_SCANNED if types is None else MAX_EDGES_SCANNED_BY_TYPE
 
+    @override
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
         return incident_edges(self.rows, numbers, wanted, limit)
 
+    @override
     def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
         return edges_between(self.rows, numbers, wanted)
 
+    @override
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
         return degrees(self.rows, numbers)
 
+    @override
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
         return parents(self.rows, ids)
 
+    @override
     def children(self, memory_id: str, limit: int) -> list[str]:
         page = self._ask(lambda memories: memories.beneath(memory_id, self.now, None, "", limit, near=True))
         return [place.id for place in page.found]
 
+    @override
     def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
-        """See `GraphReader`. Raises MemoriesDamaged."""
         return self._checked(self._ask(lambda memories: memories.above(memory_id, self.now, layer)))
 
+    @override
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
-        """See `GraphReader`. Raises MemoriesDamaged."""
         page = self._ask(lambda memories: memories.beneath(memory_id, self.now, layer, after, limit, near=near))
         self._checked(page.found)
         return page
@@ -621,6 +654,7 @@ class CurrentGraph(GraphReader):
             raise MemoriesDamaged("it names a memory that is not there")
         return places
 
+    @override
     def below(self, memory_id: str) -> WeightedNodes:
         return _Descendants(self._ask, memory_id)
 
@@ -629,31 +663,39 @@ class CurrentGraph(GraphReader):
             return question(self._memories)
         return self._store.memories.ask(lambda memories, _: question(memories))
 
+    @override
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         return self._store.accesses.of(ids)
 
+    @override
     def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
         found = self._ask(lambda memories: memories.live(ids))
         pending = self._store.accesses.pending(ids)
         return {key: each.after(pending.get(key)) for key, each in found.items()} if pending else found
 
+    @override
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
         accesses = self.accesses([row.id for row in memories])
         return {row.id: half_lives.effective(row, accesses.get(row.id), self.now) for row in memories}
 
     @property
+    @override
     def last_shown(self) -> int:
         return self.sequence
 
+    @override
     def search_index(self, indexes: Indexes) -> CommitIndex:
         return indexes
 
-    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:  # noqa: ARG002
+    @override
+    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
         return frozenset()
 
-    def find_former(self, node_id: str) -> str | None:  # noqa: ARG002
+    @override
+    def find_former(self, node_id: str) -> str | None:
         return None
 
+    @override
     def current_rows(self) -> AbstractContextManager[Rows]:
         return nullcontext(self.rows)
 
@@ -672,14 +714,17 @@ class _Descendants(WeightedNodes):
         self._ask = ask
         self._id = memory_id
 
+    @override
     def __len__(self) -> int:
         return self._ask(lambda memories: memories.size_below(self._id, MAX_DESCENDANTS + 1))
 
+    @override
     def among(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
         found = self._ask(lambda memories: memories.among_below(self._id, known))
         return {node_id: 1.0 for node_id in known if node_id in found}
 
+    @override
     def first(self, count: int) -> dict[str, float]:
         return dict.fromkeys(self._ask(lambda memories: memories.some_below(self._id, count)), 1.0)
 

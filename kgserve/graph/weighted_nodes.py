@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.storage.rows.format import Numbers
 from kgserve.storage.rows.snapshot import Rows
@@ -39,12 +40,15 @@ class NodeWeights(WeightedNodes):
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
 
+    @override
     def __len__(self) -> int:
         return len(self._weights)
 
+    @override
     def among(self, ids: Iterable[str]) -> dict[str, float]:
         return {node_id: self._weights[node_id] for node_id in ids if node_id in self._weights}
 
+    @override
     def first(self, count: int) -> dict[str, float]:
         best = sorted(self._weights.items(), key=lambda each: -each[1])
         return dict(best[:count])
@@ -58,9 +62,11 @@ class NumberedWeights(WeightedNodes):
         self._rows = rows
         self._numbers, self._weights = numbers[order], weights[order]
 
+    @override
     def __len__(self) -> int:
         return len(self._numbers)
 
+    @override
     def among(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
         numbers = np.array([self._rows.number(node_id) for node_id in known], np.int64)
@@ -71,9 +77,11 @@ class NumberedWeights(WeightedNodes):
             if place < len(self._numbers) and self._numbers[place] == number
         }
 
+    @override
     def first(self, count: int) -> dict[str, float]:
         return next(self.slices(count), {})
 
+    @override
     def slices(self, count: int) -> Iterator[dict[str, float]]:
         order = np.lexsort((-self._numbers, -self._weights))
         for first in range(0, len(order), count):
@@ -89,11 +97,14 @@ class Intersection(WeightedNodes):
         self._one = one
         self._other = other
 
+    @override
     def __len__(self) -> int:
         return min(len(self._one), len(self._other))
 
+    @override
     def among(self, ids: Iterable[str]) -> dict[str, float]:
         return self._one.among(self._other.among(ids))
 
+    @override
     def first(self, count: int) -> dict[str, float]:
         return self._one.among(self._other.first(count))

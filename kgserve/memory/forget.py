@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
@@ -150,6 +151,7 @@ class _ForgetDraft(MemoryDraft):
         self._memories: dict[str, None] = {}
         self._relations: dict[EdgeKey, None] = {}
 
+    @override
     def batch(self, ids: Sequence[str] = ()) -> WriteBatch:
         """The write for some memories. Raises Conflict."""
         rows = {row.id: row for node_id in ids for row in self._whole(node_id)}

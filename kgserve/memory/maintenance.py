@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import KgserveError
 from kgserve.memory import pruning
@@ -59,6 +60,7 @@ class MaintenanceProjection(BackgroundProjection):
         self._pruned_at = 0
 
     @property
+    @override
     def woken_by(self) -> list[Callable[[], None]]:
         """Nothing of the store: see `MemoryMaintenance`."""
         return []
@@ -68,12 +70,15 @@ class MaintenanceProjection(BackgroundProjection):
         """What the store's settings say of memories."""
         return self.open_store.description.memory
 
+    @override
     def close(self) -> None:
         """Nothing is open."""
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         """It has no file."""
 
+    @override
     def _open(self) -> int:
         """From where new memories have to be counted; runs that were broken off are noted as such."""
         if not self._has_memories():
@@ -84,16 +89,19 @@ class MaintenanceProjection(BackgroundProjection):
         self._last = next((run for run in ended if run.trigger == "automatic"), None)
         return 0 if self._last is None else self._last.through
 
-    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - it counts alone
+    @override
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         for change in changes:
             self._created += sum(row.is_memory for row in change.nodes_created)
             self._note(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         """What the journal no longer has is taken to be enough."""
         self._created, self._fresh = max(self._created, self.settings.consolidation_interval), None
         return rows.at
 
+    @override
     def _advance(self, last: int) -> None:
         self._flush()
         super()._advance(last)
@@ -188,6 +196,7 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
             if keeping.open_store.accesses.due:
                 keeping.open_store.accesses.flush()
 
+    @override
     def _begun(self, store: OpenStore) -> MaintenanceProjection:
         return MaintenanceProjection(store, self._indexes(store), self.flush)
 
@@ -197,5 +206,6 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
         except KgserveError:
             return None
 
+    @override
     def _remind(self, own: MaintenanceProjection) -> None:
         own.wake()

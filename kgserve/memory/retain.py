@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.handle import Graph
@@ -359,6 +360,7 @@ class RetainDeduplicator(Deduplicator):
         self._before = ""
         self._said: dict[str, list[RetainStep]] = {}
 
+    @override
     def _store(self, put: MemoryPut) -> StoredDraft:
         self._wanted, self._links = next(self._coming)
         if not self._left:
@@ -381,14 +383,15 @@ class RetainDeduplicator(Deduplicator):
         self._tell(step)
         self._said.setdefault(step.memory, []).append(step)
 
+    @override
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
-        """See `Deduplicator.associate`; new ones are told."""
         new = [entity for entity in about if self.edge((memory, entity, IS_ABOUT)) is None]
         super().associate(memory, about)
         for entity in new:
             row = self.node(entity)
             self._tell(RetainStep("link", memory, entity, f"is about {(name_of(row) if row else entity)!r}"))
 
+    @override
     def _about(self, put: MemoryPut) -> dict[str, float]:
         return {row.id: 1.0 for row in self.there(self._links)} | super()._about(put)
 

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from typing_extensions import override
+
 from kgserve.errors import Unavailable
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.follower import BackgroundProjection
@@ -100,6 +102,7 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
 class SingleThreadWorker(StoreWorker[AnyStore, OneProjection]):
     """One projection of each store, all of them in one thread."""
 
+    @override
     def _served(self, own: OneProjection) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
         return ((self._threads[0], own),)
 
@@ -114,13 +117,13 @@ class PeriodicWorker(SingleThreadWorker[AnyStore, OneProjection]):
         self._reminder = threading.Thread(target=self._remind_all, args=(seconds,), name=name, daemon=True)
         self._reminder.start()
 
+    @override
     def halt(self) -> None:
-        """See `StoreWorker.halt`."""
         self._closed.set()
         super().halt()
 
+    @override
     def close(self) -> None:
-        """See `StoreWorker.close`."""
         self._closed.set()
         super().close()
         self._reminder.join()

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
 import structlog
+from typing_extensions import override
 
 from kgserve.projections.base import Erasure, FollowedStore, Projection
 from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, FollowerStopped, Schedule
@@ -126,6 +127,7 @@ class BackgroundProjection(Projection):
         """Return whether there is more to take in, at the end of a step."""
         return self.sequence < self.store.state.sequence
 
+    @override
     def _read(self, after: int, last: int) -> tuple[Iterable[ChangeSet], int]:
         if self.only_memories and not self._has_memories():
             return (), last
@@ -154,6 +156,7 @@ class BackgroundProjection(Projection):
     def _unopened(self) -> bool:
         return self.sequence < 0 and self.error is not None
 
+    @override
     def _move(self, sequence: int) -> None:
         with self._moved:
             super()._move(sequence)
@@ -177,6 +180,7 @@ class JournalFollower(BackgroundProjection):
         self._goal = store.state.sequence
         self._behind = False
 
+    @override
     def _begin_at(self, sequence: int) -> None:
         super()._begin_at(sequence)
         self._behind = self.sequence < self._goal
@@ -185,6 +189,7 @@ class JournalFollower(BackgroundProjection):
         """Return whether reading all rows is less work for an empty index than reading the whole journal."""
         return self.store.journal.bytes > _SHORT_JOURNAL
 
+    @override
     def _is_behind(self) -> bool:
         if super()._is_behind():
             return True
@@ -193,6 +198,7 @@ class JournalFollower(BackgroundProjection):
             self.store.feed.publish_marker("index_ready", {"index": self.name, "sequence": self.sequence})
         return False
 
+    @override
     def _rebuild(self) -> None:
         name, started = self.store.name, time.perf_counter()
         self._is_rebuilding = self._behind = True

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.durable_files import sync_folder
@@ -221,11 +222,12 @@ class HistoryFollower(JournalFollower):
             return 0
         return self.due(RETENTION_CLOCK.now())
 
+    @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        """See `BackgroundProjection.wait`; who waits is not put off for a writer."""
         self._asked_for = max(self._asked_for, sequence)
         return super().wait(sequence, seconds)
 
+    @override
     def close(self) -> None:
         """Release the file."""
         self._pruning = None
@@ -233,8 +235,8 @@ class HistoryFollower(JournalFollower):
             self._history.close()
             self._history = None
 
+    @override
     def step(self) -> bool:
-        """See `BackgroundProjection.step`. A slice of pruning comes with it."""
         self._continue()
         if self.turned_off:
             self._remove()
@@ -252,6 +254,7 @@ class HistoryFollower(JournalFollower):
             self._suspected = tells_damage(error)
             raise
 
+    @override
     def _move(self, sequence: int) -> None:
         self._note_heads()
         super()._move(sequence)
@@ -264,6 +267,7 @@ class HistoryFollower(JournalFollower):
         for wake in self.store.after_history:
             wake()
 
+    @override
     def _open(self) -> int:
         self.close()
         history = self._opened_whole()
@@ -332,6 +336,7 @@ class HistoryFollower(JournalFollower):
         self._pruning = history.pruning(self._pruning_to)
         log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._pruning_to)
 
+    @override
     def _advance(self, last: int) -> None:
         if self._held_back():
             self._stopping.wait(HISTORY_FOLLOW_POLL_SECONDS)
@@ -351,9 +356,11 @@ class HistoryFollower(JournalFollower):
         unasked = self.store.writing and self.sequence >= self._asked_for
         return unasked and time.monotonic() - self._behind_since < IMPORT_DELAY_SECONDS
 
-    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - each has its own
+    @override
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         self._opened().take([*changes])
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         if self._history is not None:
             self._history.erase(erasure.ids, erasure.former, erasure.through)
@@ -373,6 +380,7 @@ class HistoryFollower(JournalFollower):
         gaps = [*map(describe_gap, self._opened().gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=rows.at, gaps=gaps)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         """Take what snapshot and journal still have of the past, if that is more than the present.
 
@@ -453,8 +461,8 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
         self._scrubber = threading.Thread(target=self._scrub_all, name="history-scrubber", daemon=True)
         self._scrubber.start()
 
+    @override
     def close(self) -> None:
-        """See `StoreWorker.close`."""
         super().close()
         self._scrubber.join()
 
@@ -464,12 +472,14 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
         found.require()
         return found
 
+    @override
     def _begun(self, store: FollowedStore) -> HistoryFollower:
         follower = HistoryFollower(store)
         store.needed_from.append(lambda: follower.needs_from)
         store.after_change.append(follower.prune_soon)
         return follower
 
+    @override
     def _remind(self, own: HistoryFollower) -> None:
         own.prune_soon()
 

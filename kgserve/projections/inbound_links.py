@@ -97,8 +97,8 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
         """Leave nothing of links that are gone. Blocks. Raises Unavailable."""
         self._ask(lambda file: [file.erase()])
 
+    @override
     def close(self) -> None:
-        """See `DerivedFile.close`."""
         with self._lock:
             if self._unlisten is not None:
                 self._unlisten()
@@ -130,11 +130,13 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
             self._file = Inbound(self._path)
         return self._file
 
+    @override
     def _release(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
+    @override
     def _discard(self) -> None:
         super()._discard()
         self._seen.clear()
@@ -205,20 +207,25 @@ class _LinksOfStore(Projection):
         while self._step(last):
             pass
 
+    @override
     def close(self) -> None:
         """`InboundLinks.close` does."""
 
+    @override
     def _open(self) -> int:
         return self._begin
 
+    @override
     def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
         return link_changes(self._journal.frames(after), after, last), last
 
-    def _apply(self, changes: Iterable[LinkChange], sequence: int) -> None:  # noqa: ARG002 - each has its own
+    @override
+    def _apply(self, changes: Iterable[LinkChange], sequence: int) -> None:
         for change in changes:
             seen = LinksPosition(self._seen.born, change.sequence)
             self._file.follow(self._layout.name, change.links_put(), change.links_deleted, seen)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         self._file.replace(self._layout.name, self._links.all() if self._links else (), self._seen)
         return rows.at

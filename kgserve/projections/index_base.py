@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.settings import Indexed
@@ -77,15 +78,15 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
         """Whether the store has it. One that it has no longer goes with the next step."""
         return indexed(self.store) in self.needs
 
+    @override
     def step(self) -> bool:
-        """See `BackgroundProjection.step`."""
         if self.is_kept:
             return super().step()
         self._go()
         return False
 
+    @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        """See `BackgroundProjection.wait`. No wait for one that the store does not have."""
         return self.is_kept and super().wait(sequence, seconds)
 
     def _go(self) -> None:
@@ -170,8 +171,8 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
         """The last commit of which a search may have seen anything: `sequence` moves when all of a step is in."""
         return max(self.sequence, self._begun)
 
+    @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        """See `BackgroundProjection.wait`. The caller opens it: its thread may be busy with another store."""
         if not self.is_kept:
             return False
         deadline = time.monotonic() + seconds
@@ -184,6 +185,7 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
                 self._opening.release()
         return super().wait(sequence, max(deadline - time.monotonic(), 0))
 
+    @override
     def _go(self) -> None:
         with self._opening:
             super()._go()
@@ -205,10 +207,12 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
     def _save(self, sequence: int) -> None:
         """Have the files go up to a commit, since the one that they go up to nothing has changed that they hold."""
 
+    @override
     def _open_if_closed(self) -> None:
         with self._opening:
             super()._open_if_closed()
 
+    @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         step = self._net_effect(changes)
         self._begun = sequence
@@ -218,6 +222,7 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
             # What is on the disk could no longer be gone on with.
             self._save(sequence)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         self._begun = rows.at
         # First: who needs a commit is not to look at what is being cleared.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
+from typing_extensions import override
 
 from kgserve.embedding.cache import QueryVectors
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
@@ -56,6 +57,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
             follower.error = None  # of the time before; who waits for the new index would take it for a present one
             thread.schedule.put_off(follower, 0.0)
 
+    @override
     def close(self) -> None:
         """End the threads; the stores are closed already."""
         ended = [thread.close() for thread in self._threads]
@@ -63,9 +65,11 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         self.embedder.close()
         self._patient.close()
 
+    @override
     def _begun(self, store: FollowedStore) -> Indexes:
         return Indexes(store, self.queries, self._patient)
 
+    @override
     def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, StoreIndex[Any]], ...]:
         """All indexes of a store, each with the thread that serves it."""
         return (
@@ -75,6 +79,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
             (self._past, own.past_vector),
         )
 
+    @override
     def _let_go(self, own: Indexes) -> None:
         """Stop following a store, and save its vectors."""
         own.heads.clear()

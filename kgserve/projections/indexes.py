@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
 from kgserve.embedding.embedder import Embedder
@@ -63,8 +64,8 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
     """Words, of now or then."""
 
     @property
+    @override
     def model(self) -> str:
-        """See `StoreIndex.model`."""
         return "tantivy"
 
     def search(
@@ -88,6 +89,7 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
         """See `KeywordIndex.worths`. Raises Unavailable until the index is open."""
         return self._opened().worths(query, texts)
 
+    @override
     def close(self) -> None:
         """Release the index; every write has left it sealed."""
         self._index = None
@@ -114,17 +116,20 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
     name = folder = "keyword"
     being_opened = "the keyword index is being opened"
 
+    @override
     def _open(self) -> int:
         self._index = self._made(self._folder)
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
+    @override
     def close(self) -> None:
         """Release the index; every write has left it sealed."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         super().close()
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         """Write all anew beside it: tantivy keeps what was removed until it merges."""
         if not self._opened().holds(erasure.ids):
@@ -139,18 +144,23 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
         self._move(self._opened().sequence)
 
     @property
+    @override
     def _saved(self) -> int:
         return self._opened().sequence
 
+    @override
     def _save(self, sequence: int) -> None:
         self._opened().seal(sequence)
 
+    @override
     def _clear(self) -> None:
         self._opened().clear(self._made_of())
 
+    @override
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._opened().write(self._counted(texts), (), sequence, bulk=True)
 
+    @override
     def _follow(self, step: FollowStep) -> None:
         self.pending = len(step.put)
         self._opened().write(
@@ -222,6 +232,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         return self._embedder.is_loading
 
     @property
+    @override
     def model(self) -> str:
         """The model of the vectors."""
         return self._remembered() or self._embedder.model_id
@@ -231,6 +242,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         remove_path(self._model_file)
         self.rebuild_wanted = True
 
+    @override
     def close(self) -> None:
         """Save the vectors, so that opening again reads instead of computing."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
@@ -240,10 +252,12 @@ class VectorProjection(IndexProjection[VectorIndex]):
             self._cache.close()
             self._cache = None
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         self._opened().remove(erasure.ids)
         self._save(self.sequence)
 
+    @override
     def _open(self) -> int:
         self.check_model()
         # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
@@ -255,21 +269,26 @@ class VectorProjection(IndexProjection[VectorIndex]):
         return self._index.sequence
 
     @property
+    @override
     def _saved(self) -> int:
         return self._opened().sequence
 
+    @override
     def _save(self, sequence: int) -> None:
         self._opened().save(sequence)
         self._saved_at = time.monotonic()
 
+    @override
     def _clear(self) -> None:
         self._opened().clear(self._made_of(self._embedder.model_id))
 
+    @override
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._remember()
         self._embed(text for text in texts if text.meaning)
         self._save(sequence)
 
+    @override
     def _follow(self, step: FollowStep) -> None:
         self.check_model()
         self._remember()
@@ -303,6 +322,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)
 
+    @override
     def check_model(self) -> None:
         """Raise Conflict when the store's vectors are of another model than the server's."""
         remembered = self._remembered()
@@ -336,12 +356,12 @@ class PastIndexProjection(StoreIndex[Index]):
         return self.is_kept and self.store.settings.history and self.store.description.history != "none"
 
     @property
+    @override
     def woken_by(self) -> list[Callable[[], None]]:
-        """See `BackgroundProjection.woken_by`."""
         return self.store.after_history
 
+    @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        """See `BackgroundProjection.wait`. A history that could not be read the last time is read again."""
         if self.sequence < sequence:
             self.wake()
         return super().wait(sequence, seconds)
@@ -357,21 +377,25 @@ class PastIndexProjection(StoreIndex[Index]):
     def _give_back(self) -> None:
         """Have the files shrink, if little of what they hold is left after pruning."""
 
+    @override
     def _begin_at(self, sequence: int) -> None:
         self._place, self._forgotten = HistoryPosition(sequence + 1), 0
         super()._begin_at(sequence)
 
+    @override
     def _is_out_of_reach(self, last: int) -> bool:
         return self.sequence > (last if self.is_wanted else 0)
 
-    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - what is over is in the history alone
+    @override
+    def _apply_all(self, rows: Rows) -> int:
         # First, so that whoever has searched meanwhile sees that there was not everything.
         self._begin_at(0)
         self._more = self.is_wanted
         self._clear()
         return 0
 
-    def _advance(self, last: int) -> None:  # noqa: ARG002 - it goes as far as the history
+    @override
+    def _advance(self, last: int) -> None:
         started = time.perf_counter()
         found = read_ended(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
         self._more = found is not None and found.more
@@ -386,11 +410,13 @@ class PastIndexProjection(StoreIndex[Index]):
             self._give_back()
         self._yield_to_requests(time.perf_counter() - started)
 
+    @override
     def _apply(self, changes: Iterable[EndedStates], sequence: int) -> None:
         for found in changes:
             texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
             self._put(texts, sequence, found.oldest)
 
+    @override
     def _is_behind(self) -> bool:
         return self._more
 
@@ -413,18 +439,22 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
     folder = "past-keyword"
     being_opened = "the keyword index of the past is being opened"
 
+    @override
     def _open(self) -> int:
         self._index = self._made(self._folder)
         return self._index.sequence
 
+    @override
     def _made(self, folder: Path) -> KeywordIndex:
         return KeywordIndex(folder, lambda key: past_key(key).id, self._made_of())
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         """The history knows nothing of them any more."""
         if self._opened().holds(erasure.ids):
             self._write_anew()
 
+    @override
     def _give_back(self) -> None:
         if self._opened().is_mostly_removed:
             self._write_anew()
@@ -442,11 +472,13 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
         self._place = place
         self._move(max(self._opened().sequence, 0))
 
+    @override
     def _clear(self) -> None:
         self._index = None
         shutil.rmtree(self._folder, ignore_errors=True)
         self._open()
 
+    @override
     def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
         _put_past(self._opened(), texts, sequence, ended)
 
@@ -480,14 +512,15 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         return self._look(lambda index: index.vectors_of(ids, as_of))
 
     @property
+    @override
     def model(self) -> str:
-        """See `StoreIndex.model`."""
         return self._embedder.model_id
 
+    @override
     def check_model(self) -> None:
-        """See `StoreIndex.check_model`."""
         self._check_model()
 
+    @override
     def close(self) -> None:
         """Release the files."""
         for each in (self._index, self._cache):
@@ -495,14 +528,15 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
                 each.close()
         self._index = self._cache = None
 
+    @override
     def step(self) -> bool:
-        """See `BackgroundProjection.step`; a damaged file is made anew."""
         try:
             return super().step()
         except sqlite3.DatabaseError:
             self.rebuild_wanted = True
             raise
 
+    @override
     def _open(self) -> int:
         self.check_model()
         self.close()
@@ -511,6 +545,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         self._index = PastVectors(self._folder, self._embedder.dimensions, made_of)
         return self._index.sequence
 
+    @override
     def _clear(self) -> None:
         if self._index is not None:
             self._index.close()
@@ -518,6 +553,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         forget(self._folder)
         self._open()
 
+    @override
     def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
         self.check_model()
         index, cache = self._opened(), self._cache
@@ -536,6 +572,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
             index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
         index.write((), {}, sequence, ended)
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         self._opened().erase(erasure.ids)
 

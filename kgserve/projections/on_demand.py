@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import Unavailable
 from kgserve.platform.sqlite_files import remove_files
@@ -154,6 +155,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         assert self._file is not None  # noqa: S101 - `_open` sets it
         return self._file
 
+    @override
     def _rebuild(self) -> None:
         if self.sequence >= 0 or self.rebuild_wanted:
             self._discard()
@@ -169,6 +171,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
             self._catch_up(rows.at)
         self._erase(erasure)
 
+    @override
     def _release(self) -> None:
         self._move(-1)
         if self._file is not None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from itertools import chain
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
 from kgserve.projections.base import Erasure
@@ -64,6 +65,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         """Return the last versions of those of some nodes that were deleted by a commit. Raises Unavailable."""
         return self._answer(lambda: self._versions(ids, at))
 
+    @override
     def _find_fault(self) -> str | None:
         with ExitStack() as held:
             with self._lock:
@@ -87,6 +89,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         self._catch_up(at)
         return {} if self._file is None else dict(_intact(of_some(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
 
+    @override
     def _open(self) -> int:
         if not self._path.exists():
             return -1
@@ -98,9 +101,11 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             self._file = opened(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
         return self._file
 
+    @override
     def _read(self, after: int, last: int) -> tuple[Iterable[NodeDeletions], int]:
         return deletions(self._journal.frames(after), after, last), last
 
+    @override
     def _apply(self, changes: Iterable[NodeDeletions | ChangeSet], sequence: int) -> None:
         found = last_versions_of(changes)
         if not found:
@@ -110,6 +115,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in found if not found[node_id]))
             _stand_at(file, sequence)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         pairs = chain.from_iterable(all_ended(self._layout, self._journal, rows.at))
         first = next(pairs, None)
@@ -121,12 +127,14 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             _stand_at(file, rows.at)
         return rows.at
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         if self._file is not None:
             with self._file as file:
                 file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in erasure.ids))
             write_anew(self._file)
 
+    @override
     def _release(self) -> None:
         with suppress(sqlite3.Error):
             if self.is_empty and self._journal.bytes > MAX_SCANNED_BYTES:

@@ -28,6 +28,7 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import Receive, Scope, Send
 from msgspec import to_builtins
 from threadpoolctl import threadpool_limits
+from typing_extensions import override
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.server import logger as uvicorn_log
 
@@ -81,6 +82,7 @@ class _Application(Litestar):
     """Litestar without its support of pydantic's and attrs' types: importing these is an eighth of a start."""
 
     @staticmethod
+    @override
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
         return [*plugins, MsgspecDIPlugin()]
 
@@ -330,6 +332,7 @@ class HttpServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
 
+    @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, with handshakes that end; then says so."""
         self._loop = asyncio.get_running_loop()
@@ -356,6 +359,7 @@ class HttpServer(uvicorn.Server):
             ssl_shutdown_timeout=patience if config.ssl else None,
         )
 
+    @override
     async def main_loop(self) -> None:
         """As uvicorn's, whose end does not wait for the next tick."""
         ending = asyncio.create_task(self._ending.wait())
@@ -372,6 +376,7 @@ class HttpServer(uvicorn.Server):
             with suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._ending.set)
 
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time.
 
@@ -440,6 +445,7 @@ class HttpServer(uvicorn.Server):
         os.close(nowhere)
         self.handle_exit(sig, frame)
 
+    @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begins to stop. When the grace time is over the process ends: what was answered is in the journals."""
         if not self.should_exit:

@@ -226,7 +226,6 @@ class ScopedStores(Stores):
 
     @override
     def drain(self, *, undo: bool) -> DrainAnswer:
-        """See `Stores`. Raises Forbidden for a caller who does not see every store."""
         self._caller.require_every_store("draining a node")
         return self._stores.drain(undo=undo)
 
@@ -335,7 +334,6 @@ class ScopedFeeds(ChangeFeedLookup):
     @property
     @override
     def turn(self) -> int:
-        """See `ChangeFeedLookup`. It also moves for hidden stores, and shows nothing else of them."""
         return self._feeds.turn
 
     @override

@@ -320,6 +320,7 @@ class StorePool(Closing, Stores):
     def layout(self, name: str) -> Layout:
         return self.placement.layout(check_store_name(name))
 
+    @override
     def close(self) -> None:
         """Finish what is queued in every store and close them all. Blocks."""
         if self._closed.is_set():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from bench.agreement import disagreements
 from bench.ledger import Ledger
@@ -32,6 +33,7 @@ class Following(threading.Thread):
         self.told: list[Told] = []
         self.start()
 
+    @override
     def run(self) -> None:
         with self._listener:
             self.told += self._listener.events()

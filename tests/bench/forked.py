@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 
 import pytest
+from typing_extensions import override
 
 import bench.server
 from tests.cli.nursery import Forked, fork
@@ -20,6 +21,7 @@ class Launched(Forked):
         self.__dict__.update(vars(forked))
         self.stderr = os.fdopen(log, encoding="utf-8")
 
+    @override
     def close(self) -> None:
         """Let go of what it wrote to."""
         super().close()

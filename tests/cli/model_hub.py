@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from typing_extensions import override
+
 from tests.servers import served
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -81,7 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+    @override
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.cli.root import run
 from kgserve.client.embedded import defer_to_host
@@ -186,6 +187,7 @@ class _OwnOutput(io.BytesIO):
         super().__init__(text)
         self._others = others
 
+    @override
     def write(self, data: ReadableBuffer, /) -> int:
         return memoryview(data).nbytes if threading.current_thread() in self._others else super().write(data)
 

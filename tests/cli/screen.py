@@ -12,6 +12,7 @@ from typing import Self
 
 import pexpect
 import pyte
+from typing_extensions import override
 
 from tests.cli.running import environment
 
@@ -25,6 +26,7 @@ class _Answering(pyte.Screen):
         super().__init__(width, height)
         self._child = child
 
+    @override
     def write_process_input(self, data: str) -> None:
         self._child.send(data)
 

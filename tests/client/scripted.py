@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from tests.servers import served
 
@@ -107,5 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from typing_extensions import override
 
 from tests.servers import served
 
@@ -90,5 +91,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
         pass

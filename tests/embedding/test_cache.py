@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
 from kgserve.embedding.embedder import HashingEmbedder
@@ -26,6 +27,7 @@ class CountingEmbedder(HashingEmbedder):
     def __init__(self) -> None:
         self.asked: list[str] = []
 
+    @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.asked += texts
         return super().embed(texts)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
@@ -35,6 +36,7 @@ class FailingEmbedder(HashingEmbedder):
         self.broken = True
         self.asked = 0
 
+    @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.asked += 1
         if self.broken:
@@ -50,6 +52,7 @@ class SlowEmbedder(HashingEmbedder):
     def __init__(self) -> None:
         self.started = threading.Event()
 
+    @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.started.set()
         threading.Event().wait(0.1)
@@ -66,6 +69,7 @@ class StuckEmbedder(HashingEmbedder):
         self.started = threading.Event()
         self.let_go = threading.Event()
 
+    @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.asked += 1
         self.started.set()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.graph import render
@@ -349,6 +350,7 @@ class Beside(threading.Thread):
         self._work = work
         self.errors: list[Exception] = []
 
+    @override
     def run(self) -> None:
         try:
             self._work()

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 import pytest
+from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import history as history_ops
@@ -145,6 +146,7 @@ class PastDriver(Driver):
         put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=end))
         self._settle([WriteBatch(edges=[put], touch=False)], [told])
 
+    @override
     def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
         stages = super()._settle(batches, futures)
         times = {change.sequence: change.time for change in self.store.journal.read(len(self.past) - 1)}
@@ -156,6 +158,7 @@ class PastDriver(Driver):
 
     # Lives
 
+    @override
     def crash(self, *under_way: WriteBatch, torn: int = 0) -> None:
         """See `Driver.crash`: what the copy has not seen never was."""
         super().crash(*under_way, torn=torn)
@@ -180,6 +183,7 @@ class PastDriver(Driver):
                 path.with_name("history.sqlite-wal").unlink(missing_ok=True)
         self._open()
 
+    @override
     def _open(self) -> None:
         self.historian = Historian()
         self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
@@ -187,6 +191,7 @@ class PastDriver(Driver):
         self.store: OpenStore = self.pool.acquire(NAME, create=True)
         self._rebuilds = self.store.engine.rebuilds
 
+    @override
     def _close(self) -> None:
         super()._close()
         self.historian.close()

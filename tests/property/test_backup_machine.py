@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from typing_extensions import override
 
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.store_settings import Keeping
@@ -27,6 +28,7 @@ class BackupMachine(RuleBasedStateMachine):
         self.driver = KeepingDriver(root, journal_retention_mb=retained)
         self.ids = ids
 
+    @override
     def teardown(self) -> None:
         if hasattr(self, "driver"):
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from typing_extensions import override
 
 from kgserve.storage.model.batch import WriteBatch
 from tests.fuzzing import examples
@@ -26,6 +27,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.driver = PastDriver(Path(tempfile.mkdtemp(prefix="kgserve-past-")))
         self.ids, self.extended = ids, extended
 
+    @override
     def teardown(self) -> None:
         if hasattr(self, "driver"):
             try:

@@ -17,6 +17,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from bench.server import Client, Server, ServerFailed
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.fuzzing import is_thorough
@@ -65,6 +67,7 @@ class Held:
             {each for each in self.links if each[0][1].startswith(mark)},
         )
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Held) and (self.nodes, self.links) == (other.nodes, other.links)
 
@@ -103,6 +106,7 @@ class Writer(threading.Thread):
         self._port = port
         self._choice = random.Random(seed)
 
+    @override
     def run(self) -> None:
         """Write until the server is gone."""
         with suppress(OSError, HTTPException), Client(self._port) as client:

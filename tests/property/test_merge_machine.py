@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from typing_extensions import override
 
 import kgserve
 from kgserve.errors import Conflict, NotFound
@@ -125,6 +126,7 @@ class MergeMachine(RuleBasedStateMachine):
         self.model.nodes = {each: {} for each in IDS[:5]}
         self.remember()
 
+    @override
     def teardown(self) -> None:
         if hasattr(self, "library"):
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from typing_extensions import override
 
 from tests.fuzzing import examples
 from tests.projections.looking_back import Watched, some_node
@@ -24,6 +25,7 @@ class SearchMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.watched = Watched(Path(tempfile.mkdtemp(prefix="kgserve-search-")))
 
+    @override
     def teardown(self) -> None:
         if hasattr(self, "watched"):
             try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from typing_extensions import override
 
 from kgserve.storage.model.batch import WriteBatch
 from tests.fuzzing import examples
@@ -24,6 +25,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.driver = Driver(Path(tempfile.mkdtemp(prefix="kgserve-machine-")))
         self.ids, self.extended = ids, extended
 
+    @override
     def teardown(self) -> None:
         if hasattr(self, "driver"):
             self.driver.end()

@@ -20,6 +20,7 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.graph import CypherLexer
+from typing_extensions import override
 
 from kgserve import __version__
 from kgserve.admin.api import StoreStats
@@ -207,6 +208,7 @@ class CypherCompleter(Completer):
             "word": lambda: (*COMPLETION_KEYWORDS, *(f"{name}(" for name in COMPLETION_FUNCTIONS)),
         }
 
+    @override
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """What fits, in the order in which it is offered."""
         kind, begun = expected(document.text_before_cursor)

@@ -26,6 +26,7 @@ from weakref import WeakSet
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.admin.composition import open_all
 from kgserve.api.table import USE_CASES
@@ -231,6 +232,7 @@ class LocalConnection:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
+    @override
     def __repr__(self) -> str:
         return f"of kgserve.open({str(self._handle.path)!r})"
 
@@ -482,10 +484,12 @@ class Library(StoresMethods, Closing):
         """Whether it was closed."""
         return self.handle.closed
 
+    @override
     def close(self) -> None:
         """Save what is open and give the folder back; waits for calls of other threads. Does nothing a second time."""
         self.handle.close()
 
+    @override
     def __repr__(self) -> str:
         return f"kgserve.open({str(self.handle.path)!r})"
 

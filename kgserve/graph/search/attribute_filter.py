@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.graph.readers import GraphReader
 from kgserve.graph.search.search_index import Hits, IndexDecorator, SearchIndex
@@ -104,10 +105,12 @@ class AttributeFilteredIndex(IndexDecorator):
         self._matcher = matcher
         self._passing = passing
 
+    @override
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
         found = super().words
         return self._best(lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _NAMES_A_WORD_HIT)
 
+    @override
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
         found = super().meaning
         return self._best(lambda pool, narrow: found(vector, pool, narrow), limit, only, _NAMES_A_NEAR_HIT)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.indexes import Indexes
@@ -53,21 +54,25 @@ class CommitIndex(SearchIndex, Protocol):
         ...
 
 
-class IndexDecorator:
-    """An index that answers as another one does; what it adds is overridden."""
+class IndexDecorator(SearchIndex):
+    """Forward every search to another index; subclasses override what they change."""
 
     def __init__(self, index: SearchIndex) -> None:
         self._index = index
 
+    @override
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
         return self._index.words(query, limit, only, reading)
 
+    @override
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         return self._index.worths(query, texts)
 
+    @override
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
         return self._index.meaning(vector, limit, only)
 
+    @override
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         return self._index.vectors_of(ids)
 
@@ -83,15 +88,18 @@ class ConflictAwareIndex(IndexDecorator):
         self._indexes = indexes
         self._heads = heads
 
+    @override
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
         frequencies = self._indexes.keyword.frequencies(query, reading)
         found = self._heads.words(query, limit, only, reading, frequencies)
         return _best(super().words(query, limit, only, reading) | found, limit)
 
+    @override
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
         found = self._heads.meaning(vector, only)
         return _best(super().meaning(vector, limit, only) | found, limit)
 
+    @override
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         return super().vectors_of(ids) | self._heads.vectors_of(ids)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.admin.api import StoreLine
 from kgserve.admin.stores import checked_settings
@@ -494,6 +495,7 @@ class ExportStream(Closing):
         self._reader = reader
         self._release = release
 
+    @override
     def close(self) -> None:
         """Give the store back."""
         release, self._release = self._release, lambda: None
@@ -582,6 +584,7 @@ class ConvertedExport(Closing):
     def __iter__(self) -> Iterator[bytes]:
         return iter(partial(self._file.read, _UPLOAD_READ_BYTES), b"")
 
+    @override
     def close(self) -> None:
         """Let the file go."""
         self._stack.close()

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.validate import Faults, check_label
@@ -320,8 +321,8 @@ class _ExtractionDeduplicator(Deduplicator):
         self._rules = rules
         self._ended: set[str] = set()
 
+    @override
     def put_node(self, put: NodePut) -> NodeRow:
-        """See `MemoryDraft.put_node`. Raises InvalidInput for what the store does not let in."""
         if (fault := node_fault(put, self.node(put.id), self._rules)) is not None:
             raise InvalidInput(fault[1])
         return super().put_node(put)

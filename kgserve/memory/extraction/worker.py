@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.memory.extraction.llm.chat import (
@@ -191,17 +192,21 @@ class Extraction(BackgroundProjection):
         finally:
             self._shared.room.release()
 
+    @override
     def close(self) -> None:
         """Release the ledger."""
         self._ledger.close()
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         """It holds no texts, and ids that go with their memories."""
 
+    @override
     def _open(self) -> int:
         return self._ledger.sequence
 
-    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - what is new is told from the journal alone
+    @override
+    def _apply_all(self, rows: Rows) -> int:
         """Go on where the journal begins, or at its end where that was lost; what it no longer has is left."""
         journal = self.store.journal
         log.warning("extraction_left_out", store=self.store.name, after=self.sequence, oldest=journal.oldest)
@@ -209,10 +214,12 @@ class Extraction(BackgroundProjection):
         self._apply((), begin)
         return begin
 
+    @override
     def _advance(self, last: int) -> None:
         super()._advance(last)
         self._try_next()
 
+    @override
     def _is_behind(self) -> bool:
         now, due = time.time(), self._ledger.next_due
         self._wake_at = math.inf if due is None else max(due, self._shared.pause.until, self._wake_at)
@@ -224,6 +231,7 @@ class Extraction(BackgroundProjection):
 
     # What is new
 
+    @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         changes = [*changes]
         new = [each for change in changes for each in self._wanted(change)]
@@ -343,6 +351,7 @@ class Extractor(SingleThreadWorker[OpenStore, Extraction]):
         """The language model."""
         return self._shared.chat
 
+    @override
     def halt(self) -> None:
         """Ask no more, and take back what is asked: all stores are about to close."""
         super().halt()
@@ -354,11 +363,13 @@ class Extractor(SingleThreadWorker[OpenStore, Extraction]):
             store, "nothing is extracted in this store now: it is just closing, or its ledger cannot be read"
         )
 
+    @override
     def close(self) -> None:
         """End the threads; the stores are closed already."""
         self.chat.close()
         super().close()
 
+    @override
     def _begun(self, store: OpenStore) -> Extraction | None:
         try:
             return Extraction(store, self._shared)

@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from kgserve.platform.metrics.observation import Labels, Measured
 
@@ -78,6 +79,7 @@ class _Collected(Collector):
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
+    @override
     def collect(self) -> Iterator[Metric]:
         return map(_metric, self._families)
 

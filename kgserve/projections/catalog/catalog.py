@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.platform.sqlite_files import WrittenBesideReading, opened, seal, write_anew
 from kgserve.projections.catalog import attributes
@@ -264,6 +265,7 @@ class Catalog(WrittenBesideReading):
         self._any_extras = True
         self.has_attributes = attributes.kept(self._writer)
 
+    @override
     def close(self) -> None:
         """Release the file, sealed."""
         super().close()

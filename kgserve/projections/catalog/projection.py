@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from typing_extensions import override
+
 from kgserve.errors import Unavailable
 from kgserve.projections.base import Erasure
 from kgserve.projections.catalog.attributes import EndedState, PastPlace
@@ -74,19 +76,23 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         if self.sequence >= 0 and self._rows_behind > MAX_ROWS_BEHIND:
             self.ask(lambda _catalog, _rows: None)
 
+    @override
     def _open(self) -> int:
         self._file = Catalog(self._path)
         return self._file.sequence
 
+    @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         self._rows_behind = 0
         self._opened.apply(NetChange(changes), sequence)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         self._opened.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
         return rows.at
 
-    def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted rows are named by nothing that is left
+    @override
+    def _erase(self, erasure: Erasure) -> None:
         self._opened.write_anew()
 
     def _read_history(self) -> bool:

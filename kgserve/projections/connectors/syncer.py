@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import KgserveError, NoStore
 from kgserve.platform.codecs import decode_json
@@ -102,8 +103,8 @@ class StoreSync(BackgroundProjection):
         """Changes that were taken since the store was opened."""
         return self._sent
 
+    @override
     def fail(self, error: str) -> None:
-        """See `BackgroundProjection.fail`."""
         self._failures += 1
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= _FAILURES_HELD:
@@ -111,15 +112,18 @@ class StoreSync(BackgroundProjection):
             self._stop_filling()
         super().fail(error)
 
+    @override
     def close(self) -> None:
         """Put down how far it is."""
         self._stop_filling()
         if self.reached > self._saved:
             self._save(self.reached)
 
+    @override
     def _erase(self, erasure: Erasure) -> None:
         """It has no files with contents."""
 
+    @override
     def _open(self) -> int:
         place = place_of(self.store.layout, self._plug)
         if place is None:
@@ -128,15 +132,18 @@ class StoreSync(BackgroundProjection):
         self._saved = place.sequence
         return place.sequence
 
+    @override
     def _is_behind(self) -> bool:
         return self.rebuild_wanted or super()._is_behind()
 
+    @override
     def _rebuild(self) -> None:
         """Tell a batch of all that there is; the next step tells the next."""
         super()._rebuild()
         self.rebuild_wanted = self._filling is not None
 
-    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - the batches are all of the rows that the first was of
+    @override
+    def _apply_all(self, rows: Rows) -> int:
         if self._stale.is_set():
             self._stale.clear()
             self._stop_filling()
@@ -160,6 +167,7 @@ class StoreSync(BackgroundProjection):
         if filling is not None:
             filling.close()
 
+    @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         was_sent = False
         for batch in self._batches(self.sequence, sequence, _contents(changes)):
@@ -263,6 +271,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         self._catching_up = threading.Thread(target=self._open_those_behind, args=(pool,), name="syncers", daemon=True)
         self._catching_up.start()
 
+    @override
     def halt(self) -> None:
         """Send nothing more: all stores are about to close."""
         self._stopping.set()
@@ -273,6 +282,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         """Those who are told of an open store; none when it is just closing."""
         return self.found(store) or []
 
+    @override
     def close(self) -> None:
         """End the threads; the stores are closed already."""
         self.halt()
@@ -282,12 +292,15 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         if self._catching_up is not None:
             self._catching_up.join(CLOSE_TIMEOUT_SECONDS)
 
+    @override
     def _begun(self, store: FollowedStore) -> list[StoreSync]:
         return [StoreSync(store, plug, self._most) for plug in self._plugs]
 
+    @override
     def _served(self, own: list[StoreSync]) -> Iterator[tuple[FollowerThread, StoreSync]]:
         return ((self._by_name[sync.name], sync) for sync in own)
 
+    @override
     def _let_go(self, own: list[StoreSync]) -> None:
         """Follow a store no more. Whoever is slow to let go is left behind."""
         for thread, sync in self._served(own):

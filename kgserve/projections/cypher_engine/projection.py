@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.platform.durable_files import storing
@@ -151,6 +152,7 @@ class EngineProjection(Projection):
         self._behind_since: float | None = None if self.state.digest == rows.state.digest else time.monotonic()
 
     @property
+    @override
     def sequence(self) -> int:
         """The last commit that the file has seen, open or closed."""
         return self.state.sequence
@@ -289,23 +291,28 @@ class EngineProjection(Projection):
         while self.sequence < sequence:
             self._step(self.journal.last)
 
+    @override
     def _open_if_closed(self) -> None:
         if self._engine is None:
             self._open()
 
+    @override
     def _open(self) -> int:
         self._start()
         return self.sequence
 
+    @override
     def _advance(self, last: int) -> None:
         self._behind_rows, self._behind_since = 0, None
         require_room(self.layout.root, CATCH_UP_ROOM_BYTES)
         super()._advance(last)
 
+    @override
     def _move(self, sequence: int) -> None:
         """Where it stands is what the engine says, whose state moves with it."""
 
-    def _apply_all(self, rows: Rows) -> int:  # noqa: ARG002 - it reads the files
+    @override
+    def _apply_all(self, rows: Rows) -> int:
         self.heal("the journal begins after what it has seen")
         return self.sequence
 
@@ -318,7 +325,8 @@ class EngineProjection(Projection):
             self._engine = None
             engine.retire()
 
-    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:  # noqa: ARG002 - the last change set has it
+    @override
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         net, engine = NetChange(changes), self._engine
         state = net.state
         assert engine is not None  # noqa: S101
@@ -445,6 +453,7 @@ class EngineProjection(Projection):
         if self.failed is None and engine.closed:
             self._mark_closed(engine)
 
+    @override
     def close(self) -> None:
         """Close the file for good; who still reads from it is waited for."""
         with self.commits:

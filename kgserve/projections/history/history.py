@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import structlog
+from typing_extensions import override
 
 from kgserve.errors import Gone, Unavailable
 from kgserve.platform.gil import cooperative
@@ -81,6 +82,7 @@ class History(WrittenBesideReading):
             self._settled = 0
             self.settle()
 
+    @override
     def close(self) -> None:
         """Release the file, sealed. One that was deleted or moved meanwhile is put back."""
         with self._reading:

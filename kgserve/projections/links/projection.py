@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.projections.base import Erasure
 from kgserve.projections.links.links import LinkReader, Links
@@ -53,8 +54,8 @@ class LinksProjection(OnDemandProjection[Links]):
                 links = self._answer(lambda: held.enter_context(self._reader(rows))) if rows.linked else None
             yield links, rows
 
+    @override
     def erase(self, erasure: Erasure) -> None:
-        """See `OnDemandProjection.erase`."""
         if self._rows.rows().linked:
             self._answer(lambda: self._erase_now(erasure))
             for erase in self.after_erasing:
@@ -101,6 +102,7 @@ class LinksProjection(OnDemandProjection[Links]):
 
         return self.ask(ask)
 
+    @override
     def _find_fault(self) -> str | None:
         with self.reading() as (links, _):
             if links is None:
@@ -118,30 +120,37 @@ class LinksProjection(OnDemandProjection[Links]):
     def _reader(self, rows: Rows) -> AbstractContextManager[LinkReader]:
         return self._caught_up(rows).beside()
 
+    @override
     def _open(self) -> int:
         self._file = Links(self._path)
         return self._file.sequence
 
+    @override
     def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
         return link_changes(self._journal.frames(after), after, last), last
 
+    @override
     def _advance(self, last: int) -> None:
         if self.sequence < last:
             super()._advance(last)
             self._opened.moved(self.sequence)
 
-    def _apply(self, changes: Iterable[LinkChange | ChangeSet], sequence: int) -> None:  # noqa: ARG002 - each has its own
+    @override
+    def _apply(self, changes: Iterable[LinkChange | ChangeSet], sequence: int) -> None:
         for change in changes:
             if change.links is not None:
                 self._opened.apply(change.links_put(), change.links_deleted, change.sequence, change.links)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         self._opened.rebuild(all_links(self._layout, self._journal, rows.at), rows.at)
         return rows.at
 
-    def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted links are named by nothing that is left
+    @override
+    def _erase(self, erasure: Erasure) -> None:
         self._opened.erase()
 
+    @override
     def _release(self) -> None:
         if self._file is not None and self.sequence >= 0:
             with suppress(sqlite3.Error):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
 from kgserve.projections.memory_index import closure, decay, selecting
@@ -395,6 +396,7 @@ class Memories(Lookups):
         except sqlite3.DatabaseError:
             return -1
 
+    @override
     def close(self) -> None:
         """Release the file, with all that was taken in; if it is damaged, what can be read of it."""
         with suppress(sqlite3.Error):

@@ -15,6 +15,7 @@ from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 import structlog
+from typing_extensions import override
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.base import Erasure
@@ -190,8 +191,8 @@ class MemoryProjection(OnDemandProjection[Memories]):
         self._reading = threading.Lock()
         self._beside: Lookups | None = None
 
+    @override
     def ask(self, question: Callable[[Memories, Rows], Found]) -> Found:
-        """See `OnDemandProjection.ask`."""
         # Before rows are looked at: commits that it is not told of from now on are among them.
         self.is_asked = True
         return super().ask(question)
@@ -247,8 +248,8 @@ class MemoryProjection(OnDemandProjection[Memories]):
         if self.sequence >= 0 and time.monotonic() - self._committed_at >= FILE_COMMIT_INTERVAL_SECONDS:
             self.ask(lambda memories, _: self._commit(memories))
 
+    @override
     def erase(self, erasure: Erasure) -> None:
-        """See `OnDemandProjection.erase`. Where nothing is a memory any more the file is of no use, and goes."""
         with self._lock:
             if self._rows.rows().width is ColumnSet.MEMORY:
                 super().erase(erasure)
@@ -267,6 +268,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
 
     # With the lock held
 
+    @override
     def _caught_up(self, rows: Rows) -> Memories:
         if rows.width is not ColumnSet.MEMORY:
             return self._empty()
@@ -276,6 +278,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self._commit(memories)
         return memories
 
+    @override
     def _catch_up(self, last: int) -> None:
         if self._file is not None:
             # What failed took back all that the file had taken in since it was last committed.
@@ -284,14 +287,17 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self._move(seen)
         super()._catch_up(last)
 
+    @override
     def _open(self) -> int:
         self._file = Memories(self._path, self._half_lives())
         return self._file.sequence
 
+    @override
     def _read(self, after: int, last: int) -> tuple[Iterable[ChangeSet], int]:
         newest = self._newest.after(after, last)
         return (newest, newest[-1].sequence) if newest else super()._read(after, last)
 
+    @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         with self._rows.reading() as rows:
             self._opened.apply(
@@ -300,6 +306,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
         if sequence - self._committed > FILE_COMMIT_MAX_CHANGES:
             self._commit(self._opened)
 
+    @override
     def _apply_all(self, rows: Rows) -> int:
         accesses = all_accesses(self._layout, self._journal, rows.at)
         nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
@@ -309,11 +316,13 @@ class MemoryProjection(OnDemandProjection[Memories]):
         self._commit(self._opened)
         return rows.at
 
-    def _erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - deleted rows are named by nothing that is left
+    @override
+    def _erase(self, erasure: Erasure) -> None:
         self._commit(self._opened)
         with self._reading:
             self._opened.write_anew()
 
+    @override
     def _release(self) -> None:
         with self._reading:
             super()._release()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 import msgspec
 import structlog
+from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
@@ -227,6 +228,7 @@ class HttpConnection(HttpToolsProtocol):
         self._parsing = False
         self._parsed: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
+    @override
     def connection_made(self, transport: asyncio.Transport) -> None:
         """As uvicorn's, if there is room for one more.
 
@@ -243,12 +245,14 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._refuse(refusal)
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's; gives the place of the connection away."""
         self._open_connections.remove(self)
         super().connection_lost(exc)
         self.wire.release()
 
+    @override
     def data_received(self, data: bytes) -> None:
         """Hand what has come to the parser, up to the largest head and to the most framing of a body.
 
@@ -289,6 +293,7 @@ class HttpConnection(HttpToolsProtocol):
         finally:
             self._parsing = False
 
+    @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """As uvicorn's; a request that is being parsed begins after that, without a task: see `start_eagerly`.
 
@@ -303,6 +308,7 @@ class HttpConnection(HttpToolsProtocol):
         limits = self._limits
         return UrlTooLong.over(limits.url) if len(self.url) > limits.url else HeadTooLarge.over(limits.head)
 
+    @override
     def on_headers_complete(self) -> None:
         """As uvicorn's, up to the largest head and address, and to the longest queue.
 
@@ -324,17 +330,20 @@ class HttpConnection(HttpToolsProtocol):
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
 
+    @override
     def on_body(self, body: bytes) -> None:
         """As uvicorn's; ABUSE 14: counts how a body gets on."""
         self._in_body += len(body)
         self._progress.add(len(body))
         super().on_body(body)
 
+    @override
     def on_message_complete(self) -> None:
         """As uvicorn's; from here on a head is arriving."""
         self._in_head = True
         super().on_message_complete()
 
+    @override
     def shutdown(self) -> None:
         """As uvicorn's; from now on a body that is arriving has less time, and so has a goodbye over TLS.
 
@@ -344,6 +353,7 @@ class HttpConnection(HttpToolsProtocol):
         self._body_patience = min(self._body_patience, STOP_BODY_TIMEOUT_SECONDS)
         super().shutdown()
 
+    @override
     def on_response_complete(self) -> None:
         """As uvicorn's; then refuses what came behind the requests that are answered now.
 

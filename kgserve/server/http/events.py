@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from litestar import Request, get
 from litestar.response.base import ASGIResponse
+from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
@@ -151,6 +152,7 @@ class EventAnswer(ASGIResponse):
         self._wanted = wanted
         self._elsewhere = elsewhere
 
+    @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry. What keeps it from beginning is raised before anything is sent."""
         streams = self._service.streams

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
+from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, Body, Operation, described
@@ -258,6 +259,7 @@ class _InBlocks(ASGIResponse):
     _service: Service
     _stream: Iterable[bytes]
 
+    @override
     async def send_body(self, send: Send, receive: Receive) -> None:
         """Sends block after block; the server's ``send`` waits while the client is slow."""
         leaving = anyio.CancelScope()
@@ -291,6 +293,7 @@ class ExportAnswer(_InBlocks):
         self._service = service
         self._stream = self._export = stream
 
+    @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         try:
@@ -393,6 +396,7 @@ class RowsAnswer(_InBlocks):
         self._service = service
         self._stream = self._rows = rows
 
+    @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         try:

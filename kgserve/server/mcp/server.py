@@ -29,6 +29,7 @@ from mcp.server.streamable_http import (
 )
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
+from typing_extensions import override
 
 from kgserve import __version__
 from kgserve.graph.handle import Graphs
@@ -105,6 +106,7 @@ class SessionEvents(EventStore):
         self._gone_on: dict[str, object] = {}
         self.events: OrderedDict[int, _Event] = OrderedDict()
 
+    @override
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """Keep an event, or with None the beginning of a stream; its id."""
         text = b"" if message is None else _text(message)
@@ -116,6 +118,7 @@ class SessionEvents(EventStore):
         self._wake()
         return _id(self._number, stream_id)
 
+    @override
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """Send again what came behind an event on its stream, and then what comes; one of an answer ends with that.
 
@@ -201,6 +204,7 @@ _FIXED_LIST_CACHE = CacheHint(ttl_ms=3_600_000, scope="public")
 class Announcing(Server[Any]):
     """Tells clients of the handshake era that it will say when stores come or go."""
 
+    @override
     def create_initialization_options(
         self,
         notification_options: NotificationOptions | None = None,
@@ -228,6 +232,7 @@ class Sessions(StreamableHTTPSessionManager):
         )
         self._sent = SentEvents()
 
+    @override
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         """As the SDK's: None, which is answered with 503, when there are too many and each is in use."""
         own = [key for key, owner in self._session_owners.items() if owner == requestor]
@@ -241,6 +246,7 @@ class Sessions(StreamableHTTPSessionManager):
             transport._event_store = self._sent.of_session()  # noqa: SLF001
         return transport
 
+    @override
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         """As the SDK's: the one place that learns of every end."""
         await super()._discard_session(session_id, transport)

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
@@ -202,6 +203,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
             return cls(int(sequence) + 1)
         return cls(int(sequence), int(index) + 1)
 
+    @override
     def __str__(self) -> str:
         """The inverse of `parse`: the id of the last event seen, or the last write seen whole."""
         return f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, LiteralString, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from typing_extensions import override
 
 from kgserve.platform.times import format_time, time_of
 
@@ -484,9 +485,11 @@ class EdgeExtrasLine(msgspec.Struct, kw_only=True):
 class Shown(msgspec.Struct):
     """What prints as the fields that it has: what is absent is left out."""
 
+    @override
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
+    @override
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         values = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return [(name, value) for name, value in values if value is not UNSET and value is not None]

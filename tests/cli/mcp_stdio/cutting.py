@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
 
+from typing_extensions import override
+
 from tests.servers import served
 
 
@@ -36,6 +38,7 @@ def _ready(*ends: socket.socket) -> list[socket.socket]:
 
 
 class _Connection(BaseRequestHandler):
+    @override
     def handle(self) -> None:
         wire = self.server
         assert isinstance(wire, Cutting)

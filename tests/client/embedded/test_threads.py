@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 import kgserve
 from kgserve.client import Client, Event, WriteHandler, subscribe
@@ -198,17 +199,21 @@ class Heard(WriteHandler):
             self.told.append((kind, about))
             self.changed.notify_all()
 
+    @override
     def on_node_written(self, node: Node, event: Event) -> None:
         self._note(event.kind, node.id)
         if node.id == "unwanted":
             raise ValueError(node.id)
 
+    @override
     def on_edge_written(self, edge: Edge, event: Event) -> None:
         self._note(event.kind, f"{edge.target} {edge.to_graph}" if edge.to_graph else edge.target)
 
+    @override
     def on_graph_created(self, settings: StoreSettings, event: Event) -> None:
         self._note(event.kind, f"{event.store} {settings.conflict_policy}")
 
+    @override
     def on_event(self, event: Event) -> None:
         self._note(event.kind, event.store)
 

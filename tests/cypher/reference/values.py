@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeGuard
 
 import msgspec
+from typing_extensions import override
 
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 63) - 1
 Truth = bool | None
@@ -40,6 +41,7 @@ class Timestamp(msgspec.Struct, frozen=True, order=True):
         """Return it as a datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.microseconds)
 
+    @override
     def __str__(self) -> str:
         """Return it as the engines' literals have it."""
         return self.moment.strftime("%Y-%m-%d %H:%M:%S.%f")

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from typing_extensions import override
 
 from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import (
@@ -326,6 +327,7 @@ def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) 
         class Changing(set[str]):
             """Runs that go on; a memory of theirs changes when one begins."""
 
+            @override
             def add(self, run: str, /) -> None:
                 leased.submit(WriteBatch(nodes=[memory("b1", "Other thing")])).result()
                 super().add(run)

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from typing_extensions import override
+
 from tests.servers import served
 
 KEY = "sk-a-secret-that-must-not-show"
@@ -30,6 +32,7 @@ class Service(ThreadingHTTPServer):
         self.usually: Behaviour = says()
         self.released = threading.Event()
 
+    @override
     def shutdown(self) -> None:
         self.released.set()
         super().shutdown()
@@ -52,6 +55,7 @@ class Service(ThreadingHTTPServer):
     def texts(self) -> list[str]:
         return [each["text"] for each in self.materials if "text" in each]
 
+    @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever asked has left."""
 
@@ -80,7 +84,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 

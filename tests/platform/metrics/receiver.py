@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from typing_extensions import override
 
 from tests.servers import served
 
@@ -63,7 +64,8 @@ def receiving() -> Generator[Receiver]:
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in the class above
+        @override
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:

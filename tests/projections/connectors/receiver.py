@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from typing_extensions import override
+
 from tests.servers import served
 
 SECRET = "whsec-a-secret-that-must-not-show"
@@ -33,6 +35,7 @@ class Receiver(ThreadingHTTPServer):
         self.released = threading.Event()
         self.faults: list[str] = []
 
+    @override
     def shutdown(self) -> None:
         self.released.set()
         super().shutdown()
@@ -65,6 +68,7 @@ class Receiver(ThreadingHTTPServer):
             else:
                 held[change["id"]] = change
 
+    @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever posted has left."""
 
@@ -87,7 +91,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import Audit
@@ -32,9 +33,11 @@ class _Beside(Placement):
         super().__init__(folder, Settings(data_dir=folder))
         self._url = url
 
+    @override
     def elsewhere(self, name: str) -> ServedElsewhere | None:
         return ServedElsewhere(f"store {name!r} is elsewhere", "other", self._url)
 
+    @override
     def token_of(self, node: str) -> str:
         return f"token of {node}"
 

@@ -11,6 +11,7 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 from schemathesis.specs.openapi.definitions import OPENAPI_30
+from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import ALIAS_OPT_KEY
@@ -126,6 +127,7 @@ class Links(HTMLParser):
         super().__init__()
         self.found: list[str] = []
 
+    @override
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
 

@@ -22,6 +22,7 @@ from xml.sax.handler import ContentHandler
 import msgspec
 from defusedxml import DefusedXmlException
 from defusedxml.sax import make_parser
+from typing_extensions import override
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.lines import EDGE_FILE_FIELDS as EXCHANGED
@@ -477,7 +478,8 @@ class _Handler(ContentHandler):
         done, self._done = self._done, []
         return done
 
-    def startElement(self, name: str, attrs: Any) -> None:  # noqa: N802 - named by the interface
+    @override
+    def startElement(self, name: str, attrs: Any) -> None:
         self.events += 1
         self._depth += 1
         if self._depth > MAX_ELEMENT_DEPTH:
@@ -507,7 +509,8 @@ class _Handler(ContentHandler):
             case _:
                 pass
 
-    def endElement(self, name: str) -> None:  # noqa: N802 - named by the interface
+    @override
+    def endElement(self, name: str) -> None:
         self.events += 1
         if self._text is not None and self._depth == self._text_depth:
             self._take_text("".join(self._text))
@@ -519,6 +522,7 @@ class _Handler(ContentHandler):
             self._close(name.rpartition(":")[2])
         self._depth -= 1
 
+    @override
     def characters(self, content: str) -> None:
         self.events += 1
         if self._text is None or self._depth != self._text_depth:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import ladybug
+from typing_extensions import override
 
 from kgserve.cypher.lexer import scan
 
@@ -18,9 +19,11 @@ class Connection(ladybug.Connection):
     connection is closed, with the Arrow tables among them.
     """
 
+    @override
     def _rewrite_local_scan_object(self, query: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return query, parameters
 
+    @override
     def _execute_with_pybind(self, query: str, parameters: dict[str, Any]) -> Any:
         if any(value is None for value in parameters.values()):
             query, parameters = _without_nothing(query, parameters)
@@ -33,7 +36,8 @@ class Database(ladybug.Database):
     """A file, by way of the extension module, whatever the environment says: the other way rewrites texts as well."""
 
     @classmethod
-    def _resolve_backend_preference(cls, backend: str) -> str:  # noqa: ARG003 - its name is the package's
+    @override
+    def _resolve_backend_preference(cls, backend: str) -> str:
         return "pybind"
 
 
