@@ -35,7 +35,7 @@ def too_large(store: OpenStore) -> Generator[None]:
 def test_what_there_is_room_for(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     require_room(tmp_path, 0)
-    with pytest.raises(StorageFull, match="MiB of room"):
+    with pytest.raises(StorageFull, match="MiB of disk space"):
         require_room(tmp_path, free)
     require_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
 
