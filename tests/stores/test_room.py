@@ -47,7 +47,7 @@ def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) 
         # Nobody else may follow before the disk is full.
         with store.engine.commits:
             write(store, TAGGED)
-            with too_large(store), pytest.raises(StorageFull, match="a new engine file"):
+            with too_large(store), pytest.raises(StorageFull, match="A new engine file"):
                 ask(store)
         assert ids(store) == ["a", "tagged"]
         ask(store)
