@@ -1,10 +1,10 @@
-"""Many small knowledge graphs, served from one process; or opened in a program of your own with `open`."""
+"""Server for many small knowledge graphs; `open` uses them within your own program."""
 
 from __future__ import annotations
 
 from kgserve.platform.version import __version__ as __version__
 
-# As typing's constant: the editors' bridge starts with this module, and does without typing until it needs it.
+# Replaces typing.TYPE_CHECKING: importing typing would delay the start of the stdio bridge.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
@@ -25,20 +25,28 @@ def open(  # noqa: A001 - called as kgserve.open
     embedding_provider: Literal["local", "openai", "hashing"] | None = None,
     syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
 ) -> Library:
-    """Open a data folder in this process, for a notebook or a script; it is made if need be.
+    """Open a data folder in this process, for a notebook or a script; creates it if needed.
 
-    What comes back has the methods of `kgserve.client.Client`, and `close`. Opening a folder again shares what is open.
-    ``history=False`` keeps no past states. ``indexes`` is what is indexed of stores that do not say it themselves:
-    "words+meaning", "words", or "none", which is False and leaves no search in any store. ``syncers``, by name, are
-    told what stores contain after each commit. Other settings come from the environment
-    (KGSERVE_…), as the server's do; by default models are looked for in the folder ``models`` of the data folder.
-    Raises Conflict while a server or another process has the folder, InvalidInput for what cannot be one, and OSError
-    on systems that no server runs on.
+    The result has the methods of `kgserve.client.Client`, and `close`. Opening a folder again shares the open stores.
+
+    history: set to False to keep no former states.
+
+    indexes: default for stores without a setting of their own: "words+meaning", "words", or "none". False means "none"
+    and turns search off in all stores.
+
+    models_dir: folder of embedding models; by default the folder ``models`` of the data folder.
+
+    syncers: connectors by name, which receive the stores' contents after each commit.
+
+    Other settings come from environment variables (KGSERVE_…), as for the server.
+
+    Raises Conflict while a server or another process uses the folder, InvalidInput for an unusable folder, and OSError
+    on unsupported systems.
     """
     from kgserve.platform.platform_support import refusal  # noqa: PLC0415 - importing kgserve is quick
 
-    if told := refusal():
-        raise OSError(told)
+    if reason := refusal():
+        raise OSError(reason)
     from kgserve.client.embedded import Library  # noqa: PLC0415 - as above
 
     return Library(

@@ -1,4 +1,4 @@
-"""The program ``kgserve``, and ``python -m kgserve``."""
+"""Entry point of the command ``kgserve`` and of ``python -m kgserve``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from kgserve.platform import platform_support
 
-# As typing's constant: the editors' bridge starts with this module.
+# Replaces typing.TYPE_CHECKING: importing typing would delay the start of the stdio bridge.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -15,7 +15,7 @@ _LEFT_TO_CLICK = {"config", "hooks", "-h", "--help"}
 
 
 def main() -> NoReturn:
-    """Run the command line. The editors' bridge goes past click, whose import takes longer than the bridge's start."""
+    """Run the command line. `kgserve mcp` bypasses click, whose import takes longer than the bridge's start."""
     arguments = sys.argv[1:]
     if not platform_support.has_clients():
         sys.exit(f"kgserve: {platform_support.refusal()}")

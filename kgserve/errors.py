@@ -1,31 +1,34 @@
-"""Every error that kgserve raises on purpose, in one tree.
+"""Tree of the errors that kgserve raises deliberately.
 
 KgserveError
- +-- InvalidInput          invalid           what was sent cannot be accepted
- +-- Unauthenticated       unauthenticated   no key, or none that is known
- +-- Forbidden             forbidden         known, but not allowed
- +-- NotFound              not_found         no such store, node or page
- |    +-- NoStore                            no such store
- +-- TimedOut              timeout           the query ran into its time limit
- +-- Conflict              conflict          the state does not allow it now
- |    +-- BackupDamaged                      a backup is not as it was written
- +-- Gone                  gone              was there once; the journal no longer holds it
- +-- TooLarge              too_large         over a documented limit
- +-- Unsupported           unsupported       media type or encoding
- +-- Limited               limited           too many requests
- +-- ServedElsewhere       elsewhere         another node of the cluster serves this store
- +-- Internal              internal          a defect of ours; details only in the log
- |    +-- EngineFailed                       the engine refused or lost a statement
- +-- Unavailable           unavailable       cannot serve this now; try again
- |    +-- Opening                            somebody else is just opening this store
- |    +-- OwnerQuiet                         the node that serves this store may be gone
- |    +-- JournalDamaged                     the journal needs `kgserve doctor --salvage`
- |    +-- Fenced                             another node writes to this store now
- |    +-- Unconfirmed                        nobody could say whether a write was taken
- |    +-- LogTorn                            the replicated log lacks what it had acknowledged
- +-- StorageFull           storage_full      no room on the disk
+ +-- InvalidInput              invalid           the input cannot be accepted
+ |    +-- KindNotAllowed       kind_not_allowed  a node type that the store does not accept
+ +-- Unauthenticated           unauthenticated   no key, or an unknown one
+ +-- Forbidden                 forbidden         a known caller without permission
+ +-- NotFound                  not_found         no such store, node or page
+ |    +-- NoStore                                no such store
+ +-- TimedOut                  timeout           the query exceeded its time limit
+ +-- Conflict                  conflict          the current state does not allow it
+ |    +-- ConflictManual       conflict_manual   the write was kept as a conflicting version
+ |    +-- BackupDamaged                          a backup differs from what was written
+ +-- Gone                      gone              no longer in the journal
+ +-- TooLarge                  too_large         over a documented limit
+ +-- Unsupported               unsupported       media type or encoding
+ +-- Limited                   limited           too many requests
+ +-- ServedElsewhere           elsewhere         another node of the cluster serves this store
+ +-- Internal                  internal          a defect of kgserve; details only in the log
+ |    +-- EngineFailed                           the engine rejected or lost a statement
+ +-- Unavailable               unavailable       temporarily unavailable; try again
+ |    +-- Opening                                another caller is opening this store
+ |    +-- OwnerUnreachable                       the node that serves this store may be down
+ |    +-- JournalDamaged                         the journal needs `kgserve doctor --salvage`
+ |    +-- Fenced                                 another node owns this store now
+ |    +-- Unconfirmed                            the outcome of a request is unknown
+ |    +-- ReplicatedLogCorrupt                   the replicated log lost acknowledged data
+ |    +-- CopyTooOld                             a replica is too old to follow the log
+ +-- StorageFull               storage_full      no disk space
 
-Each class has a stable ``code``; transports map codes, never classes, to their own words.
+Each class has a stable ``code``. Transports map codes, never classes, to their own terms.
 """
 
 from __future__ import annotations
@@ -36,14 +39,14 @@ import msgspec
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One fault of an input: ``path`` such as ``nodes[3].id``, and what is wrong with it."""
+    """Fault at one place of an input: ``path`` such as ``nodes[3].id``, and what is wrong with it."""
 
     path: str
     message: str
 
 
 class KgserveError(Exception):
-    """Root of the tree. ``str(error)`` is a sentence for the person who called."""
+    """Root of the tree. ``str(error)`` is a message for the caller."""
 
     code: ClassVar[str] = "internal"
 
@@ -52,12 +55,12 @@ class KgserveError(Exception):
         self.message = message
 
     def reword(self, message: str) -> None:
-        """Say the same in other words."""
+        """Replace the message."""
         self.args, self.message = (message,), message
 
 
 class InvalidInput(KgserveError):
-    """What was sent cannot be accepted; ``errors`` names every place found."""
+    """The input cannot be accepted; ``errors`` lists every fault found."""
 
     code = "invalid"
 
@@ -67,36 +70,36 @@ class InvalidInput(KgserveError):
 
     @classmethod
     def at(cls, path: str, message: str) -> Self:
-        """Of what stands at one place of a request."""
+        """Create the error for one place of a request."""
         return cls(f"{path}: {message}", (FieldError(path, message),))
 
 
 class KindNotAllowed(InvalidInput):
-    """A node is of a kind that the store's settings do not take."""
+    """A node has a type that the store's settings do not allow."""
 
     code = "kind_not_allowed"
 
 
 class Unauthenticated(KgserveError):
-    """No key, or none that is known."""
+    """The request has no key, or an unknown one."""
 
     code = "unauthenticated"
 
 
 class Forbidden(KgserveError):
-    """The caller is known and may not do this."""
+    """The caller is known and lacks permission."""
 
     code = "forbidden"
 
 
 class NotFound(KgserveError):
-    """There is no such store, node or page."""
+    """The store, node or page does not exist."""
 
     code = "not_found"
 
 
 class NoStore(NotFound):
-    """There is no store of this name."""
+    """No store has this name."""
 
     def __init__(self, store: str) -> None:
         super().__init__(f"there is no store {store!r}")
@@ -104,19 +107,19 @@ class NoStore(NotFound):
 
 
 class TimedOut(KgserveError):
-    """The query ran into its time limit and was stopped."""
+    """The query exceeded its time limit and was stopped."""
 
     code = "timeout"
 
 
 class Conflict(KgserveError):
-    """The present state does not allow it."""
+    """The current state does not allow the request."""
 
     code = "conflict"
 
 
 class ConflictManual(Conflict):
-    """A node was written, but based on a version that is no head any more: it is kept beside the other heads.
+    """A write was based on a superseded version and was kept as a conflicting head.
 
     ``node`` is the node as callers see it, with its ``conflicts``.
     """
@@ -129,11 +132,11 @@ class ConflictManual(Conflict):
 
 
 class BackupDamaged(Conflict):
-    """A backup is not as it was written; the message names the file, and the place in it."""
+    """A backup differs from what was written; the message names the file and the place in it."""
 
 
 class Gone(KgserveError):
-    """What was asked for is no longer in the journal; ``oldest`` is the first sequence that is."""
+    """The requested commits are no longer in the journal; ``oldest`` is the first sequence that is."""
 
     code = "gone"
 
@@ -143,13 +146,13 @@ class Gone(KgserveError):
 
 
 class TooLarge(KgserveError):
-    """Something is over a documented limit."""
+    """A documented limit is exceeded."""
 
     code = "too_large"
 
 
 class Unsupported(KgserveError):
-    """The media type or encoding is not one that this resource takes."""
+    """The resource does not accept this media type or encoding."""
 
     code = "unsupported"
 
@@ -165,7 +168,7 @@ class Limited(KgserveError):
 
 
 class ServedElsewhere(KgserveError):
-    """Another node of the cluster serves a store; ``url`` is where that one is reached."""
+    """Another node of the cluster serves the store; ``url`` is its address."""
 
     code = "elsewhere"
 
@@ -176,17 +179,17 @@ class ServedElsewhere(KgserveError):
 
 
 class Internal(KgserveError):
-    """A defect of ours. The message goes to the log; callers see only that it happened."""
+    """Defect of kgserve. The message goes to the log only; callers get a generic one."""
 
     code = "internal"
 
 
 class EngineFailed(Internal):
-    """The engine refused a statement that should have worked, or lost one."""
+    """The engine rejected a statement that should have worked, or lost one."""
 
 
 class Unavailable(KgserveError):
-    """Cannot be served at this moment; ``retry_after`` is in seconds."""
+    """Temporarily unavailable; ``retry_after`` is in seconds."""
 
     code = "unavailable"
 
@@ -196,11 +199,11 @@ class Unavailable(KgserveError):
 
 
 class Opening(Unavailable):
-    """Somebody else is just opening this store, and enough others wait for it."""
+    """Another caller is opening this store, and enough callers are waiting for it."""
 
 
 class OwnerUnreachable(Unavailable):
-    """The node of the cluster that serves a store has not been heard of: who asks it may wait in vain."""
+    """The cluster node that serves the store does not respond; waiting for it may be in vain."""
 
 
 class JournalDamaged(Unavailable):
@@ -211,22 +214,22 @@ class JournalDamaged(Unavailable):
 
 
 class Fenced(Unavailable):
-    """Somebody else has written where this node believed to be the only one: it owns the store no longer."""
+    """Another node has taken over a store that this node believed to own."""
 
 
 class Unconfirmed(Unavailable):
-    """No answer came in time: what was asked for may have been done, or not."""
+    """No answer came in time: the request may or may not have been carried out."""
 
 
 class ReplicatedLogCorrupt(Unavailable):
-    """What the replicated log, or a file beside it, had acknowledged is missing or damaged."""
+    """Acknowledged data of the replicated log, or of a file next to it, is missing or damaged."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_after=60)
 
 
 class CopyTooOld(Unavailable):
-    """A store's files are a copy of a log that has let go of what comes next; other files are fetched."""
+    """Files of a replica end before the oldest entry of the log; newer files must be fetched."""
 
 
 class StorageFull(KgserveError):
@@ -236,7 +239,7 @@ class StorageFull(KgserveError):
 
 
 def kind_named(name: str) -> type[KgserveError]:
-    """The class of a name, as another process says it; Internal for none of them."""
+    """Return the error class with a name sent by another process; Internal if it is unknown."""
     kinds = [KgserveError]
     for kind in kinds:
         if kind.__name__ == name:

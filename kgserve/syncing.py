@@ -1,9 +1,9 @@
-"""What others are told of the contents of stores, so that an index of theirs can follow, and what they must be.
+"""Interfaces of syncers (connectors), which send the contents of stores to external indexes.
 
-An index of others is something that contents can be added to and deleted from. It is called after the commit, by a
-thread of its own that reads the journal, so no write ever waits for it or fails for it. Calls come in the order of
-commits, one at a time. What was refused, by any exception, comes again after a second, later after up to a minute. What
-was taken may come again after a crash: taking it twice must come to the same.
+A syncer is called after each commit, by a thread of its own that reads the journal. Writes never wait for it or fail
+because of it. Calls come in the order of commits, one at a time. If a call raises any exception, it is repeated after a
+second, and later after up to a minute. After a crash, accepted changes may be sent again, so applying them twice must
+have the same effect as once.
 """
 
 from __future__ import annotations
@@ -12,32 +12,36 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
+from typing_extensions import override
 
 
 @runtime_checkable
 class VectorSyncer(Protocol):
-    """An index that takes one content at a time."""
+    """Syncer that accepts one content at a time."""
 
     def add_content(self, store: str, node_id: str, content: str, attributes: Mapping[str, Any]) -> None:
-        """A node has this content now, whatever it had before. Attributes are the node's own."""
+        """Set the content of a node, replacing any earlier one. ``attributes`` are the node's own."""
         ...
 
     def delete_content(self, store: str, node_id: str) -> None:
-        """A node is gone, or has no content any more; it may never have had any."""
+        """Remove the content of a node, which may never have been added."""
         ...
 
 
 @runtime_checkable
 class ForgetfulSyncer(VectorSyncer, Protocol):
-    """The same, which can be told to begin anew; one that cannot keeps what was deleted while it was not told."""
+    """`VectorSyncer` that can clear a store.
+
+    A syncer without this method keeps contents that were deleted while it was not connected.
+    """
 
     def forget_store(self, store: str) -> None:
-        """Forget all of a store: every content that it has comes now."""
+        """Remove all contents of a store; all current ones are sent next."""
         ...
 
 
 class ContentChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the content of a node is now; None when the node is gone, withdrawn, or has no content any more."""
+    """Current content of a node; None if the node was deleted or withdrawn, or has no content."""
 
     id: str
     content: str | None = None
@@ -49,10 +53,11 @@ class ContentChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SyncBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes of one store that come to what its commits from behind ``after`` up to ``sequence`` did, or to a part.
+    """Net changes of one store's commits after ``after`` up to ``sequence``, or one part of them.
 
-    Parts count from 0, and there are ``more`` or not. With ``anew`` part 0 says to forget all of the store first: what
-    follows is all that it has at ``sequence``. Of a node there is one change at most, in all parts together.
+    Parts count from 0; ``more`` is true if another part follows. If ``anew`` is true, part 0 requires clearing the
+    store first, and the changes are its complete contents at ``sequence``. All parts together have at most one change
+    per node.
     """
 
     store: str
@@ -66,21 +71,21 @@ class SyncBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class BatchSyncer(Protocol):
-    """An index that takes changes as they come, many at a time."""
+    """Syncer that accepts changes in batches."""
 
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
-        """Take a batch as a whole. May raise anything, and should soon, once nobody wants it any more."""
+        """Apply a whole batch. May raise any exception, and should do so soon after ``unwanted()`` returns True."""
         ...
 
 
-class OneByOne:
-    """A `VectorSyncer` as one that takes batches."""
+class OneByOne(BatchSyncer):
+    """Adapter from `VectorSyncer` to `BatchSyncer`."""
 
     def __init__(self, syncer: VectorSyncer) -> None:
         self._syncer = syncer
 
+    @override
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
-        """See `BatchSyncer`."""
         if batch.anew and batch.part == 0 and isinstance(self._syncer, ForgetfulSyncer):
             self._syncer.forget_store(batch.store)
         for change in batch.changes:

@@ -1,6 +1,6 @@
-"""Stores as wholes: their settings, how they stand, backups of them. What callers send, and what they are answered.
+"""Requests and answers of store administration: settings, status and backups of whole stores.
 
-Arrays are never null, sizes are in bytes, times RFC 3339 in UTC.
+Arrays are never null, sizes are in bytes, times are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
@@ -24,33 +24,31 @@ from kgserve.storage.model.store_settings import (
     _Kind,
 )
 
-_Name = Annotated[str | None, Meta(description="For people, at most 512 bytes; left out: kept; empty: cleared")]
+_Name = Annotated[str | None, Meta(description="Display name, at most 512 bytes; omitted: kept; empty: cleared")]
 _Policy = Annotated[
     ConflictPolicy | Literal[""] | None,
     Meta(
-        description="What becomes of a write that is based on a former version: it wins, or both are kept; "
-        "left out or empty: stays, of a new store lww"
+        description="Policy for a write that is based on a superseded version: lww (the write wins) or manual (both "
+        "are kept); omitted or empty: kept, and lww for a new store"
     ),
 ]
 _Kinds = (
     Annotated[
         list[_Kind],
-        Meta(
-            max_length=MAX_CONFIGURED_KINDS, description="Types that nodes may have; left out: kept; empty: all of them"
-        ),
+        Meta(max_length=MAX_CONFIGURED_KINDS, description="Allowed types of nodes; omitted: kept; empty: all types"),
     ]
     | None
 )
 _Metadata = Annotated[
     dict[str, Any] | None,
-    Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
+    Meta(description="Any JSON object, at most 256 KiB and 64 levels; omitted: kept; given: replaced"),
 ]
 _Indexed = (
     Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=MAX_ATTRIBUTE_KEY_BYTES)]],
         Meta(
             max_length=MAX_INDEXED_ATTRIBUTES,
-            description='Attributes whose values search finds nodes by; "*": all; left out: kept; empty: none',
+            description='Attributes whose values are searchable; "*": all; omitted: kept; empty: none',
         ),
     ]
     | None
@@ -59,8 +57,8 @@ _Indexes = (
     Annotated[
         IndexesKept,
         Meta(
-            description="What search finds by: nothing, words, or words and meaning; default: what the server's option "
-            "`indexes` says"
+            description="Search indexes of the store: none, words, or words and meaning; default: the server's option "
+            "`indexes`"
         ),
     ]
     | None
@@ -68,12 +66,12 @@ _Indexes = (
 _Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
-    Meta(description="Former states that are kept: all, none, or those of the last N days (1 to 36,500)"),
+    Meta(description="Former states to keep: all, none, or those of the last N days (1 to 36,500)"),
 ]
 
 
 class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Settings to change, or to create a store with. What is left out, or null, stays."""
+    """Settings to change, or of a new store. Omitted and null values are kept."""
 
     name: _Name = None
     conflict_policy: _Policy = None
@@ -82,15 +80,15 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     indexed_attributes: _Indexed = None
     indexes: _Indexes = None
     history: _History = None
-    memory: Annotated[MemorySettingsChange | None, Meta(description="How it remembers; merged by field")] = None
+    memory: Annotated[MemorySettingsChange | None, Meta(description="Memory settings; merged by field")] = None
 
 
 class StoreLine(StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
-    """The settings of a store as the first line of an export, as far as they are not those of a new one."""
+    """Settings of a store as the first line of an export, omitting defaults."""
 
 
 class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
-    """The settings of ``store``; ``name`` is the one for people. ``sequence`` is the store's last commit."""
+    """Settings of ``store``; ``name`` is the display name. ``sequence`` is the store's last commit."""
 
     store: str
     name: str
@@ -106,15 +104,15 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
 
 
 class PruneRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which former states to forget."""
+    """Former states to delete from the history."""
 
     before: (
         Annotated[
             str,
             Meta(
                 max_length=64,
-                description="Forget what had ended by then: a sequence, an RFC 3339 time, or days such as 30d; "
-                "left out: as the store's settings say",
+                description="Delete states that ended by then: a sequence, an RFC 3339 time, or an age such as 30d; "
+                "omitted: as configured for the store",
             ),
         ]
         | None
@@ -122,7 +120,7 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PruneAnswer(msgspec.Struct, kw_only=True):
-    """``pruned`` states were forgotten; ``oldest`` is the first sequence that can be looked at as of."""
+    """Number of deleted former states. ``oldest`` is the first sequence that `as_of` still accepts."""
 
     store: str
     pruned: int
@@ -131,14 +129,14 @@ class PruneAnswer(msgspec.Struct, kw_only=True):
 
 
 class LinkCounts(msgspec.Struct, frozen=True):
-    """Edges that lead into other stores, and edges of others that lead into this one."""
+    """Numbers of edges into other stores, and of edges from other stores into this one."""
 
     outbound: int
     inbound: int
 
 
 class StoreChoices(msgspec.Struct, kw_only=True):
-    """What was chosen for a store, as the list shows it. Metadata of more than 4 KiB is left out there."""
+    """Settings of a store as in the list of stores. Metadata larger than 4 KiB is omitted."""
 
     name: str
     conflict_policy: ConflictPolicy
@@ -148,11 +146,11 @@ class StoreChoices(msgspec.Struct, kw_only=True):
 
 
 class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A store as the list shows it. Sizes are in bytes, on disk; ``lag``, in commits, and checks are of open ones.
+    """Entry of the list of stores. Sizes are in bytes on disk; ``lag`` (commits) and checks are of open stores only.
 
-    ``last_write`` is the time of its last commit; a store without any has none. ``links`` is there where edges lead
-    into other stores, or from others into this one. Of a store that is ``elsewhere`` in the cluster, at another
-    ``node``, only name and settings are known here: its counts are 0.
+    ``last_write`` is the time of the last commit, absent before the first. ``links`` is present if edges lead into
+    other stores, or from them into this one. A store with the state ``elsewhere`` is served by another ``node`` of the
+    cluster: name and settings are known here, and counts are 0.
     """
 
     name: str
@@ -173,16 +171,16 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class LinkedStore(msgspec.Struct, frozen=True):
-    """A store, and how many edges lead there, or come from there."""
+    """Store and the number of edges that lead into it, or come from it."""
 
     graph_id: str
     edge_count: int
 
 
 class LinkManifest(msgspec.Struct, kw_only=True):
-    """The stores that edges of one lead into, and those whose edges lead into it: the first 1,000 of each by name.
+    """Stores linked from and into one store: the first 1,000 of each by name.
 
-    ``inbound_seen`` has the commit of each of these up to which its edges were looked at.
+    ``inbound_seen`` maps each linking store to the commit up to which its edges were read.
     """
 
     store: str
@@ -201,7 +199,7 @@ class StoreList(msgspec.Struct, kw_only=True):
 
 
 class StoreAnswer(msgspec.Struct, kw_only=True):
-    """A store after it was created or found."""
+    """Result of creating a store; ``created`` is false if it existed."""
 
     ok: Literal[True] = True
     name: str
@@ -210,7 +208,7 @@ class StoreAnswer(msgspec.Struct, kw_only=True):
 
 
 class DropAnswer(msgspec.Struct, kw_only=True):
-    """A store that is gone. ``inbound``: how many edges of stores that the caller sees lead there still."""
+    """Result of deleting a store. ``inbound`` counts remaining edges to it from stores that the caller may read."""
 
     ok: Literal[True] = True
     dropped: str
@@ -218,32 +216,34 @@ class DropAnswer(msgspec.Struct, kw_only=True):
 
 
 class StoreStats(msgspec.Struct, kw_only=True):
-    """What one store holds and how it is doing. Sizes are in bytes."""
+    """Contents and status of one store. Sizes are in bytes."""
 
     name: str
     nodes: int
     edges: int
     sequence: int
-    types: Annotated[dict[str, int], Meta(description="Nodes by type, the 100 most frequent")]
-    relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, the 100 most frequent")]
+    types: Annotated[dict[str, int], Meta(description="Number of nodes by type, for the 100 most frequent types")]
+    relation_types: Annotated[
+        dict[str, int], Meta(description="Number of edges by type, for the 100 most frequent types")
+    ]
     journal_bytes: int
     journal_segments: int
     snapshot_sequence: int | None
     engine_bytes: int
     engine_log_bytes: int
-    engine_lag: Annotated[int, Meta(description="Commits that Cypher would have to wait for")]
-    engine_rebuilds: Annotated[int, Meta(description="Since the store was opened")]
-    compactions: Annotated[int, Meta(description="Since the store was opened")]
+    engine_lag: Annotated[int, Meta(description="Commits that the Cypher engine has not applied yet")]
+    engine_rebuilds: Annotated[int, Meta(description="Number since the store was opened")]
+    compactions: Annotated[int, Meta(description="Number since the store was opened")]
     queued_writes: int
     indexes: list[IndexStatus]
     last_check: str | None
     last_check_ok: bool | None
     digest: Annotated[str, Meta(description="Order-independent digest of all rows, 32 hex digits")]
     created_at: str
-    history_lag: Annotated[int | None, Meta(description="Commits that it has not seen yet")] = None
-    history: Annotated[HistoryStatus | UnsetType, Meta(description="Only where one is kept, once it is open")] = UNSET
+    history_lag: Annotated[int | None, Meta(description="Commits that the history has not applied yet")] = None
+    history: Annotated[HistoryStatus | UnsetType, Meta(description="Present if a history is kept and open")] = UNSET
     future_stamp: Annotated[
-        str | None, Meta(description="Newest time of a commit where that lies in the future: the clock was ahead")
+        str | None, Meta(description="Newest commit time if it lies in the future, because the clock was ahead")
     ] = None
-    extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Only where a language model is set")] = UNSET
-    syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where connectors are configured")] = UNSET
+    extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Present if a language model is set")] = UNSET
+    syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Present if connectors are configured")] = UNSET

@@ -1,4 +1,4 @@
-"""Backing up the stores of a pool, and making stores out of backups."""
+"""Back up stores, and restore stores from backups."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STAGING_FOLDER_NAME = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What to restore: a store of a backup, under another name if that is given, as of a sequence or a time."""
+    """Store of a backup to restore, the name of the new store, and optionally a sequence or time to restore to."""
 
     store: str
     into: str
@@ -49,12 +49,13 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer:
-    """Copies into a folder below the server's `backup_dir` what has come since the last backup there, or everything.
+    """Back up a store into a folder below the server's `backup_dir`; after the first backup, only what is new.
 
-    Writes go on meanwhile. Every commit from `first` to `sequence`, and every moment from `since` to `taken_at`, can be
-    restored. A backup that is interrupted leaves the former one as it was. In a library it is any folder.
+    Writes continue during the backup. Every commit from `first` to `sequence`, and every time from `since` to
+    `taken_at`, can be restored. An interrupted backup leaves the previous one unchanged. When kgserve is used as a
+    library, any folder is allowed.
 
-    Raises NotFound, Forbidden for a folder that lies elsewhere, Conflict while another backup is made there.
+    Raises NotFound, Forbidden for a folder outside of `backup_dir`, Conflict while another backup uses the folder.
     """
     name = check_store_name(graph.name)
     with _folder(graph.graphs, request.to) as folder:
@@ -62,9 +63,9 @@ def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer
 
 
 def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
-    """As the backup of one store, for several, or for all that the caller sees, one after the other.
+    """Back up several stores, or all that the caller may read, one after the other.
 
-    What could not be backed up is listed as `failed` with the reason; its former backup is as it was.
+    Stores that could not be backed up are listed in `failed` with the reason; their previous backups are unchanged.
     """
     pool = graphs.pool
     for name in request.stores or ():
@@ -79,16 +80,17 @@ def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
 
 
 def restore_backup(graphs: Graphs, request: RestoreBackupRequest) -> RestoreBackupAnswer:
-    """Makes stores that must not be there yet out of a backup below the server's `backup_dir`; in a library, anywhere.
+    """Create stores from a backup below the server's `backup_dir`; when kgserve is used as a library, from any folder.
 
-    Rows, versions, times, sequence, settings and history are as they were at `until`. Listeners of all stores get
-    `store_created`. Nothing is left of a store whose restore fails; those made before it stay.
+    The stores must not exist. Rows, versions, times, sequence, settings and history are as they were at `until`.
+    Listeners of all stores get `store_created`. If the restore of a store fails, that store is removed; stores restored
+    before it are kept.
 
     Raises NotFound, and Conflict for a store that exists, and for a backup that is damaged.
     """
     caller = graphs.caller
     if request.prepared is not None:
-        caller.require_every_store("taking a prepared folder in")
+        caller.require_every_store("restoring a prepared folder")
         return place(graphs.pool, request.prepared)
     with _folder(graphs, request.source) as folder:
         if request.store is not None:
@@ -101,7 +103,7 @@ def restore_backup(graphs: Graphs, request: RestoreBackupRequest) -> RestoreBack
 
 @contextmanager
 def _folder(graphs: Graphs, named: str) -> Generator[Path]:
-    """The folder that a request names; what is raised says nothing of where the server's own lie."""
+    """Yield the folder that a request names; errors do not reveal where the server's own folders are."""
     if graphs.confined:
         folder = permitted(graphs.settings, named)
         with in_words_for(graphs.settings):
@@ -109,39 +111,40 @@ def _folder(graphs: Graphs, named: str) -> Generator[Path]:
     elif named:
         yield Path(named)
     else:
-        raise InvalidInput("say which folder the backup is in: within this process there is none by itself")
+        raise InvalidInput("Name the folder of the backup: without a server no default folder is set.")
 
 
 def permitted(settings: Settings, named: str) -> Path:
-    """The folder below ``backup_dir`` that a caller names. Raises Forbidden when it lies elsewhere, InvalidInput.
+    """Return the folder below ``backup_dir`` that a caller names.
 
-    A path that somebody sends is written to and read from with the rights of the server, hence only below a folder
-    that whoever runs it has set aside.
+    Paths from callers are read and written with the server's rights, and are therefore restricted to that folder.
+
+    Raises Forbidden if the path lies outside of it or no backup folder is set, InvalidInput.
     """
     if settings.backup_dir is None:
         raise Forbidden(
-            "this server makes and reads no backups for its callers: start it with --backup-dir, or use `kgserve "
-            "backup` and `kgserve restore` on its machine"
+            "This server does not make or restore backups for callers. Start it with --backup-dir, or run `kgserve "
+            "backup` and `kgserve restore` on its machine."
         )
     root = settings.backup_dir.resolve()
     if any(len(part.encode()) > MAX_PATH_PART_BYTES for part in named.split("/")):
         raise InvalidInput(
-            f"a part of this path is longer than {MAX_PATH_PART_BYTES} bytes, which no file system takes"
+            f"A part of this path is longer than {MAX_PATH_PART_BYTES} bytes, the limit of file systems."
         )
     try:
         path = (root / named).resolve()
     except (OSError, ValueError, RuntimeError) as error:
-        raise InvalidInput(f"{named!r} is no path: {error}") from None
+        raise InvalidInput(f"{named!r} is not a valid path: {error}") from None
     if not path.is_relative_to(root):
-        raise Forbidden(f"{named!r} lies outside of the server's folder for backups; name a folder below it")
-    if any(_is_inside(each) for each in (path, *path.parents) if each != root and each.is_relative_to(root)):
-        raise InvalidInput(f"{named!r} lies within a backup; name the folder of that backup, or one beside it")
+        raise Forbidden(f"{named!r} is outside of the server's backup folder; name a folder below it")
+    if any(_is_backup_content(each) for each in (path, *path.parents) if each != root and each.is_relative_to(root)):
+        raise InvalidInput(f"{named!r} is within a backup; name the folder of that backup, or a separate folder")
     return path
 
 
 @contextmanager
 def in_words_for(settings: Settings) -> Generator[None]:
-    """Paths in what is raised are told from the server's own folders on: where those lie is no caller's business."""
+    """Make paths in errors relative to the server's own folders, whose location is not revealed to callers."""
     try:
         yield
     except KgserveError as error:
@@ -150,36 +153,36 @@ def in_words_for(settings: Settings) -> Generator[None]:
 
 
 def without_roots(settings: Settings, text: str) -> str:
-    """A text with paths below the server's folders for backups and data named from there."""
-    for root, name in ((settings.backup_dir, "the folder for backups"), (settings.data_dir, "the data folder")):
+    """Return a text with paths below the backup and data folders made relative."""
+    for root, name in ((settings.backup_dir, "the backup folder"), (settings.data_dir, "the data folder")):
         if root is not None:
             text = text.replace(f"{root.resolve()}/", "").replace(str(root.resolve()), name)
     return text
 
 
-def _is_inside(folder: Path) -> bool:
-    """Whether a folder is where a backup keeps its stores, and nobody else anything."""
+def _is_backup_content(folder: Path) -> bool:
+    """Return True for the subfolder in which a backup keeps its stores."""
     return folder.name == STORES_FOLDER and (folder.parent / STORES_FILE).is_file()
 
 
 def backup(pool: Stores, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
-    """Back stores up into a folder. Blocks; neither opens a store nor holds a write up."""
-    return back_up(BackupFolder(folder), [_wanted(pool, name) for name in names], ways)
+    """Back up stores into a folder. Blocks; neither opens stores nor delays writes."""
+    return back_up(BackupFolder(folder), [_backup_source(pool, name) for name in names], ways)
 
 
 def backup_one(pool: Stores, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
-    """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
+    """Back up one store. Raises NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     pool.require_files(name)
-    return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
+    return back_up_one(BackupFolder(folder), _backup_source(pool, name), ways)
 
 
-def _wanted(pool: Stores, name: str) -> BackupSource:
-    return BackupSource(pool.layout(name), lambda: _mark(pool, name))
+def _backup_source(pool: Stores, name: str) -> BackupSource:
+    return BackupSource(pool.layout(name), lambda: _sequence_to_back_up(pool, name))
 
 
-def _mark(pool: Stores, name: str) -> int:
+def _sequence_to_back_up(pool: Stores, name: str) -> int:
     if pool.placement.is_shared:
-        return _shared_mark(pool, name)
+        return _shared_sequence(pool, name)
     store = pool.open_stores().get(name)
     if store is not None:
         store.accesses.settle()
@@ -190,12 +193,12 @@ def _mark(pool: Stores, name: str) -> int:
     return closed_state(layout).sequence
 
 
-def _shared_mark(pool: Stores, name: str) -> int:
-    """Bring the files of a cluster's store on this node up to date; return the sequence that they reach."""
+def _shared_sequence(pool: Stores, name: str) -> int:
+    """Catch up the local files of a cluster's store; return the sequence that they reach."""
     found = pool.acquire(name, at_least=0)
     try:
         if found.commits.is_copy:
-            # To the end of the log, which has every commit that the owner has acknowledged.
+            # To the end of the log, which includes every commit that the owner has acknowledged.
             found.commits.catch_up(found)
         else:
             found.accesses.settle()
@@ -205,9 +208,9 @@ def _shared_mark(pool: Stores, name: str) -> int:
 
 
 def restore(pool: Stores, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
-    """Make stores out of a backup, one after the other; those before one that fails stay.
+    """Create stores from a backup, one after the other; if one fails, those before it are kept.
 
-    Raises Conflict, before any is made, when one exists already, BackupDamaged, InvalidInput, NotFound.
+    Raises Conflict, before any store is created, if one exists already, BackupDamaged, InvalidInput, NotFound.
     """
     kept, sources = BackupFolder(folder), list(sources)
     require_free(pool.data_dir, sources)
@@ -217,10 +220,10 @@ def restore(pool: Stores, folder: Path, sources: Iterable[Source]) -> RestoreBac
 
 
 def require_free(data_dir: Path, sources: Iterable[Source]) -> None:
-    """Raises Conflict when one of the stores that are to be made exists already."""
+    """Raise Conflict if one of the stores to create exists already."""
     for source in sources:
         if (data_dir / f"{check_store_name(source.into)}{STORE_FOLDER_SUFFIX}").exists():
-            raise _exists(source.into)
+            raise _already_exists(source.into)
 
 
 def _everything(_name: str) -> bool:
@@ -230,7 +233,7 @@ def _everything(_name: str) -> bool:
 def sources(
     folder: Path, store: str | None, into: str | None, until: str | None, sees: Callable[[str], bool] = _everything
 ) -> list[Source]:
-    """What is meant: one store of a backup, or all of them that somebody sees. Raises NotFound, InvalidInput."""
+    """Return the requested store of a backup, or all that ``sees`` accepts. Raises NotFound, InvalidInput."""
     kept = BackupFolder(folder)
     with kept.reading():
         names = list(filter(sees, kept.names()))
@@ -240,17 +243,23 @@ def sources(
                 raise NotFound(f"{folder} holds no backup of store {store!r}; it holds {held}")
             names = [kept.there(store).store]
     if into is not None and len(names) != 1:
-        raise InvalidInput(f"as: the backup holds {len(names)} stores; say with `store` which one is to be {into!r}")
+        raise InvalidInput(f"`as` requires a single store, but the backup holds {len(names)}; name one with `store`.")
     return [Source(name, into or name, until) for name in names]
 
 
 def staging(data_dir: Path, name: str) -> Path:
-    """Where a local command makes a store's folder before a running server takes it; see `StorePool.staging`."""
+    """Return the path where a local command builds a store's folder before a running server adopts it.
+
+    `StorePool.staging` chooses the same kind of path.
+    """
     return data_dir / f".dropped-{check_store_name(name)}-{time.time_ns()}"
 
 
 def prepare(data_dir: Path, aside: Path, backed_up: StoreBackup, source: Source) -> StoreState:
-    """Make the folder of a store aside; the state that it must open with. Nothing is left of it when that fails."""
+    """Build the folder of a store at a staging path; return the state that it must open with.
+
+    Removes the folder if that fails.
+    """
     require_free(data_dir, [source])
     manifest: BackupManifest = backed_up.read()
     point = find_point(backed_up, manifest, source.until)
@@ -270,7 +279,7 @@ def _restore(pool: Stores, backed_up: StoreBackup, source: Source) -> RestoredSt
 
 
 def restored(source: Source, state: StoreState, started: float) -> RestoredStore:
-    """The answer for a store that is there; ``started`` is a reading of `time.perf_counter`."""
+    """Return the answer for a restored store; ``started`` is a value of `time.perf_counter`."""
     return RestoredStore(
         store=source.into,
         source=source.store,
@@ -283,11 +292,11 @@ def restored(source: Source, state: StoreState, started: float) -> RestoredStore
 
 
 def place(pool: Stores, prepared: PreparedStore) -> RestoreBackupAnswer:
-    """Make a store of a folder that a local command has prepared beside the stores. Raises NotFound, Conflict."""
+    """Create a store from a folder that a local command prepared in the data folder. Raises NotFound, Conflict."""
     started = time.perf_counter()
     folder = pool.data_dir / prepared.folder
     if not _STAGING_FOLDER_NAME.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
-        raise NotFound(f"there is no prepared store {prepared.folder!r} in the data folder")
+        raise NotFound(f"the data folder has no prepared store {prepared.folder!r}")
     state = StoreState(sequence=prepared.sequence, digest=from_text(prepared.digest))
     found = _place(pool, prepared.store, folder, state)
     return RestoreBackupAnswer(stores=[restored(Source(prepared.store, prepared.store), found, started)])
@@ -303,16 +312,16 @@ def _place(pool: Stores, name: str, folder: Path, expected: StoreState) -> Store
         with pool.lease(name) as store:
             found = store.state
         if found.sequence != expected.sequence:
-            raise BackupDamaged(f"what was restored as {name!r} comes to sequence {found.sequence}, not the backup's")
+            raise BackupDamaged(f"{name!r} was restored to sequence {found.sequence}, which is not the backup's")
     except BaseException:
         pool.drop(name)
         raise
     if found.digest != expected.digest:
-        # Every checksum fits: it was written on rows that the engine had wrong, and the rows of the journal count.
+        # All checksums match: a commit was planned on wrong engine rows, and the journal's rows count.
         log.error("restored_digest_differs", store=name, sequence=found.sequence)
     log.info("store_restored", store=name, sequence=found.sequence)
     return found
 
 
-def _exists(name: str) -> Conflict:
-    return Conflict(f"store {name!r} exists already; restore never replaces one: drop it first, or choose another name")
+def _already_exists(name: str) -> Conflict:
+    return Conflict(f"store {name!r} exists already and restore never replaces a store; drop it or choose another name")

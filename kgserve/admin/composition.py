@@ -1,4 +1,4 @@
-"""The stores of a data folder with everybody who follows them, wired as the settings want it."""
+"""Composition root: opens the stores of a data folder with all services that follow them, as configured."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ log = structlog.get_logger()
 
 
 class Services(msgspec.Struct, frozen=True):
-    """What operations work on; without ``indexer`` no search, without ``historian`` no past.
+    """Services of an open data folder; optional ones are None if turned off.
 
-    Without ``extractor`` no language model is asked, without ``syncers`` nobody is told of contents.
+    ``indexer``: search. ``historian``: history. ``extractor``: fact extraction with a language model. ``syncers``:
+    connectors.
     """
 
     pool: StorePool
@@ -47,7 +48,7 @@ class Services(msgspec.Struct, frozen=True):
     syncers: Syncers | None
 
     def graphs(self, *, confined: bool = True) -> Graphs:
-        """The stores as those see them who may do everything."""
+        """Return access to all stores without restrictions by caller."""
         return Graphs(
             self.pool,
             self.indexer,
@@ -66,14 +67,16 @@ def open_all(
     url: str = "",
     token: str = "",
 ) -> Services:
-    """Open the data folder's stores, to be closed with ``stack``; who calls has the folder's lock already.
+    """Open the stores of a data folder, to be closed by ``stack``. The caller holds the folder's lock.
 
-    Those ``plugged`` in are told of contents beside those of the settings. Who serves them at a ``url``, where a
-    ``token`` opens everything, joins the cluster, if one is set. Raises InvalidInput for a data folder that cannot be
-    one, and for an embedding service, a language model, a webhook or a cluster without a usable address; Conflict for a
-    folder or a name of another node.
+    plugged: connectors in addition to those in the settings.
+
+    url, token: address of this server, and a token for all stores. With them, the server joins the configured cluster.
+
+    Raises InvalidInput for an unusable data folder, and for an invalid address of an embedding service, language model,
+    webhook or cluster. Raises Conflict for a folder or name of another node.
     """
-    # Built first and closed last: closing a store saves its indexes.
+    # Opened first and closed last, because closing a store saves its indexes.
     indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes != "none" else None
     historian = stack.enter_context(closing(Historian())) if settings.history else None
     keeper = stack.enter_context(closing(MemoryMaintenance(indexer)))
@@ -85,7 +88,7 @@ def open_all(
         stack.enter_context(closing(syncers))
     placed = join(settings, stack, url, token) if settings.cluster and url else Placement
     pool = stack.enter_context(StorePool(settings, placed))
-    # The last of them: it asks the others to let go of what is erased.
+    # Last in the list, because it asks the other services to release purged data.
     erasers = Purger(indexer, historian)
     others = (indexer, historian, keeper, extractor, syncers, erasers)
     pool.companions += [each for each in others if each is not None]
@@ -95,19 +98,19 @@ def open_all(
 
 
 def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
-    """Become a node of the cluster that is reached at a ``url``, until ``stack`` ends; how its stores are placed.
+    """Join the cluster until ``stack`` ends; return the factory of the placement of stores.
 
-    Other nodes are let in there by the ``token``.
+    url: address at which other nodes reach this one. token: grants them access.
 
     Raises InvalidInput, Conflict and Unavailable.
     """
     url = settings.advertise_url or url
     if is_wildcard(urlsplit(url).hostname or ""):
-        raise InvalidInput(f"no other node reaches this one at {url}: set --advertise-url")
+        raise InvalidInput(f"Other nodes cannot reach this node at {url}. Set --advertise-url.")
     try:
-        from kgserve.cluster.jetstream.connection import NatsConnection  # noqa: PLC0415 - only nodes of a cluster need it
+        from kgserve.cluster.jetstream.connection import NatsConnection  # noqa: PLC0415 - needed in clusters only
     except ModuleNotFoundError as error:
-        raise InvalidInput("a node of a cluster needs the extra: pip install 'kgserve[cluster]'") from error
+        raise InvalidInput("A cluster node needs an optional dependency: pip install 'kgserve[cluster]'") from error
     from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
     from kgserve.cluster.pool import ClusterPlacement  # noqa: PLC0415 - as above
@@ -129,18 +132,18 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
 
 
 def make_indexer(settings: Settings) -> Indexer:
-    """One model for queries, and for indexing another copy of it while there is much to index."""
+    """Return an indexer with one model for queries, and a second copy for bulk indexing."""
     embedder = load_embedder(settings)
     return Indexer(embedder, for_indexing(settings, embedder))
 
 
 def make_extractor(settings: Settings, indexer: Indexer | None) -> Extractor | None:
-    """Who gives new memories to the language model, if one is set. Raises InvalidInput for an address that is none."""
+    """Return the extraction worker if a language model is set. Raises InvalidInput for an invalid address."""
     if not (settings.llm_url and settings.llm_model):
         if settings.llm_url or settings.llm_model:
             log.warning("no_language_model", reason="both llm_url and llm_model have to be set")
         return None
-    # Of what asks a language model nothing is there where none is set.
+    # Modules for language models are imported only if one is set.
     from kgserve.memory.extraction.apply import extract  # noqa: PLC0415
     from kgserve.memory.extraction.llm.chat import Chat  # noqa: PLC0415
     from kgserve.memory.extraction.worker import Extractor  # noqa: PLC0415
@@ -150,7 +153,7 @@ def make_extractor(settings: Settings, indexer: Indexer | None) -> Extractor | N
 
 
 def make_syncers(settings: Settings, plugged: Mapping[str, Syncer] | None = None) -> Syncers | None:
-    """Who tells others of contents, if anybody is to be told. Raises InvalidInput for who cannot be."""
+    """Return the connectors' worker if any connector is configured. Raises InvalidInput for an invalid one."""
     if not (settings.webhook_url or settings.syncers or plugged):
         return None
     from kgserve.projections.connectors.plugs import plugs  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""Checking stores that no server holds, and mending them."""
+"""Check and repair stores while no server has them open."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kgserve.stores.pool import StorePool
 from kgserve.stores.recovery import salvage as salvage_store
 
 DATA_FOLDER = "data folder"
-"""What reports call the folder itself; no store can have the name."""
+"""Name of the data folder in reports; no store can have this name."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One part of a store that was looked at, and what was found."""
+    """Result of checking one part of a store."""
 
     part: str
     ok: bool
@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class StoreReport(msgspec.Struct, frozen=True):
-    """What was found in one store."""
+    """Results of checking one store."""
 
     store: str
     ok: bool
@@ -44,23 +44,23 @@ class StoreReport(msgspec.Struct, frozen=True):
 
 
 def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
-    """What other users could reach in the data folder, if there was anything; ``mended`` was closed to them just now.
+    """Yield a report if other users had access to the data folder; ``mended`` is what was just closed to them.
 
-    Files within a closed folder are out of their reach whatever their modes are, and are closed here without ado.
+    Files within a closed folder are unreachable whatever their modes are; they are closed here without a report.
     """
     within = close_data_folder(settings.data_dir, whole=True)
     if within.still_open:
         first, number = within.still_open[0], len(within.still_open)
-        detail = f"other users may reach it: {first} and {number - 1} more have modes that cannot be changed"
+        detail = f"other users may have access: the modes of {first} and {number - 1} more cannot be changed"
     elif mended.closed:
-        detail = f"other users could reach it; closed {mended.closed} files and folders to them"
+        detail = f"other users had access; removed it from {mended.closed} files and folders"
     else:
         return
     yield StoreReport(DATA_FOLDER, ok=False, findings=[Finding("modes", ok=False, detail=detail)])
 
 
 class Repairs(msgspec.Struct, frozen=True, kw_only=True):
-    """What to repair: ``rebuild`` the engine's file, ``salvage`` a damaged journal, ``times`` of the future."""
+    """Requested repairs: rebuild the engine's file, salvage a damaged journal, replace future times."""
 
     rebuild: bool = False
     salvage: bool = False
@@ -68,7 +68,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def doctor(settings: Settings, store: str | None, repairs: Repairs) -> Iterator[StoreReport]:
-    """Check one store or all, after the repairs that are asked for.
+    """Yield reports of one store or all, after the requested repairs.
 
     The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
     """
@@ -96,8 +96,8 @@ def _examine(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[Find
     yield _attempt("links", lambda: _links(pool, layout.name))
     yield _attempt("history", lambda: _history(layout))
     yield _attempt("times", lambda: _times(pool, layout.name, repair=repairs.times))
-    yield _attempt("numbering", lambda: _numbering(pool, layout.name))
-    yield _attempt("engine file", lambda: _left(pool, layout.name, left, sizes))
+    yield _attempt("numbering", lambda: _last_versions(pool, layout.name))
+    yield _attempt("engine file", lambda: _engine_file(pool, layout.name, left, sizes))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
 
 
@@ -126,9 +126,7 @@ def _settings(layout: Layout) -> str:
     fault, known = layout.settings_fault(), layout.description() is not None
     policy = layout.described().conflict_policy
     if fault:
-        mended = (
-            "it was made anew, and nothing is lost" if known else "nothing else tells them: they are the usual ones"
-        )
+        mended = "it was repaired without loss" if known else "no copy is readable, so defaults are used"
         raise JournalDamaged(f"{fault}; {mended}")
     return f"in the journal and in store.json; conflict policy {policy}"
 
@@ -137,14 +135,14 @@ def _snapshot(path: Path) -> str:
     manifest = snapshot.verify(path)
     state = manifest.state
     if snapshot.measure(path) != (state.digest, state.nodes, state.edges):
-        raise JournalDamaged(f"{path}: its rows do not come to its digest")
+        raise JournalDamaged(f"{path}: its rows do not match its digest")
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 
 
 def _rows(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
         if not leased.check_rows():
-            raise JournalDamaged("they did not come to the digest; they were made anew from the journal")
+            raise JournalDamaged("the rows did not match the digest; they were rebuilt from the journal")
         state = leased.state
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
 
@@ -152,19 +150,19 @@ def _rows(pool: StorePool, name: str) -> str:
 def _links(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
         if not leased.links.check():
-            raise JournalDamaged("they did not come to their digest; they were made anew from the journal")
+            raise JournalDamaged("the links did not match their digest; they were rebuilt from the journal")
         with leased.reading_links() as (_, links):
             return f"{0 if links is None else links.state.count} edges into other stores"
 
 
 def _salvage_history(layout: Layout) -> Iterator[Finding]:
-    """Take what is whole of a damaged history over; where the journal has all of it, the next start does better."""
+    """Salvage a damaged history, unless the journal has all of it and the next start can rebuild it."""
     try:
         if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1:
             return
         fault = find_fault(layout.history)
         if fault is None or fault.is_older_copy:
-            # Of an older copy every row is whole: the next start takes what the journal has and names the gap.
+            # All rows of an older copy are whole: the next start applies the journal and reports the gap.
             return
         found, aside = salvage_history(layout.history)
     except (OSError, sqlite3.Error) as error:
@@ -178,59 +176,59 @@ def _salvage_history(layout: Layout) -> Iterator[Finding]:
 
 def _history(layout: Layout) -> str:
     if layout.as_described().history == "none":
-        return "none is kept"
+        return "no history is kept"
     fault = find_fault(layout.history)
     if fault is not None:
         raise JournalDamaged(
-            f"{fault.reason}; the next start of the server, or doctor --salvage, keeps what is whole of it and names "
-            "what is missing"
+            f"{fault.reason}; the next start of the server, or doctor --salvage, keeps the undamaged part and reports "
+            "the gaps"
         )
     if not layout.history.exists():
         if layout.journal.is_dir() and oldest_sequence(layout.journal) > 1:
-            raise JournalDamaged("there is no file, and the journal does not go back to the beginning")
-        return "there is none yet"
+            raise JournalDamaged("the file is missing, and the journal does not reach back to the beginning")
+        return "no file exists yet"
     gaps = gaps_of(layout.history)
     if gaps:
         raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
-    return f"every page is as it was written; seen up to sequence {seen_by_history(layout)}"
+    return f"all pages are intact; seen up to sequence {seen_by_history(layout)}"
 
 
 def require_alone(data_dir: Path) -> None:
-    """Raise Conflict for the data folder of a cluster's node, whose stores are repaired elsewhere."""
+    """Raise Conflict for the data folder of a cluster node, whose stores cannot be repaired in place."""
     if (data_dir / NODE_FILE).exists():
         raise Conflict(
-            f"{data_dir} belongs to a node of a cluster, whose log has the commits: {CLUSTER_REPAIR_TIMES_ADVICE}"
+            f"{data_dir} belongs to a node of a cluster, whose commits are in the log: {CLUSTER_REPAIR_TIMES_ADVICE}"
         )
 
 
 def _times(pool: StorePool, name: str, *, repair: bool) -> str:
     with pool.lease(name) as leased:
         if repair and (repaired := repair_stamps(leased)):
-            return f"{repaired} rows and access counters stamped in the future have the present time now"
+            return f"{repaired} rows and access counters with future times were set to the current time"
         found = find_future_stamps(leased)
     if found.count:
-        advice = f"`kgserve doctor {name} --repair-times` gives them the present time"
+        advice = f"`kgserve doctor {name} --repair-times` sets them to the current time"
         raise Conflict(f"{found}; {advice}, if the clock of this machine is right")
-    return "none is in the future"
+    return "no time lies in the future"
 
 
-def _numbering(pool: StorePool, name: str) -> str:
+def _last_versions(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
         if not leased.ended.check():
-            raise JournalDamaged("the numbers of deleted nodes were damaged; they were made anew from the journal")
-    return "goes on where nodes were deleted"
+            raise JournalDamaged("the last versions of deleted nodes were damaged; they were rebuilt from the journal")
+    return "last versions of deleted nodes are intact"
 
 
-def _left(pool: StorePool, name: str, left: EngineMark | None, sizes: tuple[int, int]) -> str:
-    """How the engine's file was found, and the sizes of file and log in bytes."""
+def _engine_file(pool: StorePool, name: str, left: EngineMark | None, sizes: tuple[int, int]) -> str:
+    """Return the state in which the engine's file was found; ``sizes`` are bytes of the file and its log."""
     if not sum(sizes):
-        return "there was none: nobody has asked in Cypher since it was last made anew"
+        return "no file exists: no Cypher query has run since it was last removed"
     size = "{:.1f} MiB, its log {:.1f} MiB".format(*(each / MEBIBYTE for each in sizes))
     if left is None:
-        return f"{size}; its process had not closed it, so it is not to be relied on"
+        return f"{size}; it was not closed cleanly, so it cannot be relied on"
     with pool.lease(name) as leased:
         last = leased.state.sequence
-    return f"{size}; closed at sequence {left.state.sequence}, the journal has come to {last}"
+    return f"{size}; closed at sequence {left.state.sequence}, the journal is at {last}"
 
 
 def _engine(pool: StorePool, name: str) -> str:
@@ -241,8 +239,8 @@ def _engine(pool: StorePool, name: str) -> str:
         agreed = leased.check_engine()
         state = leased.state
     if engine.found_damaged:
-        raise JournalDamaged(f"{engine.found_damaged}; it was built anew from the journal")
+        raise JournalDamaged(f"{engine.found_damaged}; it was rebuilt from the journal")
     if not agreed:
-        raise JournalDamaged("its rows did not come to the digest; it was built anew from the journal")
-    how = "built anew from the journal; " if engine.rebuilds else ""
+        raise JournalDamaged("its rows did not match the digest; it was rebuilt from the journal")
+    how = "rebuilt from the journal; " if engine.rebuilds else ""
     return f"{how}{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"

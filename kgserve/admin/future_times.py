@@ -1,4 +1,4 @@
-"""Finding rows that a clock which was ahead has stamped with times of the future, and stamping them again."""
+"""Find and repair rows whose times lie in the future because a clock was ahead."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, Report, commit_time
 from kgserve.stores.store import OpenStore
+from kgserve.stores.writer import Planned
 
 MAX_ROWS_PER_COMMIT = 10_000
 _BATCH_ROW_BYTES = 512
 
 
 class FutureStamps(msgspec.Struct, frozen=True):
-    """Rows with times in the future: how many, and the latest of these times in microseconds."""
+    """Numbers of rows and access counters with future times, and the latest of these times in microseconds."""
 
     nodes: int
     edges: int
@@ -33,36 +34,36 @@ class FutureStamps(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Rows and access counters."""
+        """Number of rows and access counters."""
         return self.nodes + self.edges + self.accesses
 
     @override
     def __str__(self) -> str:
-        """Name what was found for a person."""
+        """Describe the result in one sentence."""
         return (
             f"{self.nodes} nodes, {self.edges} edges and {self.accesses} access counters are stamped in the future, "
             f"up to {format_time(self.latest)}"
         )
 
 
-class StampRepair:
-    """A commit that gives rows and access counters the present time where they have one of the future."""
+class StampRepair(Planned):
+    """Commit that sets future times of rows and access counters to the current time."""
 
     def __init__(
         self, store: OpenStore, nodes: list[NodeRow], edges: list[EdgeRow], accesses: list[Access], limit: int
     ) -> None:
-        """``limit`` is the time, in microseconds, after which a stamp lies in the future."""
+        """Take the rows to repair; times after ``limit``, in microseconds, are in the future."""
         self._store = store
         self._nodes, self._edges, self._accesses = nodes, edges, accesses
         self._limit = limit
 
     @property
+    @override
     def cost(self) -> int:
-        """See `Planned.cost`."""
         return _BATCH_ROW_BYTES * (len(self._nodes) + len(self._edges) + len(self._accesses))
 
+    @override
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
-        """See `Planned.change`."""
         sequence, time = state.sequence + 1, commit_time(now, state.time)
         nodes = [_restamped_node(row, sequence, time, self._limit) for row in self._nodes]
         edges = [_restamped_edge(row, sequence, time, self._limit) for row in self._edges]
@@ -80,13 +81,13 @@ class StampRepair:
         )
         return change, Report(nodes_updated=len(nodes), edges_updated=len(edges), sequence=sequence)
 
+    @override
     def show(self, change: ChangeSet) -> None:
-        """See `Planned.show`."""
         self._store.rows.apply([change])
 
 
 def find_future_stamps(store: OpenStore) -> FutureStamps:
-    """Count the rows and access counters of an open store with times after now. Reads all of them."""
+    """Count the rows and access counters of an open store with future times. Reads all of them."""
     limit = wall_time() + MAX_CLOCK_DRIFT_MICROSECONDS
     with store.reading() as rows:
         nodes = [_latest_of_node(row) for row in rows.all_nodes() if _latest_of_node(row) > limit]
@@ -96,9 +97,9 @@ def find_future_stamps(store: OpenStore) -> FutureStamps:
 
 
 def repair_stamps(store: OpenStore) -> int:
-    """Give rows and access counters stamped in the future the present time, in commits; return how many there were.
+    """Set future times of rows and access counters to the current time; return the number of repaired ones.
 
-    The former states stay in the history. Nobody else may write meanwhile.
+    The former states stay in the history. No other writes may run meanwhile.
     """
     limit = wall_time() + MAX_CLOCK_DRIFT_MICROSECONDS
     with store.reading() as rows:
@@ -117,7 +118,7 @@ def repair_stamps(store: OpenStore) -> int:
 def _next_rows(
     nodes: Iterator[NodeRow], edges: Iterator[EdgeRow], accesses: Iterator[Access]
 ) -> tuple[list[NodeRow], list[EdgeRow], list[Access]] | None:
-    """The rows of the next commit; None when none are left."""
+    """Return the rows of the next commit; None when none are left."""
     some = (
         list(islice(nodes, MAX_ROWS_PER_COMMIT)),
         list(islice(edges, MAX_ROWS_PER_COMMIT)),
@@ -154,7 +155,7 @@ def _restamped_node(row: NodeRow, sequence: int, now: int, limit: int) -> NodeRo
 
 
 def _restamped_extras(extras: NodeExtras, row: NodeRow, now: int, limit: int) -> NodeExtras:
-    """The same without confidence of the future; validity that began when the node was made begins with it."""
+    """Return extras without future confidence times; validity that began at the node's creation moves with it."""
     stated, begins = extras.confidence_at, extras.valid_from
     is_made_then = begins is not None and begins > limit and begins in (row.created_at, row.updated_at)
     return msgspec.structs.replace(

@@ -1,6 +1,6 @@
-"""Listing, making, changing, dropping and describing stores, and whether they can be opened and written.
+"""Use cases for whole stores: list, create, configure, delete, describe; health and readiness.
 
-At the end the nodes of a cluster, moving stores between them, and what they put on record.
+The end of the module handles cluster nodes, moves of stores between them, and the audit log.
 """
 
 from __future__ import annotations
@@ -64,27 +64,26 @@ from kgserve.stores.store import OpenStore
 
 MAX_LISTED_STORE_TYPES = 100
 MAX_LISTED_METADATA_BYTES = 4096
-"""Bytes of metadata that the list of stores shows."""
+"""Largest metadata in bytes that the list of stores includes."""
 
 
 def list_stores(graphs: Graphs) -> StoreList:
-    """Stores are listed by name. Listing opens none of them."""
+    """Return all stores by name, without opening any."""
     stores: list[StoreSummary] = []
     for name in graphs.pool.names():
-        # A store may be dropped while the list is made.
+        # A store may be deleted while the list is built.
         with contextlib.suppress(FileNotFoundError), graphs.pool.held_open(name) as store:
             if (away := graphs.pool.placement.away(name)) is not None:
-                stores.append(_summary_of_another(name, away))
+                stores.append(_summary_of_remote(name, away))
             else:
                 stores.append(_summary(graphs, graphs.pool.layout(name), store))
     return StoreList(stores=stores, count=len(stores))
 
 
 def create_store(graph: Graph, request: StoreSettingsRequest) -> StoreAnswer:
-    """Answers 201 when the store is new and 200 when it was there. The first inject creates a store as well.
+    """Create a store. Answers 201 if it is new and 200 if it existed. The first inject creates a store as well.
 
-    A body gives the new store its settings. A store that was there keeps its own, whatever the body says; PATCH changes
-    them.
+    The body sets the settings of a new store. An existing store keeps its settings; change them with PATCH.
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
@@ -94,16 +93,16 @@ def create_store(graph: Graph, request: StoreSettingsRequest) -> StoreAnswer:
 
 
 def store_settings(graph: Graph) -> StoreSettingsAnswer:
-    """What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds."""
+    """Return the store's settings, when it was created, and its last sequence. `stats` describes its contents."""
     with graph.lease() as store:
         return _settings(store)
 
 
 def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAnswer:
-    """Changes what is named. What is left out, or null, stays; an empty text, list or object clears.
+    """Change the settings that are named. Omitted and null ones stay; an empty text, list or object clears a setting.
 
-    Listeners get a `store_changed` event, unless nothing changes. With `history` "none" the history of the store is
-    removed, unless versions are in conflict; turned on again it begins with the present. A number of days lets go of
+    Listeners get a `store_changed` event, unless nothing changes. `history` "none" deletes the store's history, unless
+    versions are in conflict; if turned on again, the history begins with the current state. A number of days deletes
     the states that ended earlier.
 
     Raises Conflict, InvalidInput, whose `errors` name every place, NotFound and StorageFull.
@@ -111,29 +110,29 @@ def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAn
     change = checked_settings(request)
     with graph.lease() as store:
         if request.history == "none":
-            _require_settled(graph, store)
+            _require_no_conflicts(graph, store)
         store.change_settings(change)
         return _settings(store)
 
 
-def _require_settled(graph: Graph, store: OpenStore) -> None:
-    """Raise Conflict while nodes have versions beside each other, which only the history holds."""
+def _require_no_conflicts(graph: Graph, store: OpenStore) -> None:
+    """Raise Conflict if nodes have conflicting versions, which only the history holds."""
     if graph.graphs.historian is None or store.description.history == "none":
         return
     follower = whole_history(graph.graphs.historian, store)
     if heads := follower.look(lambda history: history.heads(1)):
         message = (
-            f"would take away versions in conflict, such as version {heads[0].row.version} of node "
-            f"{heads[0].row.id!r}; put versions that settle the conflicts first"
+            f"would delete versions in conflict, such as version {heads[0].row.version} of node "
+            f"{heads[0].row.id!r}; resolve the conflicts first"
         )
         raise Conflict(f"history: {message}")
 
 
 def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
-    """Removes the store's graph, journal and files for good.
+    """Delete the store's graph, journal and files permanently.
 
-    The name has to be given twice: in the path and as `confirm`. Edges of other stores that lead there stay; the answer
-    says how many. Raises NotFound.
+    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them. Raises
+    NotFound.
     """
     if request.confirm != graph.name:
         raise InvalidInput.at("confirm", f"must repeat the store's name: ?confirm={graph.name}")
@@ -144,18 +143,18 @@ def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
 
 
 def _is_dropped(graph: Graph) -> bool:
-    """Whether a call that is made again has dropped the store already. Raises Conflict for one made since."""
+    """Return True if a repeated call has deleted the store already. Raises Conflict if it was created again since."""
     made = making.get()
     if made is None or not is_repeated():
         return False
     layout = graph.pool.layout(graph.name)
     if layout.exists and made.precedes(layout.created_at()):
-        raise Conflict(f"store {graph.name!r} was made after this call, which has dropped the one before; it stays")
+        raise Conflict(f"store {graph.name!r} was made after this call, which deleted an earlier one; it was kept")
     return not layout.exists
 
 
 def stats(graph: Graph) -> StoreStats:
-    """Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound."""
+    """Return counts by type, sizes on disk, and the state of journal, engine and indexes. Raises NotFound."""
     indexer, historian, extractor = graph.graphs.indexer, graph.graphs.historian, graph.graphs.extractor
     with graph.lease() as store:
         found = _stats(store, _index_states(store, indexer) if indexer else [])
@@ -171,9 +170,9 @@ def stats(graph: Graph) -> StoreStats:
 
 
 def reindex(graph: Graph) -> ReindexAnswer:
-    """Makes both indexes anew, vectors with the present model. Searches go on, with what is there so far.
+    """Rebuild the search indexes, with vectors from the configured model. Searches continue with the existing entries.
 
-    `stats` shows how far it is. Raises Unavailable where indexes are turned off.
+    `stats` shows the progress. Raises Unavailable where indexes are turned off.
     """
     with graph.lease() as store:
         if graph.graphs.indexer is None:
@@ -259,7 +258,7 @@ def _summary(graphs: Graphs, layout: Layout, store: OpenStore | None) -> StoreSu
     )
 
 
-def _summary_of_another(name: str, away: Away) -> StoreSummary:
+def _summary_of_remote(name: str, away: Away) -> StoreSummary:
     return StoreSummary(
         name=name,
         state="elsewhere",
@@ -303,7 +302,10 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
 
 
 def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
-    """What a request makes of settings. Raises InvalidInput for what its schema cannot say."""
+    """Return the function that applies a request to settings.
+
+    Raises InvalidInput for faults that the schema cannot express.
+    """
     faults = Faults()
     if request.name is not None and len(request.name.encode()) > MAX_NAME_BYTES:
         faults("name", f"is longer than {MAX_NAME_BYTES} bytes of UTF-8")
@@ -329,25 +331,25 @@ def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings],
     def changed(settings: StoreSettings) -> StoreSettings:
         after = msgspec.structs.replace(settings, **changes, memory=memory.onto(settings.memory))
         if after.conflict_policy == "manual" and after.history == "none":
-            _refuse_both(changes)
+            _raise_incompatible(changes)
         return after
 
     return changed
 
 
-def _refuse_both(changes: Mapping[str, Any]) -> None:
-    """Raise InvalidInput if any of two settings that do not go together was named."""
+def _raise_incompatible(changes: Mapping[str, Any]) -> None:
+    """Raise InvalidInput if the request named one of two settings that exclude each other."""
     for field in ("conflict_policy", "history"):
         if field in changes:
             message = (
-                'the policy "manual" keeps versions beside each other in the history, so it does not go with the '
-                'history "none"; choose "lww", or keep a history'
+                '`conflict_policy` "manual" keeps conflicting versions in the history and cannot be combined with '
+                '`history` "none"; choose "lww", or keep a history'
             )
             raise InvalidInput.at(field, message)
 
 
 def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
-    """Metadata with its keys in order, checked as the attributes of a node are."""
+    """Return metadata with sorted keys, checked like the attributes of a node."""
     node = NodeInput(id="metadata", attributes=metadata)
     checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
     return decode_json(checked.attributes or NO_ATTRIBUTES, dict[str, Any])
@@ -358,12 +360,12 @@ _HEALTH_ANSWER = encoded(msgspec.json.encode(Health(version=__version__)))
 
 
 def health(_graphs: Graphs) -> EncodedAnswer[Health]:
-    """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
+    """Return the version of the running process, without access to disk or stores."""
     return _HEALTH_ANSWER
 
 
 def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
-    """The name, role, stores and end of the key that was sent; where none is asked for, `open` is true."""
+    """Return name, role, stores and expiry of the key that was sent; `open` is true if no key is required."""
     caller = graphs.caller
     found = Whoami(
         name=caller.name,
@@ -377,14 +379,14 @@ def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
 
 
 def ready(graphs: Graphs) -> Ready:
-    """Answers 503 or 507 with the reason when a write would not be taken now.
+    """Check that a write would be accepted now; answers 503 or 507 with the reason otherwise.
 
     Raises Unavailable or StorageFull.
     """
     pool = graphs.pool
     free = shutil.disk_usage(pool.data_dir).free
     if free < MIN_FREE_BYTES:
-        raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk of {pool.data_dir.name}")
+        raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left for {pool.data_dir.name}.")
     try:
         _write_probe(pool.data_dir / READY_PROBE_FILE)
     except OSError as error:
@@ -405,52 +407,52 @@ def _write_probe(path: Path) -> None:
 
 
 def cluster(graphs: Graphs) -> ClusterStatus:
-    """The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster."""
+    """Return the nodes, whether they are alive, and how many stores each claims. Raises Conflict without a cluster."""
     return graphs.pool.placement.status()
 
 
 def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
-    """Has another node serve a store, and waits until it has opened it. What is asked meanwhile waits, and goes there.
+    """Move a store to another node, and wait until that node has opened it.
 
-    After half a minute the answer is `opened: false` with the `reason`; the store belongs to the other node then, too.
-    Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
+    Requests wait during the move and are then sent to the new node. After half a minute the answer is `opened: false`
+    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request. Raises
+    Conflict for a node that is not alive, and where there is no cluster.
     """
     return graph.pool.move(graph.name, request.to)
 
 
 def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
-    """Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
+    """Move all stores of this node to other nodes; it takes over none until `undo` or its next start.
 
-    Stores go one after the other; what is asked meanwhile waits, and goes there. One that cannot be handed over stays,
-    and is listed under `failed`; those that their new nodes have not opened within half a minute, all stores together,
-    are listed under `unopened`. Raises Conflict where there is no cluster.
+    Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved
+    are listed under `failed`. Stores that their new nodes have not opened within half a minute in total are listed
+    under `unopened`. Raises Conflict where there is no cluster.
     """
     return graphs.pool.drain(undo=request.undo)
 
 
 def repair(graph: Graph) -> RepairAnswer:
-    """Makes a store's log anew from the files of the node that is asked, when the log has lost something.
+    """Rebuild a store's log from the files of this node, after the log has lost commits.
 
-    What is left of the log must be in those files, too, as it is there, and nothing beyond them. Raises Conflict when
-    it is not, or nothing is wrong with the log, or there is no cluster.
+    The files must contain everything that is left of the log, unchanged, and nothing beyond it. Raises Conflict if they
+    do not, if the log is intact, or where there is no cluster.
     """
     return graph.pool.repair(graph.name)
 
 
 def audit(graphs: Graphs, request: AuditQuery) -> AuditAnswer:
-    """What was refused and administered, the newest of it, oldest first; in a cluster, at all nodes or one.
+    """Return the newest refusals and administrative actions, oldest first; in a cluster, of all nodes or one.
 
-    Raises NotFound for a node that there never was, and Conflict for one where there is no cluster.
+    Raises NotFound for an unknown node, and Conflict for a named node where there is no cluster.
     """
     graphs.caller.require_every_store("reading the audit log")
     return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
 
 
 def finish_upgrade(graphs: Graphs) -> UpgradeAnswer:
-    """Has all nodes write in the newest format that all of them know; older versions cannot join from then on.
+    """Let all nodes write the newest format that each of them supports; older versions cannot join afterwards.
 
-    Raises Conflict while a node that is alive knows none as new as the one that is asked, and where there is no
-    cluster.
+    Raises Conflict while a live node supports only older formats than this one, and where there is no cluster.
     """
     graphs.caller.require_every_store("finishing an upgrade")
     return graphs.pool.placement.finish_upgrade()

@@ -1,9 +1,9 @@
-"""What tells listeners of a store's writes: after the commit, in order, from the journal.
+"""Change feeds: notify listeners of a store's commits, in order, from the journal.
 
-A feed belongs to a store's name, not to the open store: it outlives eviction, so that no listener holds a store open.
-It knows the newest sequence and whom to wake. Listeners pull, each at its own speed: the newest commits from memory,
-where they are kept while anybody listens, and older ones from the journal's files. So a slow listener costs no memory,
-and there is no moment between catching up and being live.
+A feed belongs to a store's name, not to the open store. It outlives eviction, so listeners never hold a store open. The
+feed knows the newest sequence and the callbacks to wake. Listeners pull at their own speed: the newest commits from
+memory, which are kept while any listener exists, and older ones from the journal's files. A slow listener therefore
+costs no memory, and catching up passes into live delivery without a gap.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_QUICK_BYTES = 64 << 10
 
 
 class PageLimits(msgspec.Struct, frozen=True):
-    """How much a page may hold: events, bytes of JSON, and events ``scanned``, for a strict selection takes few."""
+    """Bounds of one page: events returned, bytes of JSON, and events scanned (a strict selection matches few)."""
 
     events: int = 1_000
     bytes: int = 256 << 10
@@ -47,7 +47,7 @@ _DEFAULT_PAGE_LIMITS = PageLimits()
 
 
 @contextmanager
-def _gone_as_not_found(store: str) -> Generator[None]:
+def _missing_store_as_no_store(store: str) -> Generator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -62,7 +62,7 @@ class FeedEntry(msgspec.Struct, frozen=True):
 
 
 class FeedCommit:
-    """A change set as events. JSON is made once, for the first listener that wants it."""
+    """A change set as events. Each event is encoded to JSON once, for the first listener that needs it."""
 
     def __init__(self, store: str, change: ChangeSet) -> None:
         self.sequence = change.sequence
@@ -72,11 +72,11 @@ class FeedCommit:
 
     @property
     def quick(self) -> bool:
-        """Whether it is encoded, or small enough for that to be done where nothing may block."""
+        """True if all events are encoded, or few and small enough to encode without blocking."""
         return (len(self.events) <= _MAX_QUICK_EVENTS and self.bytes <= _MAX_QUICK_BYTES) or None not in self._data
 
     def entry(self, index: int) -> FeedEntry:
-        """One event with its data."""
+        """Return the event at an index together with its JSON."""
         data = self._data[index]
         if data is None:
             data = self._data[index] = self.events[index].json()
@@ -84,16 +84,16 @@ class FeedCommit:
 
 
 class Ring:
-    """Consecutive commits, the oldest of which are forgotten. Not for several threads at once."""
+    """Ring buffer of consecutive commits. Not thread-safe."""
 
     def __init__(self, most: int = RING_EVENTS) -> None:
-        """Keep at most so many commits, so many events, and 4 MiB."""
+        """Keep at most ``most`` commits, ``most`` events and `RING_BYTES`."""
         self._most = most
         self._commits: deque[FeedCommit] = deque()
         self._events = self._bytes = 0
 
     def append(self, commit: FeedCommit) -> None:
-        """Add the next commit; one that does not follow on makes all others be forgotten."""
+        """Add the next commit; clear the buffer first if its sequence is not consecutive."""
         if self._commits and commit.sequence != self._commits[-1].sequence + 1:
             self.clear()
         self._commits.append(commit)
@@ -102,7 +102,7 @@ class Ring:
             self._count(self._commits.popleft(), -1)
 
     def since(self, position: Position, most: int) -> list[FeedCommit] | None:
-        """At most so many commits from a position on; None when it does not reach back that far."""
+        """Return up to ``most`` commits from a position on; None if the buffer does not cover the position."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
             return None
@@ -110,7 +110,7 @@ class Ring:
         return [self._commits[at] for at in range(start, min(held, start + most))]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all commits."""
         self._commits.clear()
         self._events = self._bytes = 0
 
@@ -120,10 +120,10 @@ class Ring:
 
 
 class ChangeFeed:
-    """The events of one store. All of it may be used by any thread."""
+    """Events of one store. Thread-safe."""
 
     def __init__(self, layout: Layout, kept: int = RING_EVENTS) -> None:
-        """Keep the newest ``kept`` events in memory while somebody listens; those before come from the files."""
+        """Keep the newest ``kept`` events in memory while the feed has listeners; older ones come from the files."""
         self.store = layout.name
         self.layout = layout
         self.closed = False
@@ -138,22 +138,22 @@ class ChangeFeed:
 
     @property
     def latest(self) -> int:
-        """The newest sequence. Raises NotFound when the store is gone."""
+        """The newest sequence. Raises NoStore if the store does not exist."""
         with self._lock:
             if self._latest is None:
-                # Nobody has the store open: who opens it says so (`opened`), and waits for this lock before any write.
-                with _gone_as_not_found(self.store):
+                # The store is closed. Opening it calls `opened`, which waits for this lock before any write.
+                with _missing_store_as_no_store(self.store):
                     self._latest = closed_state(self.layout).sequence
             return self._latest
 
     @property
     def oldest(self) -> int:
-        """The first sequence that the journal still holds. Raises NotFound when the store is gone."""
-        with _gone_as_not_found(self.store):
+        """The first sequence that the journal still holds. Raises NoStore if the store does not exist."""
+        with _missing_store_as_no_store(self.store):
             return oldest_sequence(self.layout.journal)
 
     def publish_marker(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
-        """Tell those who listen now of something that no journal holds, such as ``index_ready``; any thread."""
+        """Send current listeners an event that is not in the journal, such as ``index_ready``. Thread-safe."""
         with self._lock:
             if not self._wakes:
                 return
@@ -162,37 +162,40 @@ class ChangeFeed:
         self.wake()
 
     def listen(self, wake: Wake) -> Callable[[], None]:
-        """Have ``wake`` called, by any thread, when there is news; what ends it. It must neither block nor raise."""
+        """Register ``wake`` to be called on news, from any thread; return the function that unregisters it.
+
+        ``wake`` must neither block nor raise.
+        """
         with self._lock:
             number = next(self._numbers)
             self._wakes[number] = wake
         return lambda: self._unlisten(number)
 
     def recent(self, position: Position, most: int = PAGE_COMMITS) -> list[FeedCommit] | None:
-        """Commits from memory; none when there is no newer one, None when they are to be read from the files."""
+        """Return commits from memory: [] if none is newer, None if they must be read from the files."""
         with self._lock:
             if position.sequence > self.latest:
                 return []
             return self._ring.since(position, most)
 
     def markers(self, after: int) -> list[tuple[int, StoreEvent]]:
-        """The markers with a number above ``after``."""
+        """Return the markers with a number above ``after``."""
         return [each for each in tuple(self._markers) if each[0] > after]
 
     def number(self) -> int:
-        """A number above those of all markers so far."""
+        """Return a number above those of all existing markers."""
         with self._lock:
             return next(self._numbers)
 
-    # For the store and the pool
+    # Called by the store and the pool
 
     def opened(self, latest: int) -> None:
-        """The store is open, at this sequence."""
+        """Record that the store is open at a sequence."""
         self.record((), latest)
         self.wake()
 
     def record(self, changes: Iterable[ChangeSet], latest: int) -> None:
-        """Take in what the journal has and readers see; `wake` is to follow once the callers have been answered."""
+        """Record commits that are durable and visible. Call `wake` after their callers are answered."""
         commits = [FeedCommit(self.store, change) for change in changes] if self._wakes else []
         with self._lock:
             self._latest = latest
@@ -201,19 +204,19 @@ class ChangeFeed:
                 self.recorded += len(commit.events)
 
     def wake(self) -> None:
-        """Wake everybody who listens."""
+        """Wake all listeners."""
         with self._lock:
             wakes = list(self._wakes.values())
         for wake in wakes:
             wake()
 
     def forget(self) -> None:
-        """Keep no commit in memory: who is behind reads what the journal still has."""
+        """Drop all commits from memory; listeners that are behind read the journal."""
         with self._lock:
             self._ring.clear()
 
     def close(self, *, dropped: bool = False) -> None:
-        """The pool closes, or the store is gone: listeners take what there is and end."""
+        """End all listeners after they read what exists; ``dropped`` if the store was deleted, not just closed."""
         self.dropped = dropped
         self.closed = True
         self.wake()
@@ -227,18 +230,18 @@ class ChangeFeed:
 
 
 class Reader:
-    """One listener's way through a feed. For one thread at a time."""
+    """Cursor of one listener in a feed. Not thread-safe."""
 
     def __init__(
         self, feed: ChangeFeed, position: Position | None, wake: Wake, limits: PageLimits = _DEFAULT_PAGE_LIMITS
     ) -> None:
-        """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
+        """Begin at a position, or after the newest commit. Blocks briefly. Raises NoStore."""
         self._limits = limits
         self.feed = feed
         self._unlisten = feed.listen(wake)
         try:
             self._marked = feed.number()
-            latest = feed.latest  # also when it is not asked for: from here on it is known, and nothing blocks for it
+            latest = feed.latest  # read even if a position is given: later reads of it do not block
             self.position = position or Position.after(latest)
         except BaseException:
             self._unlisten()
@@ -248,14 +251,17 @@ class Reader:
 
     @property
     def behind(self) -> int:
-        """Events that wait for it, once it has caught up for the first time; before that, 0."""
+        """Number of unread events after the reader first caught up; 0 before that."""
         return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
 
     def take(self, selection: Selection, *, may_block: bool = True) -> list[FeedEntry] | None:
-        """The next page of events, with ``position`` moved behind it. An empty page moves on too, unless all is read.
+        """Return the next page of events and move ``position`` behind it.
 
-        None when it would have to block and may not. Raises Gone when the journal begins later by now,
-        FileNotFoundError when the store is gone, JournalDamaged.
+        A page can be empty while more events are left: ``position`` still advances. Return None if reading would block
+        and ``may_block`` is false.
+
+        Raises Gone when the journal no longer holds the position, FileNotFoundError when the store was deleted,
+        JournalDamaged.
         """
         recorded = self.feed.recorded
         commits = self.feed.recent(self.position)
@@ -268,11 +274,11 @@ class Reader:
         return self._fill((commits or [])[:quick], selection) if quick else None
 
     def caught_up(self) -> bool:
-        """Whether there is nothing more to take at this moment."""
+        """Return True if no unread commit exists."""
         return self.position.sequence > self.feed.latest
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._unlisten()
 
     def _from_files(self) -> Iterator[FeedCommit]:
@@ -311,11 +317,11 @@ NamedWake: TypeAlias = Callable[[str], None]
 
 
 class ChangeFeedLookup(Protocol):
-    """The feeds of stores as their listeners find them."""
+    """Change feeds by store name, as listeners see them."""
 
     @property
     def turn(self) -> int:
-        """Number of stores made, changed and dropped so far."""
+        """Number of creations, changes and deletions of stores so far."""
         ...
 
     def of(self, store: str) -> ChangeFeed:
@@ -323,20 +329,23 @@ class ChangeFeedLookup(Protocol):
         ...
 
     def listen(self, wake: Wake) -> Callable[[], None]:
-        """Have ``wake`` called when ``turn`` has moved on. Return what ends that."""
+        """Register ``wake`` to be called when ``turn`` advances; return the function that unregisters it."""
         ...
 
     def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
-        """Have ``wake`` called with the name of each store that was made, changed or dropped. Return what ends that."""
+        """Call ``wake`` with the name of each created, changed or dropped store.
+
+        Return the function that unregisters it.
+        """
         ...
 
     def arrival(self, store: str) -> int | None:
-        """Return the sequence since which a store is served here; None for one that is not, or is being opened."""
+        """Return the sequence since which this process serves a store; None if it does not serve it yet."""
         ...
 
 
 class ChangeFeeds(ChangeFeedLookup):
-    """One feed per store that was open or listened to. See `ChangeFeedLookup`."""
+    """Registry of feeds, one per store that was opened or listened to."""
 
     def __init__(self, layout: Callable[[str], Layout]) -> None:
         self._layout = layout
@@ -370,11 +379,11 @@ class ChangeFeeds(ChangeFeedLookup):
         return self._listen(self._named_wakes, wake)
 
     def created(self, store: str) -> None:
-        """A store was made."""
+        """Announce a new store."""
         self._announce(store)
 
     def arrived(self, store: str, sequence: int) -> None:
-        """A store is open, at a sequence, and served here from now on if it was not before."""
+        """Record that a store is open at a sequence; announce it if this process did not serve it before."""
         with self._lock:
             if store in self._arrivals:
                 return
@@ -387,16 +396,16 @@ class ChangeFeeds(ChangeFeedLookup):
             return self._arrivals.get(store)
 
     def changed(self, store: str) -> None:
-        """The settings of a store were changed; its own feed says how."""
+        """Announce a change of a store's settings; its own feed carries the details."""
         self._announce(store)
 
     def dropped(self, store: str) -> None:
-        """A store's files are gone; its listeners end."""
+        """End the listeners of a deleted store and announce the deletion."""
         self._end(store, dropped=True)
         self._announce(store)
 
     def moved(self, store: str) -> None:
-        """A store is another server's now; its listeners end, to go on there."""
+        """End the listeners of a store that moved to another server; they reconnect there."""
         self._end(store)
 
     def _end(self, store: str, *, dropped: bool = False) -> None:

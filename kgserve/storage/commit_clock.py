@@ -1,4 +1,4 @@
-"""The clock that stamps a store's commits. It logs when the time of day was set, and stamps of the future."""
+"""Clocks that stamp commits and decide ages. They log clock changes and stamps that lie in the future."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ log = structlog.get_logger()
 _MICROSECONDS_PER_SECOND = 1_000_000
 _HOUR_MICROSECONDS = 3_600 * _MICROSECONDS_PER_SECOND
 MAX_PLAUSIBLE_IDLE_MICROSECONDS = 7 * 24 * _HOUR_MICROSECONDS
-"""A store that seems to have been idle for longer may have been opened under a clock that is ahead, in microseconds."""
+"""Longest idle time that is believed at once. A longer one may mean that the clock is ahead."""
 CLOCK_TRUST_MICROSECONDS = 24 * _HOUR_MICROSECONDS
-"""How long a process has to run before such a clock is believed, in microseconds."""
+"""Uptime after which the process believes a clock that reports a longer idle time."""
 
 
 REPAIR_TIMES_ADVICE = "stop the server and run `kgserve doctor --repair-times`"
 CLUSTER_REPAIR_TIMES_ADVICE = (
-    "back the store up, restore it into a data folder of its own, run `kgserve doctor --repair-times` there, and bring "
+    "back up the store, restore it into a separate data folder, run `kgserve doctor --repair-times` there, and import "
     "it into the cluster again: see Times of the future in docs/cluster.md"
 )
 
 
 class CommitClock:
-    """The time of day for one store's commits, compared with its newest stamp and with the time since start-up.
+    """Clock of one store's commits; compares the time of day with the newest stamp and with the time since start-up.
 
-    For the writing thread; `future_stamp` may be read by any.
+    Used by the writing thread; `future_stamp` may be read by any thread.
     """
 
     def __init__(
         self, store: str, newest: int, read: Callable[[], int] | None = None, *, is_shared: bool = False
     ) -> None:
-        """``newest`` is the time of the last commit, or of the newest file if that is later, in microseconds.
+        """Start from ``newest``: time of the last commit or of the newest file, whichever is later, in microseconds.
 
-        is_shared: whether the store is one of a cluster, which `doctor` does not repair.
+        is_shared: the store belongs to a cluster, where `kgserve doctor` cannot repair it.
         """
         self._store = store
         self._advice = CLUSTER_REPAIR_TIMES_ADVICE if is_shared else REPAIR_TIMES_ADVICE
         self._read = read or wall_time
         self._newest = newest
         self.idle = max(self._read() - newest, 0) if newest else 0
-        """How long nothing was written before the store was opened, by the clock, in microseconds."""
+        """Microseconds between the last write and the opening of the store, according to the clock."""
         self._offset = self._read() - _elapsed()
         if self.future_stamp is not None:
             self._warn("stamps_of_the_future", "the clock is now behind")
 
     @property
     def future_stamp(self) -> int | None:
-        """The newest stamp of the store if it lies in the future, in microseconds."""
+        """Newest stamp of the store in microseconds if it lies in the future, otherwise None."""
         return self._newest if self._newest - self._read() > MAX_CLOCK_DRIFT_MICROSECONDS else None
 
     def now(self) -> int:
-        """Return the time of day in microseconds, and log by how much it was set since the last call, if it was."""
+        """Return the time of day in microseconds; log a warning if the clock was set since the last call."""
         now = self._read()
         offset = now - _elapsed()
         jump, self._offset = offset - self._offset, offset
@@ -72,11 +72,11 @@ class CommitClock:
         return now
 
     def stamped(self, newest: int) -> None:
-        """Take in the time of a commit, in microseconds."""
+        """Record the time of a commit, in microseconds."""
         self._newest = max(self._newest, newest)
 
     def repaired(self) -> None:
-        """Take in that no row has a stamp of the future any more."""
+        """Record that no row has a future stamp anymore."""
         self._newest = min(self._newest, self._read())
 
     def _warn(self, event: str, reason: str) -> None:
@@ -91,9 +91,9 @@ class CommitClock:
 
 
 class RetentionClock:
-    """The time by which old data is forgotten: the time of day, but never ahead of the time since the process began.
+    """Clock that decides the age of data: the time of day, but never ahead of the time since the process began.
 
-    A clock that is set forward makes everything look old. What was forgotten by it does not come back.
+    A clock that is set forward makes all data look old, and deleted data cannot be restored.
     """
 
     def __init__(self, read: Callable[[], int] | None = None, elapsed: Callable[[], int] | None = None) -> None:
@@ -103,9 +103,9 @@ class RetentionClock:
         self._offset = self._read() - self._began
 
     def now(self) -> int:
-        """Return the time of day, in microseconds, without what the clock was set forward since the process began.
+        """Return the time of day in microseconds, minus any forward jump since the process began.
 
-        A process that began under an impossible clock goes by the present one.
+        A process that began with an impossible clock uses the current clock unchanged.
         """
         if self._began + self._offset < MIN_COMMIT_TIME_MICROSECONDS:
             return self._read()
@@ -117,12 +117,12 @@ class RetentionClock:
         if ahead > MAX_CLOCK_DRIFT_MICROSECONDS:
             raise Conflict(
                 f"the clock was set forward by {ahead // _MICROSECONDS_PER_SECOND:,} seconds since this server "
-                "started, so ages are not known: set the clock right, or restart the server if it is right now"
+                "started, so ages cannot be computed. Correct the clock, or restart the server if the clock is right"
             )
         return self.now()
 
     def is_believed(self, idle: int) -> bool:
-        """Whether the time of day says how old a store's data is, which was opened after so many idle microseconds."""
+        """Return True if the time of day can be trusted for a store that was idle for ``idle`` microseconds."""
         return idle <= MAX_PLAUSIBLE_IDLE_MICROSECONDS or self._elapsed() - self._began >= CLOCK_TRUST_MICROSECONDS
 
 
@@ -138,9 +138,9 @@ def newest_file_time(journal: Path) -> int:
 
 
 def _elapsed() -> int:
-    """Microseconds on a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return microseconds of a clock that cannot be set and that continues while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 RETENTION_CLOCK = RetentionClock()
-"""This process's."""
+"""Retention clock of this process."""

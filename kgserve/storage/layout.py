@@ -1,14 +1,13 @@
-"""A store's folder: where its files are, the small ones that describe it, and whether the disk has room for more.
+"""Layout of a store's folder: paths, marker files, settings records, and checks of free disk space.
 
-Its settings are records of its journal, one for each change, in a file of its own; the newest counts, and the one
-before is kept beside it. A file ``settings.<number>`` holds a checksum (XXH3, 128 bits, hexadecimal), a line break and
-the content. It is written aside, synced and renamed, so one that is not whole was damaged by the disk.
+Settings are records of the journal, one file per change; the newest counts, and the one before is kept. A file
+``settings.<number>`` holds a checksum (XXH3, 128 bits, hexadecimal), a line break and the content. It is written under
+another name, synced and renamed, so only disk damage makes it incomplete.
 
-At the end what the files of a store that is not open tell: its state, and who else knows how far it had come. The
-latter are views that were told of commits once the journal had them on the disk. So none of them can rightly be ahead
-of the journal, whatever became of the machine: a view that is not synced may be behind or damaged after a power loss,
-but what it says it has seen was durable before. One that is ahead is proof that the journal has lost its end. One that
-cannot be read says nothing.
+The end of the module reads the state of a closed store, and its witnesses: projections that were notified of commits
+after the journal had them on disk. None of them can legitimately be ahead of the journal. After a power loss an
+unsynced projection may be behind or damaged, but the commits it reports were durable. A witness that is ahead proves
+that the journal lost its end; one that cannot be read proves nothing.
 """
 
 from __future__ import annotations
@@ -48,14 +47,13 @@ HISTORY_FILE = "history.sqlite"
 CATALOG_FILE = "views/catalog.sqlite"
 STORE_FILE = "store.json"
 STORE_FORMAT = 2
-"""The newest that is known. It goes up when a store comes to hold what an older program would lose or not read, which
-then refuses it. 2: there are packed frames in its journal."""
+"""Newest known format of a store. Older programs refuse a newer one, which they could not read. 2: packed frames."""
 PLAIN_STORE_FORMAT = 1
-"""What a store is while it holds nothing of the kind."""
+"""Format of a store without newer features."""
 SETTINGS_RECORD_PREFIX = "settings."
 MAX_SETTINGS_RECORDS = 2
 MIN_FREE_BYTES = 4 * MEBIBYTE
-"""With less than that on the disk a server is not ready for writes."""
+"""Free disk bytes below which a server is not ready for writes."""
 ROOM_FACTOR = 2
 REBUILD_ROOM_FACTOR = 3
 MIN_REBUILD_ROOM_BYTES = 16 * MEBIBYTE
@@ -63,9 +61,9 @@ _UNUSABLE_PATH_CHARACTERS = "'\"\\*?[]"
 
 
 class StoreFile(msgspec.Struct, frozen=True):
-    """What a store is, and its settings: a record of its journal, and store.json, which is a view of the newest one.
+    """Description of a store and its settings, as in a settings record of the journal and its copy store.json.
 
-    ``history_from`` is the sequence at which its history was last turned on again; nothing from before is kept.
+    ``history_from`` is the sequence at which the history was last turned on again; nothing older is kept.
     """
 
     format: int
@@ -82,28 +80,28 @@ class StoreFile(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> StoreSettings:
-        """What its owner has chosen."""
+        """Settings chosen by the store's owner."""
         return StoreSettings(**{field: getattr(self, field) for field in StoreSettings.__struct_fields__})
 
     def with_settings(self, settings: StoreSettings, sequence: int) -> StoreFile:
-        """The same store with other settings, chosen when it was at a sequence."""
+        """Return the description with other settings, chosen at a sequence."""
         turned_on = self.history == "none" != settings.history
         since = sequence if turned_on else self.history_from
         return StoreFile(self.format, self.created_at, **msgspec.structs.asdict(settings), history_from=since)
 
 
 class FileMark(msgspec.Struct, frozen=True):
-    """A file as it was: size in bytes and time of change in nanoseconds; -1 when it was not there."""
+    """Fingerprint of a file: size in bytes and modification time in nanoseconds; -1 for a missing file."""
 
     size: int
     changed: int
 
 
 class CloseMark(Stated, frozen=True, kw_only=True):
-    """closed.json: written at a clean close, removed at open. If it fits, the journal is as it was left.
+    """Contents of closed.json: written at a clean close, removed at open. If it matches, the journal is unchanged.
 
-    ``links`` are how many there were, and ``links_changed`` is the last commit that changed any, 0 for none: -1 for
-    both where that was not put down.
+    ``links`` is the number of links, and ``links_changed`` the last commit that changed any, 0 for none. Both are -1 if
+    they were not recorded.
     """
 
     journal: JournalEnd
@@ -112,21 +110,21 @@ class CloseMark(Stated, frozen=True, kw_only=True):
 
 
 class EngineMark(Stated, frozen=True, kw_only=True):
-    """engine.json: written when the engine's file is closed cleanly, removed before it is opened.
+    """Contents of engine.json: written when the engine's file is closed cleanly, removed before it is opened.
 
-    If all of it fits, the files are as they were left, and hold the store at this state. Only the ``engine`` that wrote
-    them, in its version, is to open them.
+    If all of it matches, the files are unchanged and hold the store at this state. Only the ``engine`` version that
+    wrote them may open them.
     """
 
     file: FileMark
     log: FileMark
-    engine: str = "kuzu 0.11.3"  # the only one there was when marks did not name it
+    engine: str = "kuzu 0.11.3"  # the only engine before marks named it
 
 
 def holds_store(root: Path) -> bool:
-    """Whether a folder has a journal, or something that only a journal can have led to. A link is none of ours.
+    """Return True if a folder has a journal or files derived from one. A symbolic link is never a store.
 
-    Who lists stores asks this of each: patterns would take half as long again.
+    Called for each folder when listing stores; glob patterns would take half as long again.
     """
     if root.is_symlink():
         return False
@@ -137,8 +135,8 @@ def holds_store(root: Path) -> bool:
     return (root / HISTORY_FILE).is_file() or (root / CATALOG_FILE).is_file()
 
 
-class _Place:
-    """A path within a store's folder, made when it is asked for: most who look at a store need one or two of them."""
+class _LayoutPath:
+    """Descriptor of a path within a store's folder, computed on access: most callers need one or two paths."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -148,64 +146,66 @@ class _Place:
 
 
 class Layout:
-    """The paths of one store."""
+    """Paths of one store."""
 
-    journal = _Place(JOURNAL_FOLDER)
-    engine = _Place("graph.kuzu")
-    history = _Place(HISTORY_FILE)
-    extraction = _Place("extraction.sqlite")
-    views = _Place("views")
-    catalog = _Place(CATALOG_FILE)
-    memories = _Place("views/memories.sqlite")
-    links = _Place("views/links.sqlite")
-    ended = _Place("views/ended.sqlite")
-    rows = _Place("views/rows")
-    embeddings = _Place("views/embeddings.sqlite")
-    scratch = _Place("scratch")
-    _store_file = _Place(STORE_FILE)
-    _close_mark = _Place("closed.json")
-    _engine_mark = _Place("engine.json")
-    _backup_mark = _Place("backed-up.json")
+    journal = _LayoutPath(JOURNAL_FOLDER)
+    engine = _LayoutPath("graph.kuzu")
+    history = _LayoutPath(HISTORY_FILE)
+    extraction = _LayoutPath("extraction.sqlite")
+    views = _LayoutPath("views")
+    catalog = _LayoutPath(CATALOG_FILE)
+    memories = _LayoutPath("views/memories.sqlite")
+    links = _LayoutPath("views/links.sqlite")
+    ended = _LayoutPath("views/ended.sqlite")
+    rows = _LayoutPath("views/rows")
+    embeddings = _LayoutPath("views/embeddings.sqlite")
+    scratch = _LayoutPath("scratch")
+    _store_file = _LayoutPath(STORE_FILE)
+    _close_mark = _LayoutPath("closed.json")
+    _engine_mark = _LayoutPath("engine.json")
+    _backup_mark = _LayoutPath("backed-up.json")
 
     def __init__(self, data_dir: Path, name: str) -> None:
         self.name = name
         self.root = data_dir / f"{name}{STORE_FOLDER_SUFFIX}"
 
     def syncing(self, syncer: str) -> Path:
-        """Where it is put down how far one was told of the store's contents."""
+        """Return the file that records how far a syncer has been sent the store's contents."""
         return self.root / f"syncing-{syncer}.json"
 
     @property
     def exists(self) -> bool:
-        """Whether the store is there."""
+        """True if the store exists."""
         return holds_store(self.root)
 
     def describe(self, description: StoreFile) -> StoreFile:
-        """Put down what the store is; durable afterwards. Raises OSError, and then the store is what it was."""
+        """Write the store's description durably. Raises OSError with the previous description still in effect."""
         write_description(self.root, description)
         return description
 
     def description(self) -> StoreFile | None:
-        """What the store is, if that can be read: what the newest record in its journal says, or else store.json."""
+        """Return the description from the newest valid settings record, or from store.json; None if both fail."""
         records = (_decoded(content) for content in read_records(self.journal))
-        # A record that is damaged is as new as store.json, or newer; the one before it is older.
-        return next((found for found in (next(records, None), self._in_file(), *records) if found is not None), None)
+        # store.json is at most as new as a damaged newest record, and newer than the record before it.
+        return next(
+            (found for found in (next(records, None), self._file_description(), *records) if found is not None), None
+        )
 
     def described(self) -> StoreFile:
-        """As `description`; with the usual settings when nothing can be read. What does not say the same is mended.
+        """Return the description, with defaults if none is readable, and repair copies that differ from it.
 
-        Raises Conflict for a store of a newer version, which is left as it is.
+        Raises Conflict for a store of a newer format, which is left unchanged.
         """
         fault, found = self.settings_fault(), self.description()
         if found is not None and found.format > STORE_FORMAT:
             raise Conflict(
-                f"store {self.name!r} was written by a newer version of kgserve (format {found.format}; this one knows "
-                f"{STORE_FORMAT}): it is left as it is"
+                f"store {self.name!r} was written by a newer version of kgserve (format {found.format}; this version "
+                f"supports up to {STORE_FORMAT}); it was not changed. Upgrade kgserve to open it."
             )
         if fault:
             log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
         description = found or StoreFile(PLAIN_STORE_FORMAT, self.created_at())
-        if self._in_file() != description or self._in_journal() != description:
+        if self._file_description() != description or self._journal_description() != description:
             log.info("settings_written_anew", store=self.name)
             try:
                 self.describe(description)
@@ -214,53 +214,53 @@ class Layout:
         return description
 
     def as_described(self) -> StoreFile:
-        """As `described`, for who only looks: nothing is mended."""
+        """Return the description, with defaults if none is readable. Repairs nothing."""
         return self.description() or StoreFile(PLAIN_STORE_FORMAT, self.created_at())
 
     def settings_fault(self) -> str | None:
-        """What is damaged of the two places where the settings are, in words; one place is enough to mend the other."""
+        """Return a description of the damaged copy of the settings, if any; either copy repairs the other."""
         if next(read_records(self.journal), b"") is None:
-            return "the newest record of the settings in the journal is damaged"
-        if self._in_file() is None:
+            return "the newest settings record in the journal is damaged"
+        if self._file_description() is None:
             return "store.json is damaged" if self._store_file.exists() else "store.json is missing"
         return None
 
-    def _in_journal(self) -> StoreFile | None:
+    def _journal_description(self) -> StoreFile | None:
         return _decoded(next(read_records(self.journal), None))
 
-    def _in_file(self) -> StoreFile | None:
+    def _file_description(self) -> StoreFile | None:
         try:
             return _decoded(self._store_file.read_bytes())
         except OSError:
             return None
 
     def created_at(self) -> int:
-        """When the store was made, in microseconds; as old as its folder if nothing else is known."""
+        """Return when the store was created, in microseconds; by default, when its folder was last changed."""
         description = self.description()
         return description.created_at if description else self.root.stat().st_mtime_ns // 1000
 
     def sync_names(self) -> None:
-        """Make durable that the store is there: it may be new, or a process that was killed not have come to it."""
+        """Sync the store's folder entries: the store may be new, or its creator was killed before syncing."""
         sync_folder(self.root)
         sync_folder(self.root.parent)
 
     def forget_views(self) -> None:
-        """Have the engine's file and the present rows made anew from the journal when they are next needed."""
+        """Delete the current rows and invalidate the engine's file, so that both are rebuilt when next needed."""
         self.forget_engine_mark()
         remove_path(self.rows)
 
     def forget_indexes(self) -> None:
-        """Remove the indexes, to be filled anew; embeddings that were computed are kept."""
+        """Remove the search indexes, to be rebuilt; computed embeddings are kept."""
         for name in ("keyword", "vector", "past-keyword", "past-vector"):
             remove_path(self.views / name)
 
     def forget_embeddings(self) -> None:
-        """Remove the vectors that were computed."""
+        """Remove the computed embeddings."""
         for path in self.views.glob(f"{self.embeddings.name}*"):
             remove_path(path)
 
     def close_mark(self) -> CloseMark | None:
-        """The mark of the last clean close, if there is one."""
+        """Return the mark of the last clean close, or None."""
         return _read_mark(self._close_mark, CloseMark)
 
     def mark_closed(self, state: StoreState, end: JournalEnd, links: int = -1, links_changed: int = -1) -> None:
@@ -269,37 +269,37 @@ class Layout:
         write_whole(self._close_mark, msgspec.json.encode(mark))
 
     def mark_open(self) -> None:
-        """Remove closed.json: from here on the journal is looked through before it is believed."""
+        """Remove closed.json; from then on the journal is verified when the store opens."""
         remove_path(self._close_mark)
 
     def engine_mark(self) -> EngineMark | None:
-        """How the engine's file was left, if it was closed cleanly."""
+        """Return the state in which the engine's file was closed, or None after an unclean close."""
         return _read_mark(self._engine_mark, EngineMark)
 
     def backed_up_at(self) -> int | None:
-        """When the last backup of it was made, in microseconds; None before the first."""
+        """Return when the last backup was made, in microseconds; None before the first."""
         try:
             return decode_json(self._backup_mark.read_bytes(), int)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def mark_backed_up(self, time: int) -> None:
-        """Put that down; who may read the store, and not write there, makes backups all the same."""
+        """Record the time of a backup, in microseconds. A read-only folder is no error."""
         try:
             write_whole(self._backup_mark, msgspec.json.encode(time))
         except OSError as error:
             log.warning("backup_not_marked", store=self.name, error=str(error))
 
     def engine_fault(self, mark: EngineMark, oldest: int, last: int) -> str | None:
-        """Why the engine's file cannot be taken as it is, with a journal that goes from one commit to another."""
+        """Return why the engine's file cannot be used with a journal of commits ``oldest`` to ``last``, or None."""
         if self._engine_files() != (mark.file, mark.log):
-            return "the engine's files are not as they were left"
+            return "the engine's files changed since they were closed"
         if not oldest - 1 <= mark.state.sequence <= last:
-            return "the journal does not go on where the engine's file ends"
+            return "the journal does not continue from the end of the engine's file"
         return None
 
     def mark_engine(self, state: StoreState, engine: str) -> None:
-        """Write engine.json: the file, as it is now, holds the store at a state, and was written by an ``engine``."""
+        """Write engine.json: the engine's file, as it is now, holds a state and was written by ``engine``."""
         file, log_ = self._engine_files()
         mark = EngineMark.of(state, file=file, log=log_, engine=engine)
         write_whole(self._engine_mark, msgspec.json.encode(mark))
@@ -308,16 +308,16 @@ class Layout:
         return _file_mark(self.engine), _file_mark(wal_path(self.engine))
 
     def forget_engine_mark(self) -> None:
-        """Remove engine.json: from here on the engine's file is not to be believed; that is durable when it returns."""
+        """Durably remove engine.json; from then on the engine's file is not trusted."""
         if self._engine_mark.exists() or self._engine_mark.is_symlink():
             remove_path(self._engine_mark)
             sync_folder(self.root)
 
 
 def write_description(root: Path, description: StoreFile) -> None:
-    """Put down what the store in a folder is: in its journal, then in store.json.
+    """Write the description of the store in a folder: to its journal, then to store.json.
 
-    Raises OSError only for the first, after which it holds: what has become of store.json is seen when the store opens.
+    Raises OSError only if the first fails. A failure of the second is repaired when the store opens.
     """
     content = msgspec.json.encode(description)
     (root / JOURNAL_FOLDER).mkdir(exist_ok=True)
@@ -329,7 +329,7 @@ def write_description(root: Path, description: StoreFile) -> None:
 
 
 def _write_record(folder: Path, content: bytes) -> None:
-    """Add a record; it is durable afterwards. Raises OSError with the former one still the newest."""
+    """Add a settings record durably. Raises OSError with the previous record still the newest."""
     numbers = _numbers(folder)
     number = max(numbers, default=0) + 1
     write_whole(folder / f"{SETTINGS_RECORD_PREFIX}{number}", f"{_checksum(content)}\n".encode() + content)
@@ -338,7 +338,7 @@ def _write_record(folder: Path, content: bytes) -> None:
 
 
 def read_records(folder: Path) -> Iterator[bytes | None]:
-    """The contents of the records in a journal's folder, newest first; None for one that is damaged."""
+    """Yield the contents of the settings records in a journal's folder, newest first; None for damaged ones."""
     for number in sorted(_numbers(folder), reverse=True):
         try:
             checksum, _, content = (folder / f"{SETTINGS_RECORD_PREFIX}{number}").read_bytes().partition(b"\n")
@@ -375,7 +375,7 @@ def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
 
 
 def _file_mark(path: Path) -> FileMark:
-    """How a file is now."""
+    """Return the fingerprint of a file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -384,67 +384,69 @@ def _file_mark(path: Path) -> FileMark:
 
 
 def require_room_to_write(folder: Path, size: int) -> None:
-    """Raise StorageFull unless there is room for a write of ``size`` bytes in the journal, and for what follows it."""
+    """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences."""
     free = shutil.disk_usage(folder).free
     if free < MIN_FREE_BYTES + ROOM_FACTOR * size:
-        raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
+        raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left. Free some space and try again.")
 
 
 def require_room(folder: Path, size: int) -> None:
-    """Raise StorageFull unless there is room to build an engine file beside files of ``size`` bytes.
+    """Raise StorageFull unless the disk has room for an engine file built next to files of ``size`` bytes.
 
-    On a disk that fills up while it closes a file, the engine has been seen to wait for ever.
+    The engine can hang if the disk fills up while it closes a file.
     """
     free = shutil.disk_usage(folder).free
     needed = REBUILD_ROOM_FACTOR * size + MIN_REBUILD_ROOM_BYTES
     if free < needed:
-        raise StorageFull(f"a new engine file wants {needed // MEBIBYTE} MiB of room; {free // MEBIBYTE} are left")
+        raise StorageFull(
+            f"A new engine file needs {needed // MEBIBYTE} MiB of disk space; {free // MEBIBYTE} are left."
+        )
 
 
 def require_room_to_try(folder: Path, needed: int) -> None:
-    """Raise StorageFull unless so many bytes are left for a copy and for what a statement may add to it."""
+    """Raise StorageFull unless ``needed`` bytes are free for a copy of the store and a statement's changes to it."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StorageFull(
-            f"a statement that writes works on a copy of the store and needs {needed // MEBIBYTE} MiB on the disk;"
-            f" {free // MEBIBYTE} MiB are left"
+            f"A writing statement runs on a copy of the store and needs {needed // MEBIBYTE} MiB of disk space;"
+            f" {free // MEBIBYTE} MiB are left."
         )
 
 
 def usable_folder(data_dir: Path) -> Path:
-    """The data folder, if the engine can be told its path, which it takes as text, and as a pattern.
+    """Return the data folder if its path is safe to pass to the engine, as text and as a pattern.
 
-    Raises InvalidInput if not.
+    Raises InvalidInput otherwise.
     """
     text = str(data_dir)
     if not text.isprintable() or any(sign in text for sign in _UNUSABLE_PATH_CHARACTERS):
-        raise InvalidInput(f"{text}: the data folder's path may not hold quotes, backslashes, *, ?, [ or ]")
+        raise InvalidInput(f"{text}: the path of the data folder must not contain quotes, backslashes, *, ?, [ or ]")
     return data_dir
 
 
-# The moment is written with the cursor: a damaged number is believed only where it stands twice.
+# The moment is written with the cursor: a number counts as undamaged only if both agree.
 _SELECT_VERIFIED_HISTORY_SEQUENCE = "SELECT sequence FROM cursor WHERE sequence IN (SELECT sequence FROM moment)"
 _SELECT_CURSOR_SEQUENCE = "SELECT sequence FROM cursor"
-_WITNESS_LOCK_TIMEOUT_SECONDS = 1.0  # seconds to wait for a lock; nobody should hold one
+_WITNESS_LOCK_TIMEOUT_SECONDS = 1.0  # normally no lock is held
 
 
 def witnesses(layout: Layout) -> Iterator[Witness]:
-    """What each view of a store that is not open says it has seen; none is changed, and it takes a millisecond."""
+    """Yield the last sequence that each projection of a closed store has seen; read-only, takes a millisecond."""
     yield Witness("the history", seen_by_history(layout))
     yield Witness("the catalog", _of_database(layout.catalog, _SELECT_CURSOR_SEQUENCE))
-    yield Witness("what is known of memories", _of_database(layout.memories, _SELECT_CURSOR_SEQUENCE))
+    yield Witness("the memory index", _of_database(layout.memories, _SELECT_CURSOR_SEQUENCE))
     yield Witness("the keyword index", _of_manifest(layout.views / "keyword"))
     yield Witness("the vector index", _of_manifest(layout.views / "vector"))
-    yield Witness("the present rows", newest_base(layout.rows))
+    yield Witness("the current rows", newest_base(layout.rows))
 
 
 def seen_by_history(layout: Layout) -> int:
-    """The last commit that the history says it has seen; 0 where it says nothing. It may be open."""
+    """Return the last commit that the history has seen; 0 if unknown. The store may be open."""
     return _of_database(layout.history, _SELECT_VERIFIED_HISTORY_SEQUENCE)
 
 
 class _Manifest(msgspec.Struct, frozen=True):
-    """The part of a sealed folder's manifest that matters here."""
+    """Part of an index folder's manifest."""
 
     sequence: int
 
@@ -470,7 +472,7 @@ def _of_database(path: Path, query: str) -> int:
 
 
 def open_journal(layout: Layout, segment_mb: int) -> Journal:
-    """The journal of a store that is not open, as far as it has to be looked through. Raises JournalDamaged."""
+    """Open the journal of a closed store, verifying only as much as needed. Raises JournalDamaged."""
     after = snapshot.newest_sequence(layout.journal) if layout.journal.is_dir() else 0
     if (mark := layout.close_mark()) is None:
         layout.sync_names()
@@ -479,18 +481,18 @@ def open_journal(layout: Layout, segment_mb: int) -> Journal:
 
 
 def closed_state(layout: Layout) -> StoreState:
-    """The state in the mark of its clean close, or else the one in the last whole frame of its journal.
+    """Return the state recorded at the clean close, or else that of the last whole frame in the journal.
 
-    Raises JournalDamaged when no segment is left, FileNotFoundError when there is no store.
+    Raises JournalDamaged when no segment is left, FileNotFoundError when the store does not exist.
     """
     mark = layout.close_mark()
     if mark is not None:
         return mark.state
     segments = list_segments(layout.journal)
     if not segments:
-        raise JournalDamaged(f"{named(layout.journal)}: no segment of it is left; run `kgserve doctor --salvage`")
+        raise JournalDamaged(f"{named(layout.journal)}: no segment is left; run `kgserve doctor --salvage`")
     for segment in reversed(segments):
-        # What comes before a torn tail is what the store will open with.
+        # A torn tail is cut when the store opens, so the state before it counts.
         last, _ = whole_part(segment, None)
         if last is not None:
             return last.changes()[-1].state
@@ -502,5 +504,5 @@ WAL_SUFFIX = ".wal"
 
 
 def wal_path(path: Path) -> Path:
-    """The engine's log beside its file."""
+    """Return the path of the engine's write-ahead log for a database file."""
     return path.with_name(path.name + WAL_SUFFIX)

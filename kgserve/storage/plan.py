@@ -1,7 +1,7 @@
-"""Deciding what a write does: from the batch, the rows it meets and the time, to a change set and a report.
+"""Write planning: from a batch, the rows it meets and the time, to a change set and a report.
 
-Nothing here reads or writes anything: the writer fills a `Workspace` with the rows that a group of batches names, and
-each batch in turn is planned against it, seeing what the batches before it decided.
+The module does no I/O. The writer fills a `Workspace` with the rows that a group of batches names. Each batch is then
+planned against it and sees the results of the batches before it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from kgserve.storage.model.rows import (
 from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
 
 MIN_COMMIT_TIME_MICROSECONDS = 1_767_225_600_000_000
-"""Start of 2026 in microseconds, before which no version of this program ran: an earlier clock is wrong."""
+"""Start of 2026 in microseconds. No version ran before that, so an earlier clock is wrong."""
 MAX_CLOCK_DRIFT_MICROSECONDS = 60_000_000
-"""Microseconds by which the clock may be behind the last commit and still be one that drifts or was adjusted."""
+"""Microseconds that the clock may be behind the last commit and still count as drift or adjustment."""
 MAX_REPORTED_ROWS = 100
-"""Rows left out that a report lists one by one; beyond that it only counts them."""
+"""Maximum omitted rows that a report lists; it counts the others."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A row that was not written: its place in the request, and why."""
+    """Row that was not written: its position in the request, and the reason."""
 
     index: int
     kind: Literal["node", "edge"]
@@ -69,13 +69,12 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows.
+    """Result of one batch, by distinct key. ``skipped`` are edges without endpoints, ``rejected`` are invalid rows.
 
-    Links count as edges.
+    Links count as edges. ``redirected`` maps merged endpoints of edges to the nodes that replaced them.
 
-    ``redirected`` are ends of edges that had been merged, each with the node that took their place. If the batch wants
-    to be told, ``rows`` are the nodes and edges that it named, as they are afterwards, and ``before`` those that it
-    changed, as they were.
+    If the batch requests it, ``rows`` are the resulting nodes and edges that it named, and ``before`` the previous
+    states of those that it changed.
     """
 
     nodes_created: int = 0
@@ -97,15 +96,19 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Workspace:
-    """The rows that a group of batches meets, kept up to date while they are planned.
+    """Rows that a group of batches meets, updated while the batches are planned.
 
-    ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
-    or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
-    there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges;
-    ``merged`` the nodes that were merged, each with the next step on the way to its survivor. ``decided`` are the nodes
-    that a batch has put or deleted. ``links`` are those that the batches name and those of deleted nodes, None where
-    there is none any more, ``links_from`` their keys by the source, and ``links_state`` what all of the store come to.
-    ``ended`` are the last versions of nodes that were deleted, as far as batches put them.
+    - ``present``: existing ids among all that the batches name.
+    - ``nodes``: rows of nodes that a batch puts or deletes.
+    - ``edges``: rows by key; None for deleted edges.
+    - ``settled``: existing edges that no batch changes.
+    - ``incident``: edge keys of every node that a batch deletes.
+    - ``merged``: merged nodes, each with the next redirect.
+    - ``decided``: nodes that a batch has put or deleted.
+    - ``links``: links that the batches name and those of deleted nodes; None for deleted links.
+    - ``links_from``: link keys by source.
+    - ``links_state``: count and digest of all links of the store.
+    - ``ended``: last versions of deleted nodes that batches put.
     """
 
     def __init__(self) -> None:
@@ -122,7 +125,7 @@ class Workspace:
         self.ended: dict[str, int] = {}
 
     def join(self, more: Workspace) -> None:
-        """Take in what a further batch meets, as it is in the store: what was decided meanwhile counts before that."""
+        """Add the stored rows that a further batch meets; results of earlier batches take precedence."""
         new = more.present - self.decided
         self.present |= new
         self.nodes |= {node_id: row for node_id, row in more.nodes.items() if node_id in new}
@@ -137,59 +140,59 @@ class Workspace:
             self.incident[node_id] = {key for key, row in self.edges.items() if row is not None and node_id in key[:2]}
 
     def edges_at(self, node_id: str) -> Collection[EdgeKey]:
-        """The keys of the edges of a node that a batch deletes, or that was made by a batch of the group."""
+        """Return the edge keys of a node that a batch deletes, or that a batch of the group created."""
         found = self.incident.get(node_id)
         return [key for key, row in self.edges.items() if row and node_id in key[:2]] if found is None else found
 
     def versions_among(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
-        """The former versions of a memory, by its edges."""
+        """Return the former versions of a memory, given its edges."""
         found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF))
         return [each for each in found if is_version_of(self.nodes.get(each), memory)]
 
     def survivor(self, node_id: str) -> str:
-        """The node itself, or the one that it has come to by merges."""
+        """Return the node's id after following merge redirects."""
         return survivor_of(self.merged, node_id)
 
     def followed(self, key: EdgeKey) -> EdgeKey:
-        """The key of an edge between the nodes that its ends have come to; that of a merge stays as it is."""
+        """Return an edge key with both ends redirected; a MERGED_INTO edge is returned unchanged."""
         if not self.merged or key[2] == MERGED_INTO:
             return key
         return self.survivor(key[0]), self.survivor(key[1]), key[2]
 
     def followed_link(self, put: LinkPut) -> LinkPut:
-        """A link from the node that its source has come to."""
+        """Return a link with its source redirected."""
         source, *rest = put.edge.key
         if self.survivor(source) == source:
             return put
         return LinkPut(put.store, msgspec.structs.replace(put.edge, key=(self.survivor(source), *rest)))
 
     def put_node(self, row: NodeRow) -> None:
-        """A node as it will be."""
+        """Record the next state of a node."""
         self.nodes[row.id] = row
         self.present.add(row.id)
         self.decided.add(row.id)
 
     def drop_node(self, node_id: str) -> None:
-        """A node that will be gone."""
+        """Record the deletion of a node."""
         del self.nodes[node_id]
         self.present.discard(node_id)
         self.decided.add(node_id)
         self.merged.pop(node_id, None)
 
     def put_edge(self, key: EdgeKey, row: EdgeRow) -> None:
-        """An edge as it will be."""
+        """Record the next state of an edge."""
         self.edges[key] = row
         if self.incident:
             for end in {row.source, row.target} & self.incident.keys():
                 self.incident[end].add(key)
 
     def put_link(self, key: LinkKey, row: LinkRow | None) -> None:
-        """A link as it will be, None for one that will not be there."""
+        """Record the next state of a link; None for its deletion."""
         self.links[key] = row
         self.links_from.setdefault(key.edge[0], {})[key] = None
 
     def drop_edge(self, key: EdgeKey) -> None:
-        """An edge that will be gone."""
+        """Record the deletion of an edge."""
         self.edges[key] = None
         if key[2] == MERGED_INTO and self.merged.get(key[0]) == key[1]:
             del self.merged[key[0]]
@@ -202,7 +205,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class _Changes(Generic[_Row, _Key]):
-    """What becomes of edges, or of links."""
+    """Changes of edges, or of links."""
 
     def __init__(self) -> None:
         self.created: list[_Row] = []
@@ -216,14 +219,14 @@ class _Changes(Generic[_Row, _Key]):
         return [*self.created, *self.updated, *self.touched]
 
     def take(self, row: _Row, old: _Row | None, *, is_new: bool) -> None:
-        """A row as it will be; unless it ``is_new``, it differs in its time alone."""
+        """Record the next state of a row; unless ``is_new``, only its time differs."""
         (self.created if old is None else self.updated if is_new else self.touched).append(row)
         if old is not None:
             self.removed.append(old)
 
 
 class _Draft:
-    """The rows of one change set while it is being decided."""
+    """Rows of one change set while it is planned."""
 
     def __init__(self, workspace: Workspace, sequence: int, now: int, rules: Rules) -> None:
         self.workspace = workspace
@@ -271,7 +274,7 @@ class _Draft:
         self.links.removed.append(row)
 
     def delete_node(self, node_id: str, kept: Collection[str]) -> None:
-        """Take a node away with its edges; with a memory go its former versions, but those that are put as well."""
+        """Delete a node with its edges, and a memory with its former versions except those that are also put."""
         row = self.workspace.nodes.get(node_id)
         if row is None:
             return
@@ -343,25 +346,25 @@ class _Draft:
         self.workspace.put_node(row)
         self.nodes_updated.append(row)
         self.nodes_removed.append(old)
-        if row.type == KIND_CONSOLIDATION or _is_more(old) or _is_more(row):
+        if row.type == KIND_CONSOLIDATION or _has_memory_fields(old) or _has_memory_fields(row):
             former = former_of(old, row)
             self.former += [former] if former is not None else []
 
     def _note_author(self, put: NodePut, old: NodeRow) -> None:
-        """Have it known that somebody else has put a whole version that says what is there."""
+        """Record a second author who put a whole version equal to the stored one."""
         author = put.extras.created_by if put.resolves and put.extras is not None else ""
         if author and author != (old.extras or NO_EXTRAS).created_by and self.rules.keeps_history:
             self.said.append(CoAuthor(old.id, old.version, author))
 
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
-        """The extras with the other heads that there are from now on."""
+        """Return the extras with the heads in conflict after this write."""
         if goes_beside(put, old, self.rules):
             return with_heads(extras, (old.version, *conflicts(old)))
-        # Who changes a field has not looked at the other heads, and settles nothing.
+        # A partial update has not read the other heads, so it does not resolve the conflict.
         return extras if put.resolves or not conflicts(old) else with_heads(extras, conflicts(old))
 
     def follow(self, put: EdgePut) -> EdgePut | None:
-        """The edge between the nodes that its ends have come to by merges; None if that is one node."""
+        """Return the edge with redirected ends; None if both ends were merged into one node."""
         key = self.workspace.followed(put.key)
         if key == put.key:
             return put
@@ -394,7 +397,7 @@ class _Draft:
             self.links.take(row, old, is_new=edge.sequence == self.sequence)
 
     def _has_ends(self, put: EdgePut, ends: tuple[str, ...]) -> bool:
-        """Whether the nodes are there that an edge needs; if not, it is left out."""
+        """Return True if the endpoints exist; otherwise skip the edge."""
         present = self.workspace.present
         missing = [end for end in dict.fromkeys(ends) if end not in present]
         if missing:
@@ -402,7 +405,10 @@ class _Draft:
         return not missing
 
     def _next_edge(self, put: EdgePut, old: EdgeRow | None, *, touch: bool) -> EdgeRow | None:
-        """The next state of an edge, of this commit if more than its time differs; None if nothing does."""
+        """Return the next state of an edge; None if nothing changes.
+
+        It keeps the old sequence if only its time changes.
+        """
         fault = edge_fault(put, old)
         if fault is not None:
             self.reject(put.index, "edge", fault)
@@ -491,12 +497,12 @@ class _Draft:
 
     @property
     def removed(self) -> list[NodeRow | EdgeRow | LinkRow]:
-        """The rows that will be no more, or others, as they were."""
+        """Previous states of the rows that the change set deletes or replaces."""
         return [*self.nodes_removed, *self.edges.removed, *self.links.removed]
 
 
-def _is_more(row: NodeRow) -> bool:
-    """Whether it has something of a memory, or a name: most nodes have not."""
+def _has_memory_fields(row: NodeRow) -> bool:
+    """Return True if a node has a name or a field of a memory, which most nodes lack."""
     return row.extras is not None and row.extras.width is ColumnSet.MEMORY
 
 
@@ -514,10 +520,10 @@ def commit_time(now: int, last: int) -> int:
 def plan(
     batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = NO_RULES
 ) -> tuple[ChangeSet | None, Report]:
-    """Decide one batch; ``None`` when it changes nothing. ``now``, in microseconds, is what `commit_time` takes.
+    """Plan one batch. Return None as change set if nothing changes. ``now`` is the clock in microseconds.
 
-    Raises InvalidInput, with the workspace spoilt, when a row is wrong and the batch is not ``partial``: batches that
-    could be refused must be tried with `check` first.
+    Raises InvalidInput for an invalid row unless the batch is ``partial``. The workspace is then unusable, so run
+    `check` first for batches that may be rejected.
     """
     draft = _Draft(workspace, state.sequence + 1, commit_time(now, state.time), rules)
     draft.forgets = batch.forgets
@@ -546,10 +552,10 @@ def plan(
 
 
 def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> None:
-    """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow.
+    """Raise InvalidInput if a batch that is not ``partial`` holds a row that the current state does not allow.
 
-    KindNotAllowed when that is all there is to say against it, and Conflict for a node with too many heads, or one that
-    was merged into another.
+    Raises KindNotAllowed if disallowed types are the only fault, and Conflict for a merged node or one with too many
+    heads.
     """
     if batch.partial:
         return
@@ -574,7 +580,7 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> N
 def _edge_faults(
     batch: WriteBatch, workspace: Workspace, gone: set[str], cut: set[EdgeKey]
 ) -> Iterator[tuple[int, Fault]]:
-    """What is wrong with edges and links, by their places."""
+    """Yield the faults of edges and links with their positions."""
     for put in _last_wins(batch.edges, _key) if any(put.extras is not None for put in batch.edges) else ():
         made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
         old = None if made_again else workspace.edges.get(workspace.followed(put.key))
@@ -589,7 +595,7 @@ def _edge_faults(
 
 
 def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: set[str], cut: set[EdgeKey]) -> None:
-    """Raise Conflict when a node would change that was merged, and stays so."""
+    """Raise Conflict if the batch changes a merged node without undoing the merge."""
     for put in batch.nodes if workspace.merged else ():
         into, old = workspace.merged.get(put.id), workspace.nodes.get(put.id)
         if into is None or old is None or says_nothing_new(put, old, rules):
@@ -599,7 +605,7 @@ def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: s
 
 
 def _path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
-    # Who sends one row alone did not send a list, and calls a type a kind.
+    # A request for a single row sends no list, and its field for the type is `kind`.
     if batch.told:
         return "kind" if field == "type" else field
     return f"{rows}[{index}].{field}"
@@ -612,17 +618,17 @@ def _named(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow | 
     return [*nodes, *edges, *links]
 
 
-class _Put(Protocol):
+class _MergeablePut(Protocol):
     def over(self, earlier: Self) -> Self: ...
 
 
-_AnyPut = TypeVar("_AnyPut", bound=_Put)
+_PutType = TypeVar("_PutType", bound=_MergeablePut)
 _id = attrgetter("id")
 _key = attrgetter("key")
 
 
-def _last_wins(puts: Iterable[_AnyPut], key: Callable[[_AnyPut], Hashable]) -> list[_AnyPut]:
-    latest: dict[Hashable, _AnyPut] = {}
+def _last_wins(puts: Iterable[_PutType], key: Callable[[_PutType], Hashable]) -> list[_PutType]:
+    latest: dict[Hashable, _PutType] = {}
     for put in puts:
         name = key(put)
         earlier = latest.get(name)

@@ -1,4 +1,4 @@
-"""Rebuilding current rows and snapshots from the journal."""
+"""Rebuild current rows and snapshots from the journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Slice = TypeVar("_Slice")
 
 MAX_SNAPSHOTS = 2
 SNAPSHOT_REST_FACTOR = 9
-"""So many times as long as a part of a snapshot took, the next one waits while writes come."""
+"""Pause between parts of a snapshot while writes arrive, as a multiple of the time of the last part."""
 
 
 def seconds_since(started: float) -> float:
@@ -53,14 +53,14 @@ def write_current_rows(
     closing: threading.Event | None,
     idle: Callable[[], bool],
 ) -> Folded:
-    """Write the present rows to an empty folder, in half the time that snapshot and journal take, if they are whole.
+    """Write the current rows to an empty folder; if they are damaged, write those of snapshot and journal.
 
-    It gives way unless all else is ``idle``, and raises Unavailable once the store is ``closing``.
+    Pauses while other work is not ``idle``. Raises Unavailable once the store is ``closing``.
     """
     try:
         with present.reading() as rows:
-            nodes = _giving_way(rows.node_rows(), closing, idle)
-            edges = _giving_way(rows.edge_rows(), closing, idle)
+            nodes = _throttle(rows.node_rows(), closing, idle)
+            edges = _throttle(rows.edge_rows(), closing, idle)
             found = write_rows(nodes, edges, rows.state, fresh_folder(target), width=rows.width)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
@@ -71,10 +71,8 @@ def write_current_rows(
     return fold_journal(layout, journal, fresh_folder(target))
 
 
-def _giving_way(
-    slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]
-) -> Iterator[_Slice]:
-    """Some rows at a time; unless all else is ``idle`` with rests in between."""
+def _throttle(slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]) -> Iterator[_Slice]:
+    """Yield the slices, with pauses unless other work is ``idle``."""
     started = time.perf_counter()
     for each in slices:
         yield each
@@ -93,9 +91,9 @@ def take_snapshot(
     idle: Callable[[], bool],
     forgotten: Container[str] = (),
 ) -> StoreState:
-    """Install a snapshot of all rows; the state that it is of. It gives way unless all else is ``idle``.
+    """Install a snapshot of all rows and return its state. Pauses while other work is not ``idle``.
 
-    The numbers of nodes that are ``forgotten`` are not in it.
+    The snapshot omits the last versions of ``forgotten`` nodes.
 
     Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
     """
@@ -116,7 +114,7 @@ def take_snapshot(
 def install_snapshot(
     layout: Layout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()
 ) -> None:
-    """Make a snapshot of the rows in a folder, and of the accesses, links and numbers that go with them."""
+    """Install a snapshot of the rows in a folder, with the accesses, links and last versions that belong to it."""
     snapshot.write_ended(all_ended(layout, journal, state.sequence, forgotten), rows)
     snapshot.write_accesses(all_accesses(layout, journal, state.sequence), rows)
     snapshot.write_links(all_links(layout, journal, state.sequence), rows)
@@ -124,14 +122,14 @@ def install_snapshot(
 
 
 def open_rows(layout: Layout, journal: Journal) -> RowsView:
-    """The present rows, at the journal's last commit: as they were left, or made anew from snapshot and journal.
+    """Open the current rows at the journal's last commit; rebuild them if they are damaged or too old.
 
-    Raises JournalDamaged when they have seen more than the journal holds, StorageFull.
+    Raises JournalDamaged when the rows have seen more than the journal holds, StorageFull.
     """
     view = RowsView(layout.rows, layout.name)
     if view.base_sequence > journal.last:
         raise JournalDamaged(
-            f"{named(layout.journal)} ends at sequence {journal.last}, and the present rows have seen"
+            f"{named(layout.journal)} ends at sequence {journal.last}, but the current rows have seen sequence"
             f" {view.base_sequence}; run `kgserve doctor --salvage`"
         )
     if view.base_sequence + 1 < journal.oldest:
@@ -146,7 +144,7 @@ def open_rows(layout: Layout, journal: Journal) -> RowsView:
 
 
 def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
-    """Make the present rows anew, from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
+    """Rebuild the current rows from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
     started = time.perf_counter()
     for base in usable_snapshots(layout, journal):
         if base is None:
@@ -167,7 +165,7 @@ def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
 
 
 def fresh_folder(path: Path) -> Path:
-    """An empty folder at a path."""
+    """Create an empty folder at a path, deleting what was there; return the path."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     return path

@@ -121,5 +121,5 @@ def test_through_another_server(tmp_path: Path) -> None:
         assert kgserve("restore", "nightly", "--as", "b", "--server", server.url).code == 0
         assert listed(server.url, "b") == ["one"]
         outside = kgserve("backup", "--to", tmp_path / "elsewhere", "--server", server.url)
-        assert (outside.code, "outside of the server's folder for backups" in outside.err) == (1, True)
+        assert (outside.code, "outside of the server's backup folder" in outside.err) == (1, True)
         assert not (tmp_path / "elsewhere").exists()

@@ -40,13 +40,13 @@ def test_it_tells_how_the_engines_file_was_left(folder: Path) -> None:
     def told() -> str:
         return next(row[3] for row in kgserve("doctor", "one", "--data", folder).lines() if row[1] == "engine file")
 
-    assert "there was none" in told()
-    assert "closed at sequence 1, the journal has come to 1" in told()
+    assert "no file exists" in told()
+    assert "closed at sequence 1, the journal is at 1" in told()
     with opened(folder, "one") as store:
         write(store, batch("later"))
-    assert "closed at sequence 1, the journal has come to 2" in told()
+    assert "closed at sequence 1, the journal is at 2" in told()
     (folder / "one_memory" / "engine.json").unlink()
-    assert "had not closed it" in told()
+    assert "not closed cleanly" in told()
 
 
 def test_one_store_can_be_named(folder: Path) -> None:
@@ -54,17 +54,17 @@ def test_one_store_can_be_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rebuild", [(), ("--rebuild",)], ids=["alone", "rebuild"])
-def test_a_damaged_engine_file_is_built_anew(folder: Path, rebuild: tuple[str, ...]) -> None:
+def test_a_damaged_engine_file_is_rebuilt(folder: Path, rebuild: tuple[str, ...]) -> None:
     # The first look at a folder in which nobody has asked in Cypher makes the engine's file.
     assert kgserve("doctor", "one", "--data", folder).code == 0
     file = folder / "one_memory" / "graph.kuzu"
     file.write_bytes(b"\0" * file.stat().st_size)
     mended = kgserve("doctor", "one", *rebuild, "--data", folder)
     assert mended.code == (0 if rebuild else 1), mended
-    assert "built anew" in mended.out
+    assert "rebuilt from the journal" in mended.out
     again = kgserve("doctor", "--data", folder)
     assert again.code == 0, again
-    assert "built anew" not in again.out
+    assert "rebuilt from the journal" not in again.out
     with opened(folder, "one") as store:
         assert store.state.nodes == 20
 

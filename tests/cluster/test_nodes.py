@@ -455,7 +455,7 @@ def test_a_node_backs_up_stores_of_others_from_current_copies(
         assert {each.id for each in alone.store(store).nodes()} == {"a", "b", "n3", "n4"}
     # So a store comes back whose times were repaired outside of the cluster.
     refused = kgserve_process("doctor", store, "--repair-times", "--data", nodes[1].data_dir)
-    assert (refused.code, "restore it into a data folder of its own" in refused.out + refused.err) == (1, True), refused
+    assert (refused.code, "restore it into a separate data folder" in refused.out + refused.err) == (1, True), refused
     assert kgserve_process("doctor", store, "--repair-times", "--data", tmp_path / "alone").code == 0
     clients[0].drop(store, confirm=store)
     place, until = nodes[1].data_dir / f"{store}_memory", time.monotonic() + PATIENCE

@@ -138,7 +138,7 @@ def test_who_administers_backs_stores_up_where_there_is_a_folder(browser: Browse
         window = page.get_by_role("dialog", name="Back all stores up")
         window.get_by_label("Folder").fill("")
         window.get_by_role("button", name="Back up").click()
-        expect(page.get_by_role("alert")).to_contain_text("the folder for backups holds other files")
+        expect(page.get_by_role("alert")).to_contain_text("the backup folder holds other files")
         window.get_by_label("Folder").fill("all")
         window.get_by_role("button", name="Back up").click()
         expect(window.get_by_role("region", name="Backed up")).to_contain_text("books")

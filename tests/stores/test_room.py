@@ -35,7 +35,7 @@ def too_large(store: OpenStore) -> Generator[None]:
 def test_what_there_is_room_for(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     require_room(tmp_path, 0)
-    with pytest.raises(StorageFull, match="MiB of room"):
+    with pytest.raises(StorageFull, match="MiB of disk space"):
         require_room(tmp_path, free)
     require_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
 
@@ -47,7 +47,7 @@ def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) 
         # Nobody else may follow before the disk is full.
         with store.engine.commits:
             write(store, TAGGED)
-            with too_large(store), pytest.raises(StorageFull, match="a new engine file"):
+            with too_large(store), pytest.raises(StorageFull, match="A new engine file"):
                 ask(store)
         assert ids(store) == ["a", "tagged"]
         ask(store)

@@ -111,7 +111,7 @@ def test_the_doctor_says_so_once(files: Layout, damage: Callable[[Layout], None]
     (found,) = [each for each in look(files).findings if each.part == "settings"]
     assert not found.ok
     assert said in found.detail
-    assert "nothing is lost" in found.detail
+    assert "without loss" in found.detail
     assert look(files).ok
     assert files.described().settings == CHOSEN
 

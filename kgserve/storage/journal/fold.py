@@ -1,4 +1,4 @@
-"""Folding: a snapshot and the change sets after it make a newer set of rows, with no engine involved."""
+"""Merge a snapshot with the change sets after it into a newer set of rows, without the engine."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from kgserve.storage.model.fields import EDGE, NODE, ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values, width_of
 
 MAX_IN_MEMORY_FOLD_BYTES = 128 << 20
-"""What the change sets that are folded in memory may have in rows; there they take two to three times as much."""
+"""Bytes of rows in change sets that are merged in memory, which takes two to three times as much."""
 _FOLDED_ROW_OVERHEAD_BYTES = 200
-"""What a row takes beside its texts."""
+"""Bytes per row in addition to its texts."""
 Row = TypeVar("Row", NodeRow, EdgeRow)
 FOLD_PARTITIONS = 256
-"""Files, all of which are open while they are merged; 100 GB of rows make parts of 400 MB."""
+"""Partition files, all open while they are merged; 100 GB of rows make partitions of 400 MB."""
 _LENGTH_BYTES = 4
 _PARTITION_BUFFER_BYTES = 64 << 20
 _PARTITION_READ_BYTES = 1 << 16
 
 _encode = msgspec.msgpack.Encoder().encode
-# Columns whose values are worth looking up: of texts that are all different it takes longer than writing them.
+# Dictionary encoding of columns of distinct texts takes longer than writing them plain.
 _DICTIONARY_COLUMNS = ["type", "relation_type", "created_by"]
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """The state of the rows written; ``expected`` is what the journal says: the same, unless rows were wrong."""
+    """State of the rows written, and the state that the journal ``expected``. They differ only if rows were wrong."""
 
     state: StoreState
     expected: StoreState
 
     @property
     def rebased(self) -> bool:
-        """Whether rows and journal do not come to the same digest."""
+        """True if the digest of the rows differs from that of the journal."""
         return self.state != self.expected
 
 
@@ -70,12 +70,14 @@ def fold(
     drop_loose: bool = False,
     memory_bytes: int = MAX_IN_MEMORY_FOLD_BYTES,
 ) -> Folded:
-    """Write nodes.parquet and edges.parquet of the state that ``changes`` lead to from snapshot ``base``.
+    """Write nodes.parquet and edges.parquet of the state after applying ``changes`` to snapshot ``base``.
 
-    Change sets beyond ``memory_bytes`` are sorted out on disk, in the target's folder. The rows are the truth: every
-    frame and every snapshot has its checksum. That they do not come to the digest in the last change set means that a
-    write was planned on a row that the engine had wrong; the state then has the digest of the rows. ``drop_loose``
-    leaves edges out whose nodes are gone, at the price of holding all ids.
+    memory_bytes: size of change sets beyond which they are partitioned on disk, in ``target``.
+
+    drop_loose: omit edges whose endpoints do not exist; this holds all node ids in memory.
+
+    The rows decide: every frame and every snapshot has a checksum. If they do not match the last change set's digest, a
+    write was planned on a row that the engine had wrong, and the returned state has the digest of the rows.
     """
     coming = iter(changes)
     first, size = deque[ChangeSet](), 0
@@ -83,14 +85,14 @@ def fold(
         first.append(change)
         size += _size(change)
         if size > memory_bytes:
-            return _fold_on_disk(base, _drained(first, coming), target, drop_loose=drop_loose)
+            return _fold_on_disk(base, _drain(first, coming), target, drop_loose=drop_loose)
     return _fold_in_memory(base, NetChange(first), target, drop_loose=drop_loose)
 
 
 def write_rows(
     nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: ColumnSet
 ) -> Folded:
-    """Write the same two files of all rows of a store, some at a time; ``width`` is that of the widest."""
+    """Write both files from batches of all rows of a store; ``width`` is that of the widest row."""
     found = ([*map(astuple, rows)] for rows in nodes)
     written = _write(target / NODES_FILE, found, iter(()), width=width)
     found = ([*map(astuple, rows)] for rows in edges)
@@ -127,7 +129,7 @@ def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path,
 
 
 def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> ColumnSet:
-    """Take a change set in, in the order in which its parts hold; the width of its widest row."""
+    """Apply a change set, deletions first; return the width of its widest row."""
     for key in change.edges_deleted:
         edges.remove(key)
     for node_id in change.nodes_deleted:
@@ -142,8 +144,8 @@ def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) ->
     return width
 
 
-def _drained(first: deque[ChangeSet], rest: Iterator[ChangeSet]) -> Generator[ChangeSet]:
-    """All of them, letting go of each."""
+def _drain(first: deque[ChangeSet], rest: Iterator[ChangeSet]) -> Generator[ChangeSet]:
+    """Yield all change sets, releasing each."""
     while first:
         yield first.popleft()
     yield from rest
@@ -156,7 +158,7 @@ def _size(change: ChangeSet) -> int:
 
 
 def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
-    """From the digests and counts of what was written."""
+    """Return the result for the digests and counts that were written."""
     digest = (nodes[0] + edges[0]) % (1 << 128)
     return Folded(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
 
@@ -164,7 +166,7 @@ def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]
 def _write_edges(
     kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, width: ColumnSet
 ) -> tuple[int, int]:
-    """The edges; if loose ones are dropped, only those whose both ends are among the nodes already written."""
+    """Write the edges; with ``drop_loose``, only those whose endpoints are both among the written nodes."""
     if drop_loose:
         ids = {row[0] for rows in read_rows(target / NODES_FILE) for row in rows}
         kept = ([row for row in rows if row[0] in ids and row[1] in ids] for rows in kept)
@@ -187,10 +189,10 @@ def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int)
 def _write(
     path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: ColumnSet
 ) -> tuple[int, int]:
-    """Rows to a file with the columns of a width; their digest and count."""
+    """Write rows with the columns of a width; return their digest and count."""
     digest = count = 0
     schema = schema_of(path.name, width)
-    values = _values_of(path.name, width)
+    values = _value_getter(path.name, width)
     with parquet_writer(path, schema, _DICTIONARY_COLUMNS) as writer:
         for rows in _batches(kept, fresh):
             columns = zip(*map(values, rows), strict=True)
@@ -201,8 +203,8 @@ def _write(
     return digest % (1 << 128), count
 
 
-def _values_of(name: str, width: ColumnSet) -> Callable[[RowTuple], RowTuple]:
-    """What makes the values of the columns of one of the two files from a row."""
+def _value_getter(name: str, width: ColumnSet) -> Callable[[RowTuple], RowTuple]:
+    """Return the function that maps a row of the named file to its column values."""
     fields, values = (NODE, node_values) if name == NODES_FILE else (EDGE, edge_values)
     wanted = itemgetter(slice(len(fields.columns(width))))
     return wanted if width is ColumnSet.PLAIN else lambda row: wanted(values(row))
@@ -224,11 +226,11 @@ def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Itera
 
 
 class _Spill(Generic[Row]):
-    """Rows put and keys removed, on disk, for what is too much for memory; its folder goes when it is closed.
+    """Hash-partitioned rows and deletions on disk, for more than fits in memory. Removes its folder on exit.
 
-    Every row goes to one of many files by its key, in the order of the journal. What is said last of a key is then
-    known from one file alone, and that fits into memory. The rows that are left are merged in the order of their
-    sequences: the engine finds rows by sequence faster when they lie in about that order.
+    Every key goes to one of many files, in the order of the journal. The final row of a key is therefore known from one
+    file alone, and that fits into memory. Remaining rows are merged by sequence: the engine finds rows by sequence
+    faster when they are stored in about that order.
     """
 
     def __init__(self, folder: Path, kind: type[Row]) -> None:
@@ -246,20 +248,20 @@ class _Spill(Generic[Row]):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def put(self, row: Row) -> None:
-        """The row of its key from now on."""
+        """Set the row of its key."""
         self._write(_key(row), _encode(row))
 
     def put_tuples(self, rows: Iterable[RowTuple], width: int) -> None:
-        """The same with rows as tuples, whose first ``width`` fields are the key."""
+        """Set rows given as tuples whose first ``width`` fields are the key."""
         for row in rows:
             self._write(row[0] if width == 1 else row[:width], _encode(row))
 
     def remove(self, key: str | EdgeKey) -> None:
-        """No row has this key from now on."""
+        """Record that a key is deleted."""
         self._write(key, _encode(_encode(key)))
 
     def rows(self) -> Iterator[Row]:
-        """The rows that are left, by sequence. Only once, and nothing may be added afterwards."""
+        """Return the remaining rows by sequence. Call once; add nothing afterwards."""
         self._flush()
         for part in range(FOLD_PARTITIONS):
             self._settle(self._path(part))
@@ -281,7 +283,7 @@ class _Spill(Generic[Row]):
         self._buffered = 0
 
     def _settle(self, path: Path) -> None:
-        """Replace a part by the rows that are left of it, in the order of their sequences."""
+        """Rewrite a partition with its remaining rows, ordered by sequence."""
         left: dict[Any, Row] = {}
         records = 0
         for record in self._read(path):

@@ -1,11 +1,14 @@
-"""The journal of one store: consecutive frames in segment files, the truth that everything else is derived from.
+"""Journal of one store: consecutive frames in segment files, from which everything else is derived.
 
-A frame is what one group of writes appends, in one piece: a header (magic, payload length, first sequence, number of
+A frame is one group of writes, appended in one piece. It has a header (magic, payload length, first sequence, number of
 change sets, time of the last in microseconds, checksum) and a payload (a MessagePack array of `ChangeSet`). The
-checksum, XXH3 of 64 bits, covers header and payload. A packed frame has another magic, and its payload compressed: so
-it is on the disk, and so it is counted and summed. A frame follows another only after that one reached the disk, so a
-bad frame with a good one behind it is damage, and a bad one with nothing good behind it is a write that a crash cut
-short. At the end, what looks for damage in segments, and keeps what comes before it.
+checksum, XXH3 of 64 bits, covers header and payload. A packed frame has another magic and a compressed payload; length
+and checksum are those of the compressed bytes.
+
+A frame is written only after the previous one is on disk. A bad frame with a good one behind it is therefore damage,
+and a bad one at the end is a write that a crash cut short.
+
+The end of the module finds damage in segments and keeps what comes before it.
 """
 
 from __future__ import annotations
@@ -32,11 +35,10 @@ from kgserve.storage.model.change import ChangeSet
 FRAME_MAGIC, PACKED_FRAME_MAGIC = b"KGF1", b"KGF2"
 _MAGIC_PREFIX = b"KGF"
 MIN_PACKED_ROWS = 250
-"""Rows from which on packing a frame is looked at: few large ones would wait for it longer than for their planning."""
+"""Rows from which on a frame may be packed. Compressing fewer, larger rows takes longer than planning them."""
 _PACKING_SAMPLE_BYTES = 1 << 15
 _MIN_PACKING_RATIO = 2.5
-"""A frame is packed if its beginning becomes so many times shorter: rows that are much alike, as imports write them.
-What is less alike takes three times as long to compress, and more of it is left."""
+"""Compression ratio of a frame's beginning from which on the frame is packed, as imports of similar rows reach it."""
 _COMPRESSION_LEVEL = 1
 _FRAME_HEADER_STRUCT = struct.Struct("<4sIQIq")
 _FRAME_CHECKSUM_STRUCT = struct.Struct("<Q")
@@ -47,7 +49,7 @@ _decode = msgpack_decoder(list[ChangeSet]).decode
 
 
 class FrameError(Exception):
-    """The bytes at an offset are no whole frame; ``reason`` says how."""
+    """Bytes at an offset are not a whole frame; ``reason`` describes the fault."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"{reason} at offset {offset}")
@@ -56,16 +58,16 @@ class FrameError(Exception):
 
 
 class OutOfOrder(FrameError):
-    """A whole frame, and not the one that was ``due``: no crash leaves that."""
+    """Whole frame whose sequence is not the one ``due``; a crash never leaves that."""
 
     def __init__(self, offset: int, first: int, due: int) -> None:
         super().__init__(offset, f"sequence {first} where {due} was due")
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One frame as read: where it starts and ends in its file, and what it holds, as it is there.
+    """One frame as read: its place in the file, and its payload as stored.
 
-    Looking through a journal wants no more than that it is whole; so who wants what is in it unpacks it.
+    Checks of a journal need no payload, so callers that do decode it call `changes`.
     """
 
     offset: int
@@ -77,7 +79,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def payload(self) -> bytes:
-        """Its change sets as MessagePack; found anew each time."""
+        """Change sets as MessagePack; decompressed on each access."""
         return zlib.decompress(self.stored) if self.packed else self.stored
 
     @property
@@ -86,24 +88,24 @@ class Frame(msgspec.Struct, frozen=True):
         return self.first + self.count - 1
 
     def changes(self) -> list[ChangeSet]:
-        """The change sets, in order."""
+        """Return the change sets in order."""
         return _decode(self.payload)
 
 
 def encode_frame(changes: list[ChangeSet]) -> bytes:
-    """The bytes of one frame. The change sets must be consecutive."""
+    """Return the bytes of one frame. The change sets must be consecutive."""
     return _framed(FRAME_MAGIC, _encode(changes), changes)
 
 
 class EncodedFrame(NamedTuple):
-    """The bytes of a frame, and how many packing has spared; 0 for one that is not packed."""
+    """Bytes of a frame, and the bytes saved by packing; 0 if it is not packed."""
 
     data: bytes
     spared: int
 
 
 def encode_packed(changes: list[ChangeSet]) -> EncodedFrame:
-    """As `encode_frame`, packed where that is worth its time."""
+    """Return a frame that is packed if it has enough rows and compresses well."""
     payload = _encode(changes)
     if sum(change.size for change in changes) < MIN_PACKED_ROWS or not _is_worth_packing(payload):
         return EncodedFrame(_framed(FRAME_MAGIC, payload, changes), 0)
@@ -112,7 +114,7 @@ def encode_packed(changes: list[ChangeSet]) -> EncodedFrame:
 
 
 def frame_bytes(frame: Frame) -> bytes:
-    """The bytes of a frame that was read, as of one that is not packed."""
+    """Return the unpacked encoding of a frame that was read."""
     return _framed(FRAME_MAGIC, frame.payload, frame.changes())
 
 
@@ -127,7 +129,7 @@ def _framed(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> bytes:
 
 
 def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
-    """The frame at ``offset`` of a file whose bytes count up to ``end``. Raises FrameError."""
+    """Return the frame at ``offset`` of a file of ``end`` bytes. Raises FrameError."""
     if end - offset < FRAME_HEADER_BYTES:
         raise FrameError(offset, "a cut-off header")
     file.seek(offset)
@@ -145,9 +147,9 @@ def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
 
 
 def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[Frame]:
-    """The frames from ``offset`` on, of which the first begins with the sequence that is ``due``, if that is known.
+    """Yield the frames from ``offset`` on; the first must begin with sequence ``due`` unless that is None.
 
-    Raises FrameError at the first that is not whole, OutOfOrder at one that does not follow on.
+    Raises FrameError at the first frame that is not whole, OutOfOrder at one that is not consecutive.
     """
     while offset < end:
         frame = read_frame(file, offset, end)
@@ -158,9 +160,9 @@ def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Itera
 
 
 def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
-    """Offset of the first frame from ``offset`` on that goes up to ``sequence`` at least; or ``end``.
+    """Return the offset of the first frame that reaches at least ``sequence``, or ``end``.
 
-    Only headers before it are looked at. Raises FrameError.
+    Reads only headers of the frames before it. Raises FrameError.
     """
     with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
         while end - offset >= FRAME_HEADER_BYTES:
@@ -174,7 +176,7 @@ def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
 
 
 def find_frame(file: BinaryIO, offset: int, end: int) -> int | None:
-    """Offset of the first whole frame that starts after ``offset``, if there is one."""
+    """Return the offset of the first whole frame that starts after ``offset``, or None."""
     while (offset := _find_magic(file, offset + 1, end)) >= 0:
         try:
             read_frame(file, offset, end)
@@ -205,7 +207,7 @@ DAMAGED_SUFFIX = ".damaged"
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One file of the journal: the first sequence that it holds, and its size in bytes."""
+    """File of the journal: the first sequence that it holds, and its size in bytes."""
 
     first: int
     path: Path
@@ -213,7 +215,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class JournalEnd(msgspec.Struct, frozen=True):
-    """Where a journal ended when it was closed: first sequence of its last segment, that file's size, last sequence."""
+    """End of a journal at close: first sequence of the last segment, that file's size, last sequence."""
 
     segment: int
     size: int
@@ -221,34 +223,34 @@ class JournalEnd(msgspec.Struct, frozen=True):
 
 
 class Witness(msgspec.Struct, frozen=True):
-    """Somebody who was told of commits once they were durable, and the last sequence that they know of."""
+    """Projection that was notified of durable commits, and the last sequence it has seen."""
 
     name: str
     sequence: int
 
 
 def segment_path(folder: Path, first: int) -> Path:
-    """Name of the segment that starts with a sequence."""
+    """Return the path of the segment that starts with a sequence."""
     return folder / f"{first:020d}{SEGMENT_SUFFIX}"
 
 
 def list_segments(folder: Path) -> list[Segment]:
-    """The segments of a folder, oldest first. Raises JournalDamaged where one is no file."""
+    """Return the segments of a folder, oldest first. Raises JournalDamaged if one is not a regular file."""
     found = [path for path in folder.iterdir() if path.suffix == SEGMENT_SUFFIX and path.stem.isdecimal()]
     for path in found:
         if path.is_symlink() or path.is_dir():
-            raise JournalDamaged(f"{named(path)}: it is no file; put the file back, from a backup for one")
+            raise JournalDamaged(f"{named(path)}: not a regular file; restore the file, for example from a backup")
     return sorted((Segment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
 
 
 def read_segment(segment: Segment, expected: int | None) -> Iterator[Frame]:
-    """The frames of one segment. Raises FrameError at the first that is not whole or does not follow on."""
+    """Yield the frames of one segment. Raises FrameError at the first that is not whole or not consecutive."""
     with segment.path.open("rb") as file:
         yield from read_frames(file, 0, segment.size, expected)
 
 
 def whole_part(segment: Segment, expected: int | None) -> tuple[Frame | None, FrameError | None]:
-    """The last frame of a segment before its first fault, and the fault, if there are any."""
+    """Return the last frame of a segment before its first fault, and the fault; each None if it does not exist."""
     last: Frame | None = None
     try:
         for frame in read_segment(segment, expected):
@@ -259,30 +261,30 @@ def whole_part(segment: Segment, expected: int | None) -> tuple[Frame | None, Fr
 
 
 def _whole_sequences(segment: Segment) -> tuple[int, int, FrameError | None]:
-    """The last sequence before the first fault, the offset where that ends, and the fault."""
+    """Return the last sequence before the first fault, the offset where it ends, and the fault."""
     frame, fault = whole_part(segment, segment.first)
     return (segment.first - 1, 0, fault) if frame is None else (frame.last, frame.end, fault)
 
 
 class Journal:
-    """Appends by one writer; reads by any thread, up to what is durable."""
+    """Append-only log with one writer; any thread may read what is durable."""
 
     def __init__(self, folder: Path, segments: list[Segment], last: int, segment_bytes: int) -> None:
-        """Use `Journal.open`."""
+        """Prefer `Journal.open` or `Journal.create`."""
         self.folder = folder
         self.last = last
         self._segment_bytes = segment_bytes
         self._segments = segments
         self._lock = threading.Lock()
         self._broken: str | None = None
-        # Called before a frame is packed, which programs from before cannot read; while there is none, none is.
+        # Called before a frame is packed, because older programs cannot read it. While None, no frame is packed.
         self.before_packing: Callable[[], None] | None = None
         self._packed: list[tuple[int, int]] = []
         self._descriptor = os.open(segments[-1].path, os.O_WRONLY | os.O_APPEND)
 
     @classmethod
     def create(cls, folder: Path, segment_bytes: int, first: int = 1) -> Journal:
-        """A new, empty journal."""
+        """Create an empty journal whose first sequence is ``first``."""
         folder.mkdir(parents=True, exist_ok=True)
         segment = _new_segment(folder, first)
         return cls(folder, [segment], first - 1, segment_bytes)
@@ -298,52 +300,53 @@ class Journal:
     ) -> Journal:
         """Open a journal of which the frames after sequence ``after`` are needed.
 
-        They are verified, and a tail that a crash cut short is removed, unless ``trusted`` (from a clean close) fits.
-        Raises JournalDamaged when a frame that was once durable is not whole, or is gone: ``seen``, which is looked at
-        only then, knows of more commits.
+        Verifies these frames and cuts a tail that a crash left torn, unless ``trusted`` (from a clean close) matches
+        the files. ``seen`` is read only when verifying.
+
+        Raises JournalDamaged when a durable frame is damaged or missing, or when a witness has seen later commits.
         """
         segments = list_segments(folder) if folder.is_dir() else []
         if not segments:
-            raise JournalDamaged(f"{named(folder)}: no segment of it is left; run `kgserve doctor --salvage`")
+            raise JournalDamaged(f"{named(folder)}: no segment is left; run `kgserve doctor --salvage`")
         newest = segments[-1]
         if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
             return cls(folder, segments, trusted.sequence, segment_bytes)
-        closed = Witness("the mark of its clean close", trusted.sequence if trusted is not None else 0)
+        closed = Witness("the clean-close marker", trusted.sequence if trusted is not None else 0)
         last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
-        # A process that was killed has left what it wrote to the system: views are about to believe it.
+        # A killed process leaves unsynced writes in the page cache; projections are about to rely on them.
         sync_file(newest.path)
         sync_folder(folder)
         if last < after:
-            # The journal lost what a snapshot has: it goes on behind the snapshot, in a segment of its own.
+            # The journal lost commits that a snapshot has: continue after the snapshot, in a new segment.
             _new_segment(folder, after + 1)
             last = after
         return cls(folder, list_segments(folder), last, segment_bytes)
 
     @property
     def end(self) -> JournalEnd:
-        """Where it ends now."""
+        """Current end of the journal."""
         with self._lock:
             newest = self._segments[-1]
             return JournalEnd(newest.first, newest.size, self.last)
 
     @property
     def segments(self) -> list[Segment]:
-        """Its segments, oldest first, with their durable sizes."""
+        """Segments, oldest first, with their durable sizes."""
         with self._lock:
             return list(self._segments)
 
     @property
     def bytes(self) -> int:
-        """Size of all segments."""
+        """Size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
     def spared_after(self, sequence: int) -> int:
-        """About the bytes that packing has spared behind a sequence, since the journal was opened: it holds more."""
+        """Return about how many bytes packing has saved after a sequence, since the journal was opened."""
         with self._lock:
             return sum(spared for last, spared in self._packed if last > sequence)
 
     def append(self, changes: list[ChangeSet]) -> None:
-        """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
+        """Append consecutive change sets durably, all or none. Raises StorageFull or Unavailable."""
         first, last = changes[0].sequence, changes[-1].sequence
         if self.before_packing is None:
             self.append_frame(encode_frame(changes), first, last)
@@ -357,9 +360,9 @@ class Journal:
                 self._packed.append((last, spared))
 
     def append_frame(self, data: bytes, first: int, last: int, *, durable: bool = True) -> None:
-        """Append change sets that are encoded already, of these sequences; if not ``durable``, `sync` has to follow."""
+        """Append an encoded frame of sequences ``first`` to ``last``. Unless ``durable``, `sync` must follow."""
         if self._broken is not None:
-            raise Unavailable(f"the journal stopped taking writes: {self._broken}", retry_after=30)
+            raise Unavailable(f"The journal is read-only after a failed write: {self._broken}", retry_after=30)
         if first != self.last + 1:
             raise Internal(f"sequence {first} cannot follow {self.last} in {self.folder}")
         if self._segments[-1].size >= self._segment_bytes:
@@ -377,19 +380,19 @@ class Journal:
             self.last = last
 
     def sync(self) -> None:
-        """Make durable what was appended without. Raises StorageFull or Unavailable."""
+        """Make frames durable that were appended with ``durable=False``. Raises StorageFull or Unavailable."""
         with storing("writing the journal"):
             for segment in self.segments:
                 sync_file(segment.path)
             sync_folder(self.folder)
 
     def read(self, after: int) -> Iterator[ChangeSet]:
-        """The durable change sets after a sequence, in order, none missing. Raises JournalDamaged."""
+        """Yield the durable change sets after a sequence, in order and without gaps. Raises JournalDamaged."""
         for frame in self.frames(after):
             yield from (change for change in frame.changes() if change.sequence > after)
 
     def frames(self, after: int) -> Iterator[Frame]:
-        """The durable frames that hold the change sets after a sequence, as `read` does."""
+        """Yield the durable frames that hold the change sets after a sequence. Raises JournalDamaged."""
         segments = self.segments
         due = after + 1
         for index, segment in enumerate(segments):
@@ -407,16 +410,16 @@ class Journal:
 
     @property
     def oldest(self) -> int:
-        """The first sequence that can still be read."""
+        """First sequence that can still be read."""
         return self.segments[0].first
 
     def begin_segment(self) -> None:
-        """Have the next commit begin a segment of its own. For who appends. Raises StorageFull or Unavailable."""
+        """Start a new segment for the next commit. Writer only. Raises StorageFull or Unavailable."""
         if self._segments[-1].size:
             self._rotate()
 
     def drop_before(self, sequence: int, keep_bytes: int) -> None:
-        """Remove the oldest segments that hold nothing after ``sequence``, as long as those spare ``keep_bytes``."""
+        """Remove the oldest segments not needed after ``sequence``, but retain ``keep_bytes`` of them."""
         with self._lock:
             self._packed = [each for each in self._packed if each[0] > sequence]
             spare = [
@@ -432,11 +435,11 @@ class Journal:
                 excess -= segment.size
         for segment in going:
             segment.path.unlink(missing_ok=True)
-            # One after the other: should an older one come back after a power loss, then those behind it, too.
+            # In order, so that a segment that reappears after a power loss is followed by the later ones.
             sync_folder(self.folder)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -455,12 +458,12 @@ class Journal:
             os.ftruncate(self._descriptor, segment.size)
             os.fdatasync(self._descriptor)
         except OSError as error:
-            # What the disk holds is now unknown: only a new look at the file, when the store opens again, can tell.
-            self._broken = f"{segment.path.name} could not be cut back after a failed write ({error.strerror})"
+            # The content on disk is now unknown until the store opens again and reads the file.
+            self._broken = f"{segment.path.name} could not be truncated after a failed write ({error.strerror})"
 
 
 def _is_damage(segment: Segment, error: FrameError) -> bool:
-    """Whether that is none of what a crash leaves, a frame that was cut short at the end."""
+    """Return True unless the fault is a frame that a crash cut short at the end."""
     with segment.path.open("rb") as file:
         return isinstance(error, OutOfOrder) or find_frame(file, error.offset, segment.size) is not None
 
@@ -474,7 +477,10 @@ def _new_segment(folder: Path, first: int) -> Segment:
 
 
 def _verify(segments: list[Segment], after: int, least: Witness) -> int:
-    """Check all frames after a sequence and cut a torn tail; the last whole sequence, not before ``least``."""
+    """Check all frames after a sequence and cut a torn tail; return the last whole sequence.
+
+    Raises JournalDamaged if that is before the one that ``least`` has seen.
+    """
     last = segments[-1].first - 1
     for index, segment in enumerate(segments):
         newest = index + 1 == len(segments)
@@ -502,24 +508,24 @@ def _truncate(path: Path, size: int) -> None:
 
 def _missing(folder: Path, last: int) -> JournalDamaged:
     return JournalDamaged(
-        f"{named(folder)}: what comes after sequence {last} is missing; run `kgserve doctor --salvage`"
+        f"{named(folder)}: the commits after sequence {last} are missing; run `kgserve doctor --salvage`"
     )
 
 
 def _behind(path: Path, last: int, seen: Witness, fault: str = "") -> JournalDamaged:
     whole = f"{named(path)}: it is whole up to sequence {last}{fault}"
     return JournalDamaged(
-        f"{whole}, but {seen.name} has seen sequence {seen.sequence}: commits that were durable are missing; "
-        "`kgserve doctor --salvage` brings back what the history holds"
+        f"{whole}, but {seen.name} has seen sequence {seen.sequence}: durable commits are missing; "
+        "`kgserve doctor --salvage` restores what the history holds"
     )
 
 
 def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:
-    return JournalDamaged(f"{named(segment.path)}: {error}; `kgserve doctor --salvage` keeps all that comes before it")
+    return JournalDamaged(f"{named(segment.path)}: {error}; `kgserve doctor --salvage` keeps everything before it")
 
 
 def segment_fault(segment: Segment) -> str:
-    """What a segment holds, in words. Raises JournalDamaged naming the offset of its first fault."""
+    """Return a segment's contents in words. Raises JournalDamaged naming the offset of its first fault."""
     last, _, fault = _whole_sequences(segment)
     if fault is not None:
         raise JournalDamaged(f"{fault}; whole up to sequence {last}") from fault
@@ -527,9 +533,9 @@ def segment_fault(segment: Segment) -> str:
 
 
 def salvage(folder: Path) -> Iterator[str]:
-    """Cut a journal at its first damage and set aside what follows, saying so; nothing when it is whole.
+    """Cut a journal at its first damage and set aside what follows; yield a message for each change.
 
-    Damage before the newest whole snapshot costs nothing: the journal then goes on from the snapshot.
+    Damage before the newest whole snapshot loses nothing: the journal then continues from the snapshot.
     """
     newest = snapshot.newest_whole(folder)
     base = newest.sequence if newest is not None else 0
@@ -561,9 +567,9 @@ def _cut(segment: Segment, end: int, last: int) -> str:
     _truncate(segment.path, end)
     lost = segment.size - end
     where = f"{segment.path.name} was cut after sequence {last} at offset {end}"
-    return f"{where}; {lost} bytes are lost, a copy of the file is beside it"
+    return f"{where}; {lost} bytes are lost, a copy of the file is in the same folder"
 
 
 def _set_aside(segment: Segment) -> str:
     segment.path.rename(segment.path.with_name(segment.path.name + DAMAGED_SUFFIX))
-    return f"{segment.path.name} was set aside: it does not follow on"
+    return f"{segment.path.name} was set aside: its sequences are not consecutive"

@@ -1,4 +1,4 @@
-"""Reading accesses, links and last versions from a snapshot and the journal after it."""
+"""Read accesses, links and last versions from a snapshot and the journal after it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = structlog.get_logger()
 
 
 def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[Access]]:
-    """The accesses of all nodes as of a commit, each once, some at a time: from a snapshot and the journal after it.
+    """Yield batches of the accesses of all nodes as of a commit, each once.
 
-    Memory is taken for those alone that came after the snapshot. Raises JournalDamaged.
+    Holds only the accesses after the snapshot in memory. Raises JournalDamaged.
     """
     base = _base_of_accesses(layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
@@ -39,19 +39,19 @@ def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[A
 
 
 def _base_of_accesses(layout: Layout, journal: Journal, last: int) -> Path | None:
-    """The newest snapshot up to a commit whose accesses are whole; None where the journal is all that there is."""
+    """Return the newest snapshot up to a commit with whole accesses; None to read the journal alone."""
     try:
         return _base_with(snapshot.ACCESSES_FILE, layout, journal, last)
     except JournalDamaged:
-        # Rows may be whole where no snapshot is. Better a count that is too low than no snapshot ever.
+        # Rows can be whole even if no snapshot is. A count that is too low beats never having a snapshot.
         log.error("accesses_lost", store=layout.name, before=journal.oldest)
         return None
 
 
 def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[LinkRow]]:
-    """The links of a store as of a commit, each once, some at a time: from a snapshot and the journal after it.
+    """Yield batches of the links of a store as of a commit, each once.
 
-    Memory is taken for those alone that have changed since the snapshot. Raises JournalDamaged.
+    Holds only the links changed since the snapshot in memory. Raises JournalDamaged.
     """
     base = _base_with(snapshot.LINKS_FILE, layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
@@ -70,7 +70,7 @@ def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[Link
 def all_ended(
     layout: Layout, journal: Journal, last: int, forgotten: Container[str] = ()
 ) -> Iterator[list[tuple[str, int]]]:
-    """The last versions of nodes that were deleted by a commit, but some, a part at a time, as `all_links` does.
+    """Yield batches of the last versions of nodes deleted up to a commit, except ``forgotten`` ones.
 
     Raises JournalDamaged.
     """
@@ -86,9 +86,9 @@ def all_ended(
 
 
 def _base_with(name: str, layout: Layout, journal: Journal, last: int) -> Path | None:
-    """The newest snapshot up to a commit whose file of a name is whole; None where the journal is all that there is.
+    """Return the newest snapshot up to a commit whose named file is whole; None to read the journal alone.
 
-    Raises JournalDamaged where there is neither.
+    Raises JournalDamaged if neither exists.
     """
     for base in usable_snapshots(layout, journal):
         if base is None:
@@ -103,12 +103,12 @@ def _base_with(name: str, layout: Layout, journal: Journal, last: int) -> Path |
 
 
 def no_snapshot_left(layout: Layout, journal: Journal) -> JournalDamaged:
-    """Return the error for a journal whose beginning is gone and that no snapshot replaces."""
+    """Return the error for a journal whose beginning was removed and that no snapshot replaces."""
     return JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
 
 
 def fold_journal(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
-    """Write all rows as of the journal's end to a folder. Raises JournalDamaged when it cannot lead there."""
+    """Write all rows as of the journal's end to a folder. Raises JournalDamaged if no snapshot leads there."""
     failed = no_snapshot_left(layout, journal)
     for base in usable_snapshots(layout, journal):
         try:
@@ -126,13 +126,13 @@ def fold_journal(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bo
 
 
 def usable_snapshots(layout: Layout, journal: Journal) -> Iterable[Path | None]:
-    """Where folding may start: each snapshot, newest first, then nothing at all if the journal goes back that far."""
+    """Return the bases for folding: each snapshot, newest first, then None if the journal begins at 1."""
     usable = [s for s in snapshot.list_snapshots(layout.journal) if snapshot.sequence_of(s) + 1 >= journal.oldest]
     return [*usable, None] if journal.oldest == 1 else usable
 
 
 def unsnapshotted_bytes(layout: Layout, journal: Journal) -> tuple[int, int]:
-    """How much journal there is that no snapshot has, unpacked, about, and the size of the newest snapshot's files."""
+    """Return the approximate unpacked journal bytes after the newest snapshot, and that snapshot's bytes."""
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
         return journal.bytes + journal.spared_after(0), 0

@@ -1,9 +1,9 @@
 """Snapshots: all rows of a store at one sequence, as Parquet files with a manifest of checksums.
 
-A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json; accesses.parquet if any node was
-ever accessed, links.parquet if any edge leads into another store, and ended.parquet if any node was deleted. It is
-written under another name and renamed when everything in it is durable, so a folder with the right name is whole unless
-the disk damaged it.
+A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json. It also holds accesses.parquet if
+any node was ever accessed, links.parquet if any edge leads into another store, and ended.parquet if any node was
+deleted. The folder is written under another name and renamed when its contents are durable. A folder with the right
+name is therefore whole unless the disk damaged it.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ ENDED_FILE = "ended.parquet"
 SNAPSHOT_MANIFEST_FILE = "manifest.json"
 SNAPSHOT_FORMAT = 1
 SNAPSHOT_BATCH_ROWS = 10_000
-# Otherwise whole columns of a row group are read at once.
+# Without a buffer size, pyarrow reads whole columns of a row group at once.
 PARQUET_READ_BUFFER_BYTES = 1 << 20
 SNAPSHOT_BATCH_BYTES = 16 << 20
-"""Size of the rows that are read at a time, by their average; texts may have a MiB each."""
+"""Bytes of the rows read at a time, by their average size; a text may have 1 MiB."""
 
 _FIELDS = {NODES_FILE: fields.NODE, EDGES_FILE: fields.EDGE}
 
 
 def schema_of(name: str, width: ColumnSet) -> pa.Schema:
-    """The columns of one of the two files; those for extras are there only in stores that have some."""
+    """Return the Arrow schema of one of the two files; columns for extras depend on ``width``."""
     return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
 
 
 def width_of_rows(folder: Path | None) -> ColumnSet:
-    """For which fields the rows in a folder have columns; of no folder, for plain ones."""
+    """Return the column set of the rows in a folder; PLAIN for None."""
     return ColumnSet.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """A file of a snapshot: size in bytes and XXH3 checksum of 128 bits, in hexadecimal."""
+    """File of a snapshot: size in bytes and XXH3 checksum of 128 bits, in hexadecimal."""
 
     bytes: int
     xxh3: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a snapshot holds: the state of the store, and its files by name."""
+    """Contents of manifest.json: the state of the store, and the snapshot's files by name."""
 
     format: int
     sequence: int
@@ -78,12 +78,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> StoreState:
-        """The store's state in it."""
+        """State of the store in the snapshot."""
         return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
 
 
 def list_snapshots(folder: Path) -> list[Path]:
-    """The installed snapshots of a journal's folder, newest first."""
+    """Return the installed snapshots of a journal's folder, newest first."""
     found = (
         p for p in folder.iterdir() if p.name.startswith(SNAPSHOT_PREFIX) and p.name[len(SNAPSHOT_PREFIX) :].isdecimal()
     )
@@ -91,43 +91,43 @@ def list_snapshots(folder: Path) -> list[Path]:
 
 
 def newest_sequence(folder: Path) -> int:
-    """The sequence of the newest snapshot in a journal's folder; 0 when there is none."""
+    """Return the sequence of the newest snapshot in a journal's folder; 0 if it has none."""
     return max(map(sequence_of, list_snapshots(folder)), default=0)
 
 
 def sequence_of(snapshot: Path) -> int:
-    """The sequence in a snapshot's name."""
+    """Return the sequence in a snapshot's name."""
     return int(snapshot.name[len(SNAPSHOT_PREFIX) :])
 
 
 def read_rows(file: Path) -> Iterator[list[RowTuple]]:
-    """The rows of a Parquet file of a snapshot in batches, as tuples in the order of the Structs' fields."""
+    """Yield the rows of a snapshot's Parquet file in batches, as tuples in the order of the Structs' fields."""
     tuples = node_tuples if file.name == NODES_FILE else edge_tuples
     for batch in record_batches(file):
         yield list(tuples([column.to_pylist() for column in batch.columns]))
 
 
 def read_nodes(folder: Path) -> Iterator[NodeRow]:
-    """The nodes in a folder of rows, a batch in memory at a time."""
+    """Yield the nodes in a folder of rows; one batch is in memory at a time."""
     for rows in read_rows(folder / NODES_FILE):
         yield from (NodeRow(*row) for row in rows)
 
 
 def read_edges(folder: Path) -> Iterator[EdgeRow]:
-    """The edges in a folder of rows, a batch in memory at a time."""
+    """Yield the edges in a folder of rows; one batch is in memory at a time."""
     for rows in read_rows(folder / EDGES_FILE):
         yield from (EdgeRow(*row) for row in rows)
 
 
 def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
-    """The accesses in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
+    """Yield batches of the accesses in a snapshot; nothing if it has none. Raises JournalDamaged."""
     if (file := part_file(snapshot, ACCESSES_FILE)) is not None:
         for batch in record_batches(file):
             yield [Access(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
 def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
-    """The links in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
+    """Yield batches of the links in a snapshot; nothing if it has none. Raises JournalDamaged."""
     if (file := part_file(snapshot, LINKS_FILE)) is not None:
         yield from _links_in(file)
 
@@ -139,7 +139,7 @@ def _links_in(file: Path) -> Iterator[list[LinkRow]]:
 
 
 def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
-    """The last versions of deleted nodes in a snapshot, some at a time; nothing where there are none.
+    """Yield batches of the last versions of deleted nodes in a snapshot; nothing if it has none.
 
     Raises JournalDamaged.
     """
@@ -149,7 +149,7 @@ def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
 
 
 def part_file(snapshot: Path, name: str) -> Path | None:
-    """A file that a snapshot need not have, if it has it. Raises JournalDamaged when it does not fit its checksum."""
+    """Return the path of an optional file of a snapshot, or None. Raises JournalDamaged if its checksum is wrong."""
     entry = _manifest(snapshot).files.get(name)
     if entry is None:
         return None
@@ -158,31 +158,31 @@ def part_file(snapshot: Path, name: str) -> Path | None:
 
 
 def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
-    """Write accesses, some at a time, into a folder of rows; no file where there are none."""
+    """Write batches of accesses into a folder of rows; no file if there are no batches."""
     texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
     schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
     _write_part(folder / ACCESSES_FILE, schema, (map(astuple, some) for some in accesses))
 
 
 def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
-    """The same of links; they have the columns of an edge behind that of the store."""
+    """Write batches of links into a folder of rows, as the target store followed by the columns of the edge."""
     schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *schema_of(EDGES_FILE, ColumnSet.MEMORY)])
     values = ([(row.store, *edge_values(astuple(row.edge))) for row in some] for some in links)
     _write_part(folder / LINKS_FILE, schema, values)
 
 
 def write_ended(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
-    """The same of the last versions of deleted nodes."""
+    """Write batches of deleted nodes' last versions into a folder of rows."""
     schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
     _write_part(folder / ENDED_FILE, schema, ended)
 
 
 def parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
-    """What writes a file of a snapshot, of which some columns have few values.
+    """Return a writer of a snapshot's file; ``repeated`` names the columns with few distinct values.
 
-    Half of what pyarrow's usual compression leaves, in the same time; all versions read both.
+    zstd halves the size that pyarrow's default leaves, at the same speed. All versions read both.
     """
-    # The stubs know no list.
+    # pyarrow's stubs do not allow a list here.
     dictionary: Any = [*repeated]
     return pq.ParquetWriter(file, schema, use_dictionary=dictionary, compression="zstd", compression_level=3)
 
@@ -200,7 +200,7 @@ def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTupl
 
 
 def table(file: Path) -> pa.Table:
-    """All rows of a Parquet file of a snapshot, with the names of their fields; columns that it has not are null."""
+    """Return all rows of a snapshot's Parquet file under their field names; missing columns are null."""
     found = pq.read_table(file)
     for field in list(schema_of(file.name, ColumnSet.MEMORY))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
@@ -208,14 +208,14 @@ def table(file: Path) -> pa.Table:
 
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """The same as Arrow batches, times as integers of microseconds."""
+    """Yield the rows of a snapshot's Parquet file as Arrow batches, times as integers of microseconds."""
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
             yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
 
 
 def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
-    # By the largest rows of any row group. Of columns: what the engine says of whole groups is wrong.
+    # Sizes are summed by column: the total that the engine writes for a row group is wrong.
     at_a_time = SNAPSHOT_BATCH_ROWS
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         size = sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
@@ -224,7 +224,7 @@ def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
 
 
 def measure(folder: Path) -> tuple[int, int, int]:
-    """Digest, nodes and edges of the rows in a folder's two files."""
+    """Return digest, nodes and edges of the rows in a folder."""
     digest = 0
     counts: list[int] = []
     for name in (NODES_FILE, EDGES_FILE):
@@ -237,7 +237,7 @@ def measure(folder: Path) -> tuple[int, int, int]:
 
 
 def measure_links(folder: Path) -> LinksState | None:
-    """What the links in a folder of rows come to; None where it has no file of them."""
+    """Return count and digest of the links in a folder of rows; None if it has no file of them."""
     file = folder / LINKS_FILE
     if not file.exists():
         return None
@@ -245,9 +245,9 @@ def measure_links(folder: Path) -> LinksState | None:
 
 
 def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
-    """Give a folder of rows its manifest, and its name beside the journal's segments; the snapshot's path.
+    """Write the manifest of a folder of rows and rename it to a snapshot of the journal; return its path.
 
-    Nobody may be reading a snapshot of the same sequence.
+    A snapshot of the same sequence is replaced and must not be in use.
     """
     names = (
         NODES_FILE,
@@ -270,7 +270,7 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
 
 
 def verify(snapshot: Path) -> Manifest:
-    """The manifest of a snapshot whose files fit it. Raises JournalDamaged naming the file that does not."""
+    """Return the manifest of a snapshot after checking all files. Raises JournalDamaged naming the wrong file."""
     manifest = _manifest(snapshot)
     for name, entry in manifest.files.items():
         _require(snapshot / name, entry)
@@ -284,17 +284,17 @@ def _manifest(snapshot: Path) -> Manifest:
         reason = error.strerror if isinstance(error, OSError) else error
         raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} cannot be read: {reason}") from error
     if manifest.format != SNAPSHOT_FORMAT or manifest.sequence != sequence_of(snapshot):
-        raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} is of another format or another snapshot")
+        raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} has another format or sequence")
     return manifest
 
 
 def _require(path: Path, entry: FileEntry) -> None:
     if not path.is_file() or _entry(path) != entry:
-        raise JournalDamaged(f"{named(path)} is missing or does not fit its checksum")
+        raise JournalDamaged(f"{named(path)} is missing or does not match its checksum")
 
 
 def newest_whole(journal_folder: Path, until: int | None = None) -> Manifest | None:
-    """The newest snapshot that is whole, up to a sequence if one is given."""
+    """Return the manifest of the newest whole snapshot, optionally up to a sequence; None if none is whole."""
     for snapshot in list_snapshots(journal_folder):
         if until is None or sequence_of(snapshot) <= until:
             with suppress(JournalDamaged):
@@ -303,7 +303,7 @@ def newest_whole(journal_folder: Path, until: int | None = None) -> Manifest | N
 
 
 def remove_but_newest(journal_folder: Path, keep: int) -> int:
-    """Remove old snapshots; the sequence of the oldest that is left, 0 when there is none."""
+    """Remove all but the newest ``keep`` snapshots; return the oldest remaining sequence, 0 if none remains."""
     snapshots = list_snapshots(journal_folder)
     for snapshot in snapshots[keep:]:
         _remove(snapshot)
@@ -313,7 +313,7 @@ def remove_but_newest(journal_folder: Path, keep: int) -> int:
 
 
 def _remove(snapshot: Path) -> None:
-    # One that has its name is whole, whatever comes in between.
+    # Rename before deleting, so that a folder with a snapshot's name is always whole.
     removed = snapshot.with_name(snapshot.name + _REMOVED_SUFFIX)
     shutil.rmtree(removed, ignore_errors=True)
     snapshot.rename(removed)

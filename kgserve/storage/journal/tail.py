@@ -1,7 +1,6 @@
-"""Following a journal from its files alone, without the store being open, from any sequence on.
+"""Follow a journal from its files, without opening the store, starting at any sequence.
 
-A tail remembers which frame it read last, so that the next page begins there: in a full segment of 64 MiB, in
-frames of 400 bytes, finding the place took 0.1 s once, and 0.2 ms each time after that.
+A tail remembers the frame that it read last, so that the next page starts there without a search.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from kgserve.storage.model.change import Access, ChangeSet, LinksState, NetChang
 from kgserve.storage.model.rows import LinkKey, LinkRow
 
 TAIL_BATCH_ROWS = 50_000
-"""Rows that are taken in at once, about."""
+"""Approximate number of rows in one page."""
 TAIL_BATCH_BYTES = 16 << 20
-"""And of these, about: so much of the journal, which takes two to three times as much in memory."""
+"""Approximate bytes of journal in one page; they take two to three times as much in memory."""
 _split = msgpack_decoder(list[msgspec.Raw]).decode
 _decode = msgpack_decoder(ChangeSet).decode
 
 
 def oldest_sequence(folder: Path) -> int:
-    """The first sequence that the files still hold. Raises FileNotFoundError when there are none."""
+    """Return the first sequence that the files still hold. Raises FileNotFoundError if no segment exists."""
     segments = list_segments(folder)
     if not segments:
         raise FileNotFoundError(folder)
@@ -45,19 +44,19 @@ def oldest_sequence(folder: Path) -> int:
 
 
 class Tail:
-    """Reads the change sets of a journal's folder in order. Not for several threads at once."""
+    """Reader of the change sets in a journal's folder, in order. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._segment = 0  # first sequence of the segment that holds the frame at `_offset`
         self._offset = 0
         self._first = 0  # first sequence of that frame
-        self._taken = 0  # bytes of all change sets so far
+        self._bytes_read = 0  # bytes of all change sets so far
 
     def read(self, first: int, last: int) -> Iterator[ChangeSet]:
-        """The change sets from ``first`` to ``last``, which must be durable, decoded one by one.
+        """Yield the change sets from ``first`` to ``last``, which must be durable, decoding one at a time.
 
-        Raises Gone when the files begin later, FileNotFoundError when they are no more, JournalDamaged.
+        Raises Gone when the files begin later, FileNotFoundError when they were deleted, JournalDamaged.
         """
         while first <= last:
             segment, wanted = self._find(first), first
@@ -71,21 +70,21 @@ class Tail:
                 raise _damaged(segment, f"sequence {wanted} is missing")
 
     def page(self, after: int, last: int, rows: int = TAIL_BATCH_ROWS) -> list[ChangeSet]:
-        """The change sets after one up to the ``last``, as many as come to so many rows or accesses; [] for none.
+        """Return the change sets after ``after`` up to ``last``, limited to about ``rows`` rows and 16 MiB.
 
-        They come to about 16 MiB at most. Raises what `read` does.
+        Accesses count as rows. Raises the errors of `read`.
         """
         found: list[ChangeSet] = []
-        size, begun = 0, self._taken
+        size, begun = 0, self._bytes_read
         for change in self.read(after + 1, last):
             found.append(change)
             size += change.size + len(change.accessed)
-            if size >= rows or self._taken - begun >= TAIL_BATCH_BYTES:
+            if size >= rows or self._bytes_read - begun >= TAIL_BATCH_BYTES:
                 break
         return found
 
     def _find(self, first: int) -> Segment:
-        """The segment that holds a sequence; the place in it is kept when it lies before."""
+        """Return the segment that holds a sequence; keep the current place if it is earlier in that segment."""
         segments = list_segments(self._folder)
         if not segments:
             raise FileNotFoundError(self._folder)
@@ -103,7 +102,7 @@ class Tail:
             for frame in read_frames(file, offset, size, None):
                 self._offset, self._first = frame.offset, frame.first
                 for raw in _split(frame.payload)[max(0, first - frame.first) : last + 1 - frame.first]:
-                    self._taken += memoryview(raw).nbytes
+                    self._bytes_read += memoryview(raw).nbytes
                     yield _decode(raw)
                 first = frame.last + 1
                 if first > last:
@@ -115,7 +114,10 @@ def _damaged(segment: Segment, what: str) -> JournalDamaged:
 
 
 def next_change(tail: Tail, after: int, last: int) -> NetChange:
-    """What the commits after one come to, up to the ``last`` or about 50,000 rows. Raises what `Tail.read` does."""
+    """Return the net change of the commits after one, up to ``last`` or about 50,000 rows.
+
+    Raises the errors of `Tail.read`.
+    """
     net = NetChange()
     for change in tail.page(after, last):
         net.add(change)
@@ -123,11 +125,11 @@ def next_change(tail: Tail, after: int, last: int) -> NetChange:
 
 
 Changed = dict[str, Access | None]
-"""Final values of accesses by id; None for those that went with their node."""
+"""Final accesses by node id; None for nodes that were deleted."""
 
 
 class _ChangeSetPart(Protocol):
-    """What is decoded of a change set."""
+    """Subset of a change set's fields that is decoded."""
 
     @property
     def sequence(self) -> int: ...
@@ -143,7 +145,7 @@ class _Accesses(msgspec.Struct, frozen=True):
 
 
 class NodeDeletions(msgspec.Struct, frozen=True):
-    """What a commit says of deleted nodes."""
+    """Part of a commit about deleted nodes."""
 
     sequence: int
     nodes_deleted: list[str] = []
@@ -151,7 +153,7 @@ class NodeDeletions(msgspec.Struct, frozen=True):
 
 
 class LinkChange(msgspec.Struct, frozen=True):
-    """What a commit says of links."""
+    """Part of a commit about links."""
 
     sequence: int
     links_created: list[LinkRow] = []
@@ -161,7 +163,7 @@ class LinkChange(msgspec.Struct, frozen=True):
     links: LinksState | None = None
 
     def links_put(self) -> list[LinkRow]:
-        """The links that it writes."""
+        """Return the links that the commit writes."""
         return [*self.links_created, *self.links_updated, *self.links_touched]
 
 
@@ -171,7 +173,7 @@ _links = msgpack_decoder(list[LinkChange]).decode
 
 
 def changed_accesses(frames: Iterable[Frame], after: int, last: int) -> Changed:
-    """What the commits after one, up to the ``last``, come to."""
+    """Return the final accesses after the commits from ``after`` (exclusive) to ``last``."""
     changed: Changed = {}
     for part in _parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):
         changed.update(dict.fromkeys(part.nodes_deleted))
@@ -180,14 +182,14 @@ def changed_accesses(frames: Iterable[Frame], after: int, last: int) -> Changed:
 
 
 def last_versions(frames: Iterable[Frame], after: int, last: int) -> dict[str, int]:
-    """The nodes that the commits after one, up to the ``last``, delete; see `last_versions_of`."""
+    """Return last versions by id of the nodes deleted by the commits after ``after`` up to ``last``."""
     return last_versions_of(deletions(frames, after, last))
 
 
 def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, int]:
-    """The nodes that commits delete, with their versions; 0: need not be known.
+    """Return the last versions by id of the nodes that commits delete; 0 if the version is not needed.
 
-    Commits of before there were such numbers say none.
+    Commits written before last versions were recorded contribute nothing.
     """
     found: dict[str, int] = {}
     for change in changes:
@@ -196,22 +198,22 @@ def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, 
 
 
 def deletions(frames: Iterable[Frame], after: int, last: int) -> Iterator[NodeDeletions]:
-    """The commits after one, up to the ``last``, that delete nodes."""
+    """Yield the commits after ``after``, up to ``last``, that delete nodes."""
     return _parts(frames, after, last, _ended, b"last_versions")
 
 
 def link_changes(frames: Iterable[Frame], after: int, last: int) -> Iterator[LinkChange]:
-    """The commits after one, up to the ``last``, that change links."""
+    """Return the commits after ``after``, up to ``last``, that change links."""
     return (part for part in _parts(frames, after, last, _links, b"links_") if part.links)
 
 
 def _parts(
     frames: Iterable[Frame], after: int, last: int, decode: Callable[[bytes], list[Part]], *names: bytes
 ) -> Iterator[Part]:
-    """What the change sets after one, up to the ``last``, say in any of some fields."""
+    """Yield the partially decoded commits of frames that contain any of the field ``names``."""
     for frame in frames:
         if frame.first > last:
             break
-        # Most frames have none of them, and none is decoded in vain.
+        # Most frames contain none of the fields; a search in the bytes avoids decoding them.
         if any(name in frame.payload for name in names):
             yield from (part for part in decode(frame.payload) if after < part.sequence <= last)

@@ -1,6 +1,6 @@
-"""A write as the writer takes it: checked, in canonical form, independent of who sent it.
+"""Write batches as the writer receives them: checked and in canonical form.
 
-Then what it does to the extras of a row, and what the present state and a store's settings do not allow of it.
+The module also applies them to the extras of rows, and checks them against the current state and the store's settings.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeR
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
-    """A node to create or update; ``None`` keeps what is stored. ``index`` is its place in the request.
+    """Node to create or update; ``None`` keeps the stored value. ``index`` is its position in the request.
 
-    ``based_on`` is the version that its writer had seen. ``resolves``: it is to supersede every head, even if nothing
-    else about the node changes. ``heads`` are the versions that it stood beside where it comes from; it ``is_head`` if
-    a later one stood beside it.
+    ``based_on`` is the version that the caller had read. With ``resolves`` the put supersedes every head, even if
+    nothing else about the node changes. For a node copied from another store, ``heads`` are the versions in conflict
+    with it there; ``is_head`` is true if a later version is in conflict with it.
     """
 
     index: int
@@ -48,7 +48,7 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
     is_head: bool = False
 
     def over(self, earlier: NodePut) -> NodePut:
-        """Both as one: what this one leaves out comes from the earlier."""
+        """Merge with an earlier put of the same node, which provides the values that this one omits."""
         return NodePut(
             self.index,
             self.id,
@@ -67,7 +67,7 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
 
 
 class EdgePut(msgspec.Struct, frozen=True, gc=False):
-    """An edge to create or update; ``own`` are the caller's attributes without the two times."""
+    """Edge to create or update; ``own`` are the caller's attributes without the two times."""
 
     index: int
     key: EdgeKey
@@ -79,13 +79,13 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
     extras: EdgeExtrasPut | None = None
 
     def says_nothing_new(self, weight: float | None) -> bool:
-        """Whether an edge that exists with this weight needs no closer look."""
+        """Return True if an existing edge with this weight certainly needs no update."""
         if self.own is not None or self.created_at is not None or self.updated_at is not None:
             return False
         return self.extras is None and (self.weight is None or self.weight == weight)
 
     def over(self, earlier: EdgePut) -> EdgePut:
-        """Both as one: what this one leaves out comes from the earlier."""
+        """Merge with an earlier put of the same edge, which provides the values that this one omits."""
         return EdgePut(
             self.index,
             self.key,
@@ -99,32 +99,40 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinkPut(msgspec.Struct, frozen=True, gc=False):
-    """A link to create or update: an edge whose target is in another ``store``, be it there or not."""
+    """Link to create or update: an edge whose target is in another ``store``, which need not exist."""
 
     store: str
     edge: EdgePut
 
     @property
     def index(self) -> int:
-        """Its place in the request."""
+        """Position in the request."""
         return self.edge.index
 
     @property
     def key(self) -> LinkKey:
-        """What identifies the link."""
+        """Key of the link."""
         return LinkKey(self.store, self.edge.key)
 
     def over(self, earlier: LinkPut) -> LinkPut:
-        """Both as one: what this one leaves out comes from the earlier."""
+        """Merge with an earlier put of the same link, which provides the values that this one omits."""
         return LinkPut(self.store, self.edge.over(earlier.edge))
 
 
 class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic write. Deletions go first, then nodes, edges, links, accesses: of what is not there they drop.
+    """One atomic write: deletions first, then nodes, edges, links and accesses.
 
-    ``touch`` moves updated_at of every edge sent; ``partial`` leaves wrong rows out instead of refusing the batch;
-    ``told`` has the report hold the rows as they are afterwards; ``forgets``: the versions of what it deletes need not
-    be known any more; ``cost`` is about the bytes that it takes in memory.
+    touch: update ``updated_at`` of every edge sent.
+
+    partial: omit invalid rows instead of rejecting the batch.
+
+    told: return the resulting rows in the report.
+
+    forgets: do not keep the last versions of deleted nodes.
+
+    cost: approximate bytes of memory.
+
+    Accesses of missing nodes are dropped.
     """
 
     nodes: list[NodePut] = []
@@ -142,64 +150,64 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Rows that it names."""
+        """Number of rows that the batch names."""
         puts = len(self.nodes) + len(self.edges) + len(self.links)
         return puts + len(self.delete_nodes) + len(self.delete_edges) + len(self.delete_links)
 
 
 def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
-    """The extras of the next state, which stands alone. Once a node has any, it keeps some, be they empty."""
+    """Return the extras of a node's next state. A node that has extras keeps them, even if all are empty."""
     extras = (put or _NO_NODE_EXTRAS_PUT).onto(old or NO_EXTRAS) if put or old else NO_EXTRAS
     return None if old is None and extras == NO_EXTRAS else extras
 
 
 def edge_again(row: EdgeRow, key: EdgeKey) -> EdgePut:
-    """A put that makes an edge of a key say what a state of it, or of another one, says, times and author included."""
+    """Return a put that gives the edge ``key`` the values of ``row``, including times and author."""
     stamps = edge_stamps(row.attributes)
     extras = None if row.extras is None else EdgeExtrasPut(*msgspec.structs.astuple(row.extras))
     return EdgePut(0, key, row.weight, stamps.own, stamps.created_at, stamps.updated_at, row.version, extras)
 
 
 def link_again(row: LinkRow, key: LinkKey) -> LinkPut:
-    """As `edge_again`, of a link."""
+    """Return a put that gives the link ``key`` the values of ``row``, including times and author."""
     return LinkPut(key.store, edge_again(row.edge, key.edge))
 
 
 def put_again(row: NodeRow) -> NodePut:
-    """A put that makes a node what it was in a state, by whoever writes it now."""
-    values = [*_said(row.extras or NO_EXTRAS)]
+    """Return a put that restores a node to a state; the author is the new writer."""
+    values = [*_put_values(row.extras or NO_EXTRAS)]
     values[_AUTHOR_AT] = ""
     extras = NodeExtrasPut(*values)
     return NodePut(0, row.id, row.type, row.content, row.attributes, extras=extras)
 
 
-_said = attrgetter(*NodeExtrasPut.__struct_fields__)
+_put_values = attrgetter(*NodeExtrasPut.__struct_fields__)
 _AUTHOR_AT = NodeExtrasPut.__struct_fields__.index(AUTHOR_FIELD)
 
 
 def edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
-    """The extras of the next state; None when there is nothing in them."""
+    """Return the extras of an edge's next state; None if all are empty."""
     extras = (put or _NO_EDGE_EXTRAS_PUT).onto(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
     return None if extras == NO_EDGE_EXTRAS else extras
 
 
 def with_heads(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
-    """The extras of a state that is beside other heads."""
+    """Return extras with the versions of conflicting heads set."""
     return msgspec.structs.replace(extras or NO_EXTRAS, conflicts=heads)
 
 
 def conflicts(row: NodeRow) -> tuple[int, ...]:
-    """The versions of a node's other heads."""
+    """Return the versions of a node's other heads."""
     return row.extras.conflicts if row.extras is not None else ()
 
 
 def same_extras(one: NodeExtras | None, other: NodeExtras | None) -> bool:
-    """Whether nothing is new; that somebody else says it, or that there are other heads, is not."""
+    """Return True if extras are equal except for author and conflicts."""
     return one is other or _bare(one) == _bare(other)
 
 
 def same_edge_extras(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
-    """As `same_extras`."""
+    """Return True if extras are equal except for the author."""
     return one is other or _bare_edge(one) == _bare_edge(other)
 
 
@@ -219,22 +227,23 @@ MAX_TYPES_IN_MESSAGE = 10
 MAX_HEADS = 100
 
 Fault = tuple[str, str]
-"""A field, and what is wrong with it."""
+"""Field, and what is wrong with it."""
 
 
 KIND_CONSOLIDATION = "consolidation"
-"""The type of the node that says what a run of consolidation has done."""
+"""Type of the node that reports a consolidation run."""
 KIND_REFLECTION = "reflection"
-"""The same of a run of reflecting."""
+"""Type of the node that reports a reflection run."""
 OWN_KINDS = frozenset({KIND_CONSOLIDATION, KIND_REFLECTION})
-"""Types of the nodes that a store writes itself; none keeps them out."""
+"""Types of nodes that the store writes itself; a kind whitelist does not exclude them."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a store's settings say about writes. ``kinds``: only these types; empty: any.
+    """Rules for writes from a store's settings. ``kinds``: the only allowed types; empty for any.
 
-    ``keeps_both``: what is based on a version that is no longer a head is kept beside the heads, as a conflict.
-    ``keeps_history``: somebody keeps who has said what.
+    keeps_both: a write based on a superseded version is kept next to the heads, as a conflict.
+
+    keeps_history: the store keeps a history, so authors are recorded.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -242,7 +251,7 @@ class Rules(msgspec.Struct, frozen=True):
     keeps_history: bool = False
 
     def allows(self, node_type: str | None) -> bool:
-        """Whether a node may be given a type."""
+        """Return True if a node may have a type."""
         return node_type is None or not self.kinds or node_type in self.kinds or node_type in OWN_KINDS
 
 
@@ -250,16 +259,16 @@ NO_RULES = Rules()
 
 
 def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
-    """What is wrong with a node, if anything is."""
+    """Return what is wrong with a node, or None."""
     if put.type is None and old is None:
         return "type", "is required for a node that does not exist yet"
     if not rules.allows(put.type):
-        return "type", f"{put.type!r} is not one of the kinds that this store takes: {_some(rules.kinds)}"
+        return "type", f"{put.type!r} is not one of the kinds that this store accepts: {_list_kinds(rules.kinds)}"
     return _ENDS_BEFORE_START if _is_backwards(put.extras, old and old.extras) else None
 
 
 def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
-    """What is wrong with an edge, if anything is."""
+    """Return what is wrong with an edge, or None."""
     return _ENDS_BEFORE_START if _is_backwards(put.extras, old and old.extras) else None
 
 
@@ -267,10 +276,10 @@ _ENDS_BEFORE_START = ("valid_to", "is before valid_from")
 
 
 def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
-    """Whether a node that exists needs no new state."""
-    if put.is_head and not _goes_on(put, old):
+    """Return True if an existing node needs no new state."""
+    if put.is_head and not _supersedes_heads(put, old):
         return True
-    if _stood_beside(put, old):
+    if _was_in_conflict(put, old):
         return False
     sent = ((put.type, old.type), (put.content, old.content), (put.attributes, old.attributes))
     if any(new is not None and new != was for new, was in sent):
@@ -280,26 +289,29 @@ def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
 
 
 def goes_beside(put: NodePut, old: NodeRow, rules: Rules) -> bool:
-    """Whether a state is to be kept beside the heads, for it is based on none of them, or was where it comes from."""
-    if _stood_beside(put, old):
+    """Return True if a state becomes a conflicting head.
+
+    That is so if its base is superseded, or if it was in conflict in the store that it was copied from.
+    """
+    if _was_in_conflict(put, old):
         return True
     stale = put.based_on is not None and put.based_on != old.version and put.based_on not in conflicts(old)
     return stale and rules.keeps_both
 
 
-def _stood_beside(put: NodePut, old: NodeRow) -> bool:
-    """Whether the present version is one that a put from elsewhere had beside it there."""
+def _was_in_conflict(put: NodePut, old: NodeRow) -> bool:
+    """Return True if the current version was in conflict with a copied put in its source store."""
     return old.version in put.heads and (put.version or 0) > old.version
 
 
-def _goes_on(put: NodePut, old: NodeRow) -> bool:
-    """Whether a head from elsewhere comes upon nothing but the heads before it."""
+def _supersedes_heads(put: NodePut, old: NodeRow) -> bool:
+    """Return True if a copied head supersedes all heads here."""
     heads = (old.version, *conflicts(old))
     return put.version not in heads and set(heads) <= {*put.heads}
 
 
 def check_heads(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: Rules) -> None:
-    """Raise Conflict when a node would have more than 100 heads: somebody writes without looking."""
+    """Raise Conflict if a node would exceed 100 conflicting heads."""
     for put in puts:
         old = nodes.get(put.id)
         if old is not None and len(conflicts(old)) + 1 >= MAX_HEADS and goes_beside(put, old, rules):
@@ -317,7 +329,7 @@ def _is_backwards(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | E
     return start is not None and end is not None and end < start
 
 
-def _some(kinds: frozenset[str]) -> str:
+def _list_kinds(kinds: frozenset[str]) -> str:
     names = sorted(kinds)
     more = f" and {len(names) - MAX_TYPES_IN_MESSAGE} more" if len(names) > MAX_TYPES_IN_MESSAGE else ""
     return ", ".join(names[:MAX_TYPES_IN_MESSAGE]) + more

@@ -1,4 +1,4 @@
-"""The effective rows of writes: what the journal holds, and what several writes come to together."""
+"""Change sets, the content of the journal, and the net change of several of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Row = TypeVar("_Row", NodeRow, EdgeRow, LinkRow)
 
 
 class StoreState(msgspec.Struct, frozen=True):
-    """Where a store stands: last commit, its time in microseconds, digest and row counts."""
+    """State of a store: last commit, its time in microseconds, digest and row counts."""
 
     sequence: int = 0
     time: int = 0
@@ -26,16 +26,16 @@ class StoreState(msgspec.Struct, frozen=True):
 
 
 class LinksState(msgspec.Struct, frozen=True):
-    """What the links of a store come to: how many there are, and their digest, which is none of the rows'."""
+    """Number of a store's links, and their digest, which is separate from the rows' digest."""
 
     count: int = 0
     digest: bytes = bytes(16)
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What reading a memory has made of it: how often it was read, when it was last, and its confidence from then on.
+    """Access record of a memory: read count, time of the last read in microseconds, and resulting confidence.
 
-    Final values, which belong to the node and go with it; no part of its row. ``last`` is in microseconds.
+    Values are final. They belong to the node and are deleted with it, but are no part of its row.
     """
 
     id: str
@@ -45,11 +45,11 @@ class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Kind = Literal["", "entity", "memory", "run"]
-"""What a node is to who knows memories, named entities and runs of consolidation alone."""
+"""Category of a node in memory events; "" for other nodes."""
 
 
 class BeforeImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a node was before it was written or taken away, and which of its fields have changed, for who is told."""
+    """Category of a node before a change, and the names of its changed fields; needed for memory events."""
 
     id: str
     kind: Kind
@@ -57,7 +57,7 @@ class BeforeImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CoAuthor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """That somebody else has put what a version of a node says already; no part of its row."""
+    """Record that another author wrote the content that a version already has. No part of the row."""
 
     id: str
     version: int
@@ -65,12 +65,13 @@ class CoAuthor(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The effective rows of one write with their final values, and the state they lead to.
+    """Effective rows of one write with their final values, and the resulting state.
 
-    ``edges_touched`` differ from what was there in updated_at alone: no new version, no event. So do ``links_touched``;
-    ``links`` is there where any link differs. ``accessed`` holds after everything else, and is in no digest. ``former``
-    is there for listeners alone. ``last_versions`` are those of ``nodes_deleted``: numbering goes on from there, but
-    from 0, which stands for none. ``said`` is for the history alone.
+    - ``edges_touched`` and ``links_touched`` changed only in updated_at: no new version, no event.
+    - ``last_versions`` belong to ``nodes_deleted``: a recreated node continues from there; 0 means none.
+    - ``accessed`` applies after everything else and is in no digest.
+    - ``former`` is for listeners only, ``said`` for the history only.
+    - ``links`` is None unless a link changed.
     """
 
     sequence: int
@@ -97,46 +98,46 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def state(self) -> StoreState:
-        """The store's state once this is applied."""
+        """State of the store after this change set."""
         return StoreState(self.sequence, self.time, int.from_bytes(self.digest), self.nodes, self.edges)
 
     @property
     def size(self) -> int:
-        """Rows that it names."""
+        """Number of rows that the change set names."""
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
         edges = sum(map(len, (self.edges_created, self.edges_updated, self.edges_touched, self.edges_deleted)))
         links = 0 if self.links is None else len([*self.links_put()]) + len(self.links_deleted)
         return nodes + edges + links
 
     def links_put(self) -> Iterator[LinkRow]:
-        """The links that it writes."""
+        """Yield the links that the change set writes."""
         yield from self.links_created
         yield from self.links_updated
         yield from self.links_touched
 
     def node_ids(self) -> Iterator[str]:
-        """The nodes that it writes or takes away."""
+        """Yield the ids of the nodes that the change set writes or deletes."""
         yield from (row.id for row in (*self.nodes_created, *self.nodes_updated))
         yield from self.nodes_deleted
 
     def edge_keys(self) -> Iterator[EdgeKey]:
-        """The edges that it writes or takes away."""
+        """Yield the keys of the edges that the change set writes or deletes."""
         yield from (row.key for row in (*self.edges_created, *self.edges_updated, *self.edges_touched))
         yield from self.edges_deleted
 
     def meets(self, nodes: AbstractSet[str], edges: AbstractSet[EdgeKey], gone: AbstractSet[str]) -> bool:
-        """Whether it writes any of some nodes or edges, or an edge of a node that is to be ``gone``."""
+        """Return True if the change set touches any of ``nodes`` or ``edges``, or an edge of a node in ``gone``."""
         if not nodes.isdisjoint(self.node_ids()):
             return True
         return any(key in edges or key[0] in gone or key[1] in gone for key in self.edge_keys())
 
 
 class NetChange:
-    """What several change sets, taken in order, come to: each key at most once, creations and updates told apart.
+    """Net change of consecutive change sets: each key at most once, as created, updated or deleted.
 
-    ``remade`` are nodes that were deleted and made again: updates that keep nothing. ``accessed`` are the accesses that
-    came, but for those of nodes that went afterwards; those from before, of nodes in ``unaccessed``, are over.
-    ``linked``: some may have changed links, which are in no count of rows.
+    - ``remade``: nodes that were deleted and created again, counted as updates that keep nothing.
+    - ``accessed``: new accesses, except those of nodes deleted afterwards.
+    - ``linked``: True if links may have changed; links are in no count of rows.
     """
 
     def __init__(self, changes: Iterable[ChangeSet] = ()) -> None:
@@ -162,18 +163,18 @@ class NetChange:
 
     @property
     def unaccessed(self) -> set[str]:
-        """Nodes that were deleted, be they there again: what was known of reading them is gone."""
+        """Nodes that were deleted, even if created again: their earlier accesses no longer hold."""
         return self.nodes_deleted | self.remade
 
     @property
     def width(self) -> ColumnSet:
-        """That of the widest row."""
+        """Column set of the widest row."""
         nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
         edges = (*self.edges_created.values(), *self.edges_updated.values())
         return max((width_of(row.extras) for row in (*nodes, *edges)), default=ColumnSet.PLAIN)
 
     def _start(self, change: ChangeSet) -> None:
-        """Take in the first: as `add` would, but at the speed that an import's large change sets want."""
+        """Apply the first change set, faster than `add` does for the large change sets of imports."""
         self.nodes_created = {row.id: row for row in change.nodes_created}
         self.nodes_updated = {row.id: row for row in change.nodes_updated}
         self.nodes_deleted = set(change.nodes_deleted)
@@ -191,7 +192,7 @@ class NetChange:
         self.state = change.state
 
     def add(self, change: ChangeSet) -> None:
-        """Take in the next change set."""
+        """Apply the next change set."""
         self._add_links(change)
         if self.state is None:
             self._start(change)
@@ -235,7 +236,7 @@ def _delete(key: _Key, created: dict[_Key, _Row], updated: dict[_Key, _Row], del
 
 def _create(key: _Key, row: _Row, created: dict[_Key, _Row], updated: dict[_Key, _Row], deleted: set[_Key]) -> None:
     if key in deleted:
-        # Deleted and made again within one transaction is an update: the engine never sees the key twice.
+        # A deletion followed by a creation becomes an update, so that the engine never sees the key twice.
         deleted.remove(key)
         updated[key] = row
     else:

@@ -1,7 +1,7 @@
-"""An order-independent digest of a store's rows: the sum of the rows' 128-bit hashes, modulo 2**128.
+"""Order-independent digest of a store's rows: the sum of the rows' 128-bit hashes, modulo 2**128.
 
-A write changes it by the difference of the rows it changes, so keeping it costs nothing that grows with the store;
-reading all rows in any order gives the same number. It finds damage and defects; it is no protection against forgery.
+A write changes it by the difference of the changed rows, so its cost does not grow with the store. Reading all rows in
+any order gives the same number. It detects damage and defects, not forgery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _hash = xxhash.xxh3_128_intdigest
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """A `StoreState` as it is written and sent, where a 128-bit digest does not fit a number."""
+    """`StoreState` as it is written and sent; the 128-bit digest is a string."""
 
     sequence: int
     time: int
@@ -32,29 +32,29 @@ class Stated(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, state: StoreState, **beside: Any) -> Self:
-        """What states a state, with the other fields ``beside`` it."""
+        """Create the serializable form of a state, with values for the subclass's other fields."""
         return cls(state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, **beside)
 
     @property
     def state(self) -> StoreState:
-        """The state that is meant. Raises ValueError for a digest that is none."""
+        """Decoded state. Raises ValueError for an invalid digest."""
         return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
 
 
 def row_hash(row: NodeRow | EdgeRow) -> int:
-    """128-bit hash of one row; the fields of nodes and edges differ in kind, so that they never meet."""
+    """Return the 128-bit hash of one row. Nodes and edges differ in field types, so their hashes do not collide."""
     if row.extras is None:
         return _hash(_without_last(_encode(row)))
     return _hash(_encode(row if row.extras.width is ColumnSet.MEMORY else _narrow(msgspec.structs.astuple(row))))
 
 
 def rows_digest(rows: Iterable[tuple[Any, ...]]) -> int:
-    """Digest of rows given as tuples in the order of the Structs' fields; extras that are None may be left out."""
+    """Return the digest of rows given as tuples in the order of the Structs' fields; extras of None may be omitted."""
     return sum(map(_hash, map(_encode, map(_narrow, rows)))) % _MODULUS
 
 
 def _narrow(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row without the fields that it has no use for: it counts as it did before there were any."""
+    """Return a row without unused newer fields, so that older digests stay valid."""
     extras = row[-1]
     if extras is None:
         return row[:-1]
@@ -64,33 +64,33 @@ def _narrow(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _without_last(encoded: bytes) -> bytes:
-    """A short array that ends in nil without it: rows without extras count as they did before there were any."""
+    """Remove the final nil from a short MessagePack array, so that rows without extras keep their older hash."""
     return bytes((encoded[0] - 1,)) + encoded[1:-1]
 
 
 def shift(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Iterable[NodeRow | EdgeRow]) -> int:
-    """The digest after rows were added and removed; a changed row is one of each."""
+    """Return the digest after rows were added and removed; a changed row is one of each."""
     return (digest + sum(map(row_hash, added)) - sum(map(row_hash, removed))) % _MODULUS
 
 
 def link_hash(row: LinkRow) -> int:
-    """128-bit hash of one link."""
+    """Return the 128-bit hash of one link."""
     return _hash(_encode((row.store, _narrow(msgspec.structs.astuple(row.edge)))))
 
 
 def shift_links(state: LinksState, added: Collection[LinkRow], removed: Collection[LinkRow]) -> LinksState:
-    """What the links of a store come to after some were added and removed; a changed one is one of each."""
+    """Return the links' state after some were added and removed; a changed link is one of each."""
     digest = int.from_bytes(state.digest) + sum(map(link_hash, added)) - sum(map(link_hash, removed))
     return LinksState(state.count + len(added) - len(removed), (digest % _MODULUS).to_bytes(16))
 
 
 def checksum(content: bytes) -> int:
-    """A checksum of what SQLite keeps, whose integers are signed: 63 bits."""
+    """Return a checksum of 63 bits, which fits a signed integer of SQLite."""
     return xxhash.xxh3_64_intdigest(content) >> 1
 
 
 def measure(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, int, int]:
-    """Digest, nodes and edges of all rows of a store."""
+    """Return digest, nodes and edges of all rows of a store."""
     digest, counts = 0, [0, 0]
     for place, rows in enumerate((nodes, edges)):
         for row in rows:
@@ -100,10 +100,10 @@ def measure(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, in
 
 
 def to_text(digest: int) -> str:
-    """32 hexadecimal digits."""
+    """Return a digest as 32 hexadecimal digits."""
     return f"{digest:032x}"
 
 
 def from_text(text: str) -> int:
-    """The inverse of `to_text`."""
+    """Parse the hexadecimal digits of `to_text`."""
     return int(text, 16)

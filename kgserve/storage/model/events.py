@@ -1,10 +1,11 @@
-"""What listeners are told: one event per row that a write changed, in an order that a copy can be kept by.
+"""Events of a change feed: one per changed row, ordered so that a listener can maintain a copy.
 
-An event's place is the sequence of its write and its index there. Places name events whatever filter is set, so that a
-listener may come back with another one. Behind the rows it is told what a write comes to in words of memories: which
-there are now, which are gone, what is new about the others. A memory that is withdrawn counts as gone, and as new when
-it is taken back. What a node was before a write is not in its row; so a change set says it of those nodes of which
-anything is to be told (`BeforeImage`), and listeners who come later hear the same.
+An event's position is the sequence of its write and its index there. Positions do not depend on filters, so a listener
+may reconnect with another filter. After the events of rows come memory events: memories created, updated and deleted,
+entities created, consolidations completed. A withdrawn memory counts as deleted, and as created when it is restored.
+
+A row does not contain the previous state of its node. A change set therefore carries it (`BeforeImage`) for nodes with
+memory events, and listeners that read the journal later get the same events.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ MemoryEvent = Literal["memory_created", "memory_updated", "memory_deleted", "ent
 
 
 class Told(msgspec.Struct, frozen=True, gc=False):
-    """What is told of a memory or an entity: the fields by name, the type of the node where that is known."""
+    """Data of a memory event: fields by name, and the type of the node if it is known."""
 
     fields: dict[str, Any]
     type: str | None = None
 
     @property
     def cost(self) -> int:
-        """About the bytes of its texts."""
+        """Approximate bytes of the texts."""
         return sum(len(value) for value in self.fields.values() if isinstance(value, str))
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """Of the attributes of a run, what is told."""
+    """Reported attributes of a consolidation run."""
 
     status: str = ""
     merged: int = 0
@@ -68,7 +69,7 @@ _TIME_EXTRAS = {field.name for field in NODE.optional if field.type is TIMESTAMP
 
 
 def kind_of(row: NodeRow) -> Kind:
-    """What a node is to those who know memories and entities alone; "" for nothing."""
+    """Return the category of a node in memory events; "" for none."""
     extras = row.extras
     if extras is not None and extras.confidence is not None:
         return "" if extras.ended else "memory"
@@ -78,7 +79,7 @@ def kind_of(row: NodeRow) -> Kind:
 
 
 def former_of(old: NodeRow, new: NodeRow) -> BeforeImage | None:
-    """What a change set says of a node as it was, if anything is to be told of it."""
+    """Return the before-image of an updated node, or None if the change causes no memory event."""
     kind = kind_of(old)
     if not kind and not kind_of(new):
         return None
@@ -86,7 +87,7 @@ def former_of(old: NodeRow, new: NodeRow) -> BeforeImage | None:
 
 
 def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
-    """What a change set comes to: first what is gone, then what is there, then what is new about the others."""
+    """Yield the memory events of a change set: deletions, then creations, updates and completed runs."""
     former = {each.id: each for each in change.former}
     yield from _deleted(change, former)
     new: dict[Kind, list[NodeRow]] = {"": [], "entity": [], "memory": [], "run": []}
@@ -120,7 +121,7 @@ def _updated(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tupl
 
 
 def _is_new(row: NodeRow, former: dict[str, BeforeImage]) -> bool:
-    """Whether a node that was there before was nothing of the kind."""
+    """Return True if an existing node entered its category with this change."""
     return row.id in former and former[row.id].kind != kind_of(row)
 
 
@@ -131,7 +132,7 @@ def _changed(old: NodeRow, new: NodeRow) -> Iterator[str]:
 
 
 def _values(row: NodeRow, changed: tuple[str, ...]) -> dict[str, Any]:
-    """Fields as they are now, as callers see them."""
+    """Return the current values of changed fields, as callers see them."""
     extras = row.extras or NO_EXTRAS
     return {name: _shown(name, getattr(row if name in _REPORTED_FIELDS else extras, name)) for name in changed}
 
@@ -171,48 +172,48 @@ EventKind = (
 )
 EVENT_KINDS: frozenset[str] = frozenset(name for part in get_args(EventKind) for name in get_args(part))
 BULK_ROWS = 1_000
-"""A write that changes more rows than this is told of in one event with counts."""
+"""Changed rows beyond which a write becomes one event with counts."""
 EVERY_OTHER_STORE = "*"
-"""Among positions, it stands for every store that is not named."""
+"""Key among positions for every store that is not named."""
 
 Subject = NodeRow | EdgeRow | LinkRow | str | EdgeKey | LinkKey | Told | dict[str, Any]
-"""What an event is about: a row, the id or key of what is gone, a memory or entity, or further fields by name."""
+"""Subject of an event: a row, the id or key of a deleted row, data of a memory event, or other fields."""
 
 _POSITION_PATTERN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """A listener's place: the first event that it has not seen."""
+    """Position of a listener: the first event that it has not seen."""
 
     sequence: int
     index: int = 0
 
     @classmethod
     def after(cls, sequence: int) -> Position:
-        """The place behind everything up to a sequence."""
+        """Return the position after all events up to a sequence."""
         return cls(sequence + 1)
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The place behind the event ``12-3``, or behind all of write ``12``. Raises ValueError."""
+        """Return the position after the event ``12-3``, or after all of write ``12``. Raises ValueError."""
         found = _POSITION_PATTERN.fullmatch(text)
         if found is None:
             raise ValueError("expected a sequence such as 12, or an event's id such as 12-3")
         sequence, index = found.groups()
-        if index is None or int(sequence) == 0:  # 0-0 is the making of a store; no write has that number
+        if index is None or int(sequence) == 0:  # 0-0 is the creation of a store; no write has that number
             return cls(int(sequence) + 1)
         return cls(int(sequence), int(index) + 1)
 
     @override
     def __str__(self) -> str:
-        """The inverse of `parse`: the id of the last event seen, or the last write seen whole."""
+        """Return the text that `parse` reads: the id of the last event seen, or the last write seen completely."""
         return f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
 
 
 class StoreEvent(msgspec.Struct, frozen=True, gc=False):
-    """One thing that happened in a store. ``index`` is -1 for what is not in the journal; ``time`` is in microseconds.
+    """Event of a store. ``index`` is -1 for events that are not in the journal; ``time`` is in microseconds.
 
-    ``subject`` depends on the kind: the row as it is now, of what is gone the id or key, else further fields by name.
+    ``subject`` depends on the kind: the current row, the id or key of a deleted row, or other fields by name.
     """
 
     kind: EventKind
@@ -224,7 +225,7 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def type(self) -> str | None:
-        """Type of the node or relation, where it is known: of a deleted node it is not."""
+        """Type of the node or relation if it is known; for deleted nodes it is not."""
         match self.subject:
             case NodeRow() | Told():
                 return self.subject.type
@@ -241,7 +242,7 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cost(self) -> int:
-        """About how many bytes its text takes."""
+        """Approximate bytes of the event as text."""
         match self.subject:
             case NodeRow():
                 return 100 + len(self.subject.content) + len(self.subject.attributes) + _length(self.subject.extras)
@@ -255,29 +256,29 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
                 return 100
 
     def json(self) -> bytes:
-        """The event's data as one line of JSON."""
+        """Return the event's data as one line of JSON."""
         return _encode({"store": self.store, "time": format_time(self.time), **_fields(self)})
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What a listener wants to hear of; None is everything. Events without a type pass any choice of types."""
+    """Filter of events by kind and type; None matches all. Events without a type match any choice of types."""
 
     kinds: frozenset[str] | None = None
     types: frozenset[str] | None = None
 
     def takes(self, event: StoreEvent) -> bool:
-        """Whether an event is wanted."""
+        """Return True if an event matches."""
         if self.kinds is not None and event.kind not in self.kinds:
             return False
         return self.types is None or (kind := event.type) is None or kind in self.types
 
 
 def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
-    """The events of a change set in order: a row comes after the rows that it needs, and goes before them.
+    """Return the events of a change set in order: a row follows the rows it needs, and is deleted before them.
 
-    Behind all rows comes what they mean for memories and entities, so that the rows are where they always were.
+    Memory events follow the events of rows, so that the indexes of the latter are stable.
     """
-    # Most writes mean nothing beyond their rows.
+    # Most writes cause no memory events.
     means_more = change.former or any(
         row.extras is not None or row.type == KIND_CONSOLIDATION for row in change.nodes_created
     )
@@ -288,7 +289,7 @@ def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
 
 
 def _bulk(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
-    """A large change set: numbers, and that a consolidation is complete."""
+    """Yield the events of a large change set: counts, and completed consolidations."""
     meant = [*told(change)]
     numbers = Counter(kind for kind, _ in meant)
     yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED_EVENTS.items() if numbers[kind]}
@@ -306,7 +307,7 @@ _COUNTED_EVENTS: dict[EventKind, str] = {
 
 
 def counted(change: ChangeSet) -> dict[str, Any]:
-    """Rows of a change set that make events, by what happened to them; links are there where there are any."""
+    """Return the number of rows with events, by kind of change; link counts only if links changed."""
     links = ("links_created", "links_updated", "links_deleted") if change.links is not None else ()
     return {name: len(getattr(change, name)) for name in (*_COUNTED_CHANGES, *links)}
 
@@ -322,12 +323,12 @@ _COUNTED_CHANGES = (
 
 
 def parse_positions(text: str, path: str) -> dict[str, Position]:
-    """Places by store from ``a:12-3,b:4``; ``*:0`` is every other store from its beginning. Raises InvalidInput."""
+    """Parse positions by store from ``a:12-3,b:4``; ``*`` stands for every other store. Raises InvalidInput."""
     return dict(_parse_one(part.strip(), path) for part in text.split(",") if part.strip())
 
 
 def parse_position(text: str, path: str) -> Position:
-    """One place. Raises InvalidInput."""
+    """Parse one position. Raises InvalidInput."""
     try:
         return Position.parse(text.strip())
     except ValueError as error:
@@ -335,16 +336,16 @@ def parse_position(text: str, path: str) -> Position:
 
 
 def format_positions(positions: Mapping[str, Position]) -> str:
-    """The inverse of `parse_positions`."""
+    """Format positions as `parse_positions` reads them."""
     return ",".join(f"{store}:{position}" for store, position in positions.items())
 
 
 def parse_kinds(names: Iterable[str]) -> frozenset[str]:
-    """Kinds of events by name. Raises InvalidInput naming those that are none."""
+    """Return kinds of events by name. Raises InvalidInput naming the unknown ones."""
     given = frozenset(names)
     if unknown := sorted(given - EVENT_KINDS):
         raise InvalidInput.at(
-            "kinds", f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(EVENT_KINDS))}"
+            "kinds", f"no such event: {', '.join(unknown)[:200]}; known events are {', '.join(sorted(EVENT_KINDS))}"
         )
     return given
 
@@ -425,9 +426,9 @@ def _length(extras: NodeExtras | None) -> int:
 
 
 def _extras(extras: NodeExtras | EdgeExtras | None, now: int) -> dict[str, Any]:
-    """What is set of them; ``stale`` is as of the event."""
+    """Return the extras that are set; ``stale`` is as of the event."""
     if extras is None:
         return {}
     held = {name: value for name, value in msgspec.structs.asdict(extras).items() if value not in (None, "", ())}
-    told = {name: format_time(value) if name in _TIME_FIELD_NAMES else value for name, value in held.items()}
-    return {**told, "stale": held["freshness_at"] <= now} if "freshness_at" in held else told
+    shown = {name: format_time(value) if name in _TIME_FIELD_NAMES else value for name, value in held.items()}
+    return {**shown, "stale": held["freshness_at"] <= now} if "freshness_at" in held else shown

@@ -1,11 +1,11 @@
-"""Every field of a node and of an edge, declared once.
+"""Declaration of every field of nodes and edges.
 
-`NODE` and `EDGE` say what there is, in the order in which it is stored, sent and written to files; statements, tables
-and columns are made from them when their modules are imported. The Structs are the extras, fields that most rows have
-no use for, in each form that they take: stored, to be written, sent by a caller, answered. A test says that they agree.
+`NODE` and `EDGE` list the fields in the order in which they are stored, sent and written to files. Statements, tables
+and columns are generated from them at import. The Structs are the extras, optional fields that most rows lack, in each
+of their forms: stored, to be written, sent by a caller, returned. A test checks that they agree.
 
-The last of the extras are those of memories and of what has a name. They are younger than the others: a row that has
-none of them is stored, hashed and kept in columns as it was before there were any.
+The last extras are those of memories and named nodes. They were added later: a row without them is stored, hashed and
+kept in columns as before they existed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAX_TAGS = 100
 MAX_ORDINAL = 1 << 53
 
 Moment = int | None | UnsetType
-"""A time to store, None to have none, UNSET to keep what is stored."""
+"""Time to store in microseconds, None to clear it, UNSET to keep the stored one."""
 Number = float | None | UnsetType
 _Text = str | UnsetType
 
 
 class FieldType(NamedTuple):
-    """What a field holds, by its names in the engine and in Arrow; ``[]`` stands behind those of lists."""
+    """Type of a field, by its names in the engine and in Arrow; ``[]`` marks lists."""
 
     engine: LiteralString
     arrow: str
@@ -51,9 +51,9 @@ TIMESTAMP_TYPE = FieldType("TIMESTAMP", "timestamp[us]")
 
 
 class ColumnSet(IntEnum):
-    """How many of its fields a row has, or a file has columns for; each has those of the ones before.
+    """Set of fields that a row has, or that a file has columns for; each set includes the ones before.
 
-    Of an engine's file alone: with all columns it may also have the tables of links.
+    LINKS applies to engine files only: the file has all columns and may have the tables of links.
     """
 
     PLAIN = 0
@@ -63,10 +63,10 @@ class ColumnSet(IntEnum):
 
 
 class Field(NamedTuple):
-    """A field: its name in rows and in the engine, what it holds, and ``wire``, its name wherever a caller sees it.
+    """Field of a row: its name in rows and in the engine, its type, and ``wire``, its name in requests and answers.
 
-    What ``is_own`` is kept by the store itself: no caller sends it, and no line of an export has it. What ``is_kept``
-    no caller sends either, but the lines of an export have it.
+    ``is_own`` fields are maintained by the store: callers cannot send them, and exports omit them. ``is_kept`` fields
+    cannot be sent either, but exports contain them.
     """
 
     name: LiteralString
@@ -78,9 +78,9 @@ class Field(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The fields of a row: those that every row has, the extras that any may have, and those of memories and names.
+    """Fields of a row: those of every row, the extras, and the extras of memories and named nodes.
 
-    What was ``read`` of it is in no row, but in the lines of an export.
+    ``read`` fields come from access records: no row has them, but exports contain them.
     """
 
     plain: tuple[Field, ...]
@@ -95,26 +95,26 @@ class Fields(NamedTuple):
 
     @property
     def whole(self) -> tuple[Field, ...]:
-        """All of them."""
+        """All fields of a row."""
         return self.plain + self.optional
 
     def columns(self, width: ColumnSet) -> tuple[Field, ...]:
-        """Those of a width."""
+        """Return the fields of a column set."""
         parts = (self.plain, self.extras, self.memory)
         return tuple(field for part in parts[: width + 1] for field in part)
 
     def width(self, columns: int) -> ColumnSet:
-        """The width that has so many columns."""
+        """Return the column set with a number of columns."""
         return next(width for width in ColumnSet if len(self.columns(width)) == columns)
 
     @property
     def exchanged(self) -> tuple[Field, ...]:
-        """Those that the lines of an export have."""
+        """Fields in the lines of an export."""
         return tuple(field for field in (*self.whole, *self.read) if not field.is_own)
 
 
 def names(fields: tuple[Field, ...]) -> tuple[LiteralString, ...]:
-    """The names of fields in rows and in the engine."""
+    """Return the names of fields in rows and in the engine."""
     return tuple(field.name for field in fields)
 
 
@@ -191,23 +191,29 @@ EDGE = Fields(
     ),
 )
 LINK_STORE_FIELD = "to_graph"
-"""The name of the store that a link leads into, wherever a caller sees it; all else of a link is as of an edge."""
+"""Field for the target store of a link in requests and answers; all other fields are those of an edge."""
 EDGE_ENDPOINTS = 2
-"""So many fields of an edge, the first, name the nodes that it joins."""
+"""Number of leading fields of an edge that name its endpoints."""
 AUTHOR_FIELD = "created_by"
-"""The extra that is stored with all rows that have extras, be it empty: by it they are known."""
+"""Extra that every row with extras stores, even if empty; it marks rows that have extras."""
 
 
 class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The extras of a node as they are stored. Times are microseconds since 1970.
+    """Extras of a node as stored. Times are microseconds since 1970.
 
-    ``created_by`` is whoever wrote this state, "" when nobody said. It is true in the world from ``valid_from`` to
-    before ``valid_to``. ``conflicts`` are the versions of other heads that no state has superseded.
+    - ``created_by``: author of this state, "" if unknown.
+    - ``valid_from``, ``valid_to``: valid time, a half-open interval.
+    - ``conflicts``: versions of other heads that no state has superseded.
+    - ``name``: any node may have one.
 
-    What follows is of memories, which are the nodes with a ``confidence``, but for the ``name``: anything may have one.
-    The confidence, 0..1, fades from ``confidence_at`` on, or from the node's creation. ``importance`` is 0..1, 1 pins;
-    ``layer`` is 0..3. ``ended`` says why a memory is withdrawn ("forgotten", "merged", "pruned", "superseded"), with
-    the bounds of its validity before that; ``belongs_to`` is the memory that it was absorbed by, or a version of.
+    The following extras belong to memories, which are the nodes with a ``confidence``:
+
+    - ``confidence``: 0..1; decays from ``confidence_at`` on, or from the node's creation.
+    - ``importance``: 0..1; 1 pins the memory.
+    - ``layer``: 0..3.
+    - ``ended``: why a memory is withdrawn ("forgotten", "merged", "pruned", "superseded").
+    - ``former_from``, ``former_to``: its validity before the withdrawal.
+    - ``belongs_to``: the memory that absorbed it, or of which it is a version.
     """
 
     summary: str = ""
@@ -231,16 +237,16 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of_columns(cls, values: Sequence[Any]) -> NodeExtras | None:
-        """The extras in columns of values, the last of which may be missing; None where nobody is their author."""
+        """Return the extras in column values, the last of which may be missing; None if the author is null."""
         summary, tags, freshness_at, author, valid_from, valid_to, conflicts, *memory = values
         if author is None:
             return None
         some = (summary or "", tuple(tags or ()), freshness_at, author, valid_from, valid_to, tuple(conflicts or ()))
-        return cls(*some, *_unset_as(_NO_MEMORY, memory)) if memory else cls(*some)
+        return cls(*some, *_replace_nulls(_NO_MEMORY, memory)) if memory else cls(*some)
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The inverse of `of_columns`: nothing for empty texts and lists, but for the author."""
+        """Column values of the extras; empty texts and lists become null, except the author."""
         some = (
             self.summary or None,
             self.tags or None,
@@ -254,17 +260,17 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def width(self) -> ColumnSet:
-        """Whether anything in it is of a memory, or a name."""
+        """EXTRAS, or MEMORY if any field of a memory or a name is set."""
         return ColumnSet.EXTRAS if _memory_of_node(self) == _NO_MEMORY else ColumnSet.MEMORY
 
     @property
     def narrow(self) -> tuple[Any, ...]:
-        """The values without those of memories and names."""
+        """Values without the fields of memories and names."""
         return msgspec.structs.astuple(self)[: len(NODE.extras)]
 
 
 class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """As `NodeExtras`, of a relation; ``ordinal`` is its place among those of its source."""
+    """Extras of an edge as stored, as in `NodeExtras`; ``ordinal`` is its rank among the edges of its source."""
 
     ordinal: int | None = None
     created_by: str = ""
@@ -275,30 +281,30 @@ class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of_columns(cls, values: Sequence[Any]) -> EdgeExtras | None:
-        """The extras in columns of values, the last of which may be missing; None where nobody is their author."""
+        """Return the extras in column values, the last of which may be missing; None if the author is null."""
         if values[1] is None:
             return None
         ordinal, author, valid_from, valid_to, *memory = values
-        return cls(ordinal, author, valid_from, valid_to, *_unset_as(_NO_MEMORY_OF_EDGE, memory))
+        return cls(ordinal, author, valid_from, valid_to, *_replace_nulls(_NO_MEMORY_OF_EDGE, memory))
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The inverse of `of_columns`."""
+        """Column values of the extras; an empty context becomes null."""
         return (*msgspec.structs.astuple(self)[:-1], self.context or None)
 
     @property
     def width(self) -> ColumnSet:
-        """As `NodeExtras.width`."""
+        """EXTRAS, or MEMORY if confidence or context is set."""
         return ColumnSet.EXTRAS if self.confidence is None and not self.context else ColumnSet.MEMORY
 
     @property
     def narrow(self) -> tuple[Any, ...]:
-        """As `NodeExtras.narrow`."""
+        """Values without confidence and context."""
         return msgspec.structs.astuple(self)[: len(EDGE.extras)]
 
 
-def _unset_as(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[Any]:
-    """Values of columns, with what stands for nothing where there is none; those that are missing are left out."""
+def _replace_nulls(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[Any]:
+    """Return the given column values, with nulls replaced by the value for "not set"."""
     return (none if value is None else value for none, value in zip(nothing, values, strict=False))
 
 
@@ -310,9 +316,9 @@ _NO_MEMORY, _NO_MEMORY_OF_EDGE = _memory_of_node(NO_EXTRAS), (None, "")
 
 
 class NodeExtrasPut(msgspec.Struct, frozen=True):
-    """The extras of a node to write: what is as in an empty one is kept.
+    """Extras of a node to write. Default values keep what is stored.
 
-    Only ``created_by`` is not: it is of this state alone.
+    ``created_by`` is the exception: it applies to this state only.
     """
 
     summary: str | None = None
@@ -334,7 +340,7 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
     belongs_to: _Text = UNSET
 
     def onto(self, old: NodeExtras) -> NodeExtras:
-        """What is stored once this is written, without conflicts."""
+        """Return the extras to store after this write, without conflicts."""
         return NodeExtras(
             old.summary if self.summary is None else self.summary,
             old.tags if self.tags is None else self.tags,
@@ -353,12 +359,12 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
         return [was if value is unset else value for value, was in zip(given, _memory_of_node(old), strict=True)]
 
     def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
-        """Both as one: what this one leaves out comes from the earlier."""
-        return self if earlier is None else NodeExtrasPut(*_joined(self, earlier, _UNCHANGED_NODE_EXTRAS))
+        """Merge with an earlier put, which provides the values that this one omits."""
+        return self if earlier is None else NodeExtrasPut(*_overlay(self, earlier, _UNCHANGED_NODE_EXTRAS))
 
 
 class EdgeExtrasPut(msgspec.Struct, frozen=True):
-    """The extras of an edge to write, as `NodeExtrasPut`."""
+    """Extras of an edge to write. Default values keep what is stored, except for ``created_by``."""
 
     ordinal: Moment = UNSET
     created_by: str = ""
@@ -368,7 +374,7 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
     context: _Text = UNSET
 
     def onto(self, old: EdgeExtras) -> EdgeExtras:
-        """What is stored once this is written."""
+        """Return the extras to store after this write."""
         return EdgeExtras(
             old.ordinal if self.ordinal is UNSET else self.ordinal,
             self.created_by,
@@ -379,8 +385,8 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
         )
 
     def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
-        """Both as one: what this one leaves out comes from the earlier."""
-        return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _UNCHANGED_EDGE_EXTRAS))
+        """Merge with an earlier put, which provides the values that this one omits."""
+        return self if earlier is None else EdgeExtrasPut(*_overlay(self, earlier, _UNCHANGED_EDGE_EXTRAS))
 
 
 _NO_MEMORY_PUT = _memory_of_node(NodeExtrasPut())
@@ -388,66 +394,66 @@ _astuple = msgspec.structs.astuple
 _UNCHANGED_NODE_EXTRAS, _UNCHANGED_EDGE_EXTRAS = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
 
 
-def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
-    """The values of ``put``, and those of ``old`` where it has what stands for keeping them."""
+def _overlay(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
+    """Return the values of ``put``, with those of ``old`` where ``put`` has the value for "keep"."""
     values = zip(_astuple(put), _astuple(old), kept, strict=True)
     return [was if given is keeping or given == keeping else given for given, was, keeping in values]
 
 
 _Moment = Annotated[str, Meta(max_length=64)]
-_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
-_Start = Annotated[_Moment, Meta(description="True from then on (RFC 3339); empty: none")] | None
-_End = Annotated[_Moment, Meta(description="True until then (RFC 3339); empty: none")] | None
+_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Author of this state; not interpreted")] | None
+_Start = Annotated[_Moment, Meta(description="Start of validity (RFC 3339); empty: none")] | None
+_End = Annotated[_Moment, Meta(description="End of validity (RFC 3339), exclusive; empty: none")] | None
 _Tag = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
 class NodeExtrasInput(msgspec.Struct, kw_only=True):
-    """The extras of a node as callers send them."""
+    """Extras of a node in requests."""
 
     summary: Annotated[
-        str | None, Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
+        str | None, Meta(description="Short form of the content, at most 4 KiB; omitted: kept; empty: cleared")
     ] = None
     tags: (
         Annotated[
             list[_Tag],
-            Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"),
+            Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; omitted: kept; given: replaced"),
         ]
         | None
     ) = None
-    freshness_at: Annotated[_Moment, Meta(description="Stale from then on (RFC 3339); empty: none")] | None = None
+    freshness_at: Annotated[_Moment, Meta(description="Stale from this time on (RFC 3339); empty: none")] | None = None
     created_by: _Author = None
     valid_from: _Start = None
     valid_to: _End = None
-    name: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="What it is called, beside its id")] | None = None
+    name: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Display name, in addition to the id")] | None = None
     confidence: (
-        Annotated[float, Meta(ge=0, le=1, description="Makes the node a memory; fades from confidence_at on")] | None
+        Annotated[float, Meta(ge=0, le=1, description="Makes the node a memory; decays from confidence_at on")] | None
     ) = None
     confidence_at: (
-        Annotated[_Moment, Meta(description="When the confidence was that (RFC 3339); empty: at creation")] | None
+        Annotated[_Moment, Meta(description="Start of the decay of confidence (RFC 3339); empty: creation")] | None
     ) = None
-    importance: Annotated[float, Meta(ge=0, le=1, description="Of a memory; 1 pins it")] | None = None
-    source: (
-        Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Where a memory is from; empty: cleared")] | None
-    ) = None
-    context: Annotated[str, Meta(description="What a memory was met in, at most 64 KiB")] | None = None
+    importance: Annotated[float, Meta(ge=0, le=1, description="Importance of a memory; 1 pins it")] | None = None
+    source: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Origin of a memory; empty: cleared")] | None = (
+        None
+    )
+    context: Annotated[str, Meta(description="Context in which a memory was recorded, at most 64 KiB")] | None = None
     layer: Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
 
 
 class EdgeExtrasInput(msgspec.Struct, kw_only=True):
-    """The extras of an edge as callers send them."""
+    """Extras of an edge in requests."""
 
     ordinal: (
-        Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")] | None
+        Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Rank among the edges of its source")] | None
     ) = None
     created_by: _Author = None
     valid_from: _Start = None
     valid_to: _End = None
-    confidence: Annotated[float, Meta(ge=0, le=1, description="How sure it is, 0 to 1")] | None = None
-    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
+    confidence: Annotated[float, Meta(ge=0, le=1, description="Confidence, 0 to 1")] | None = None
+    context: Annotated[str, Meta(description="Context in which it was recorded, at most 64 KiB")] | None = None
 
 
 class NodeExtrasLine(msgspec.Struct, kw_only=True):
-    """The extras of a node in a line of an export."""
+    """Extras of a node in a line of an export."""
 
     summary: str | None = None
     tags: list[str] | None = None
@@ -472,7 +478,7 @@ class NodeExtrasLine(msgspec.Struct, kw_only=True):
 
 
 class EdgeExtrasLine(msgspec.Struct, kw_only=True):
-    """The extras of an edge in a line of an export."""
+    """Extras of an edge in a line of an export."""
 
     ordinal: int | None = None
     created_by: str | None = None
@@ -483,7 +489,7 @@ class EdgeExtrasLine(msgspec.Struct, kw_only=True):
 
 
 class Shown(msgspec.Struct):
-    """What prints as the fields that it has: what is absent is left out."""
+    """Base of Structs whose repr omits absent fields."""
 
     @override
     def __repr__(self) -> str:
@@ -496,10 +502,10 @@ class Shown(msgspec.Struct):
 
 
 class NodeExtrasShown(Shown, kw_only=True):
-    """The extras of a node as callers get them, those that are set, times as text.
+    """Extras of a node in answers: those that are set, times as text.
 
-    Three are found when it is read. ``stale``: ``freshness_at`` is past. Of a state that is not the present one
-    ``superseded_by`` is the version after it, and ``is_current`` whether it is one of the node's heads.
+    Three fields are computed when read. ``stale``: ``freshness_at`` is past. For a former state, ``superseded_by`` is
+    the next version, and ``is_current`` is true if it is one of the node's heads.
     """
 
     summary: _Text = UNSET
@@ -525,7 +531,7 @@ class NodeExtrasShown(Shown, kw_only=True):
     belongs_to: _Text = UNSET
 
     def show(self, extras: NodeExtras) -> None:
-        """Set what there is; a row's way to its JSON, and so without a loop."""
+        """Set the fields that the extras have. Runs for every row, hence without a loop."""
         if extras.summary:
             self.summary = extras.summary
         if extras.tags:
@@ -550,7 +556,7 @@ class NodeExtrasShown(Shown, kw_only=True):
 
     @property
     def extras(self) -> NodeExtras:
-        """The inverse of `show`."""
+        """Stored form of the extras."""
         values = _memory_of_node(self)
         memory = () if values == _ALL_UNSET else [*map(_stored, _STORED_AS, values)]
         return NodeExtras(
@@ -566,7 +572,7 @@ class NodeExtrasShown(Shown, kw_only=True):
 
 
 class EdgeExtrasShown(Shown, kw_only=True):
-    """The extras of an edge as callers get them, those that are set, times as text."""
+    """Extras of an edge in answers: those that are set, times as text."""
 
     ordinal: int | UnsetType = UNSET
     created_by: _Text = UNSET
@@ -576,7 +582,7 @@ class EdgeExtrasShown(Shown, kw_only=True):
     context: _Text = UNSET
 
     def show(self, extras: EdgeExtras) -> None:
-        """Set what there is."""
+        """Set the fields that the extras have."""
         if extras.ordinal is not None:
             self.ordinal = extras.ordinal
         if extras.created_by:
@@ -592,7 +598,7 @@ class EdgeExtrasShown(Shown, kw_only=True):
 
     @property
     def extras(self) -> EdgeExtras:
-        """The inverse of `show`."""
+        """Stored form of the extras."""
         return EdgeExtras(
             _value_of(self.ordinal),
             self.created_by or "",
@@ -615,7 +621,7 @@ _STORED_AS = [(field.type is TIMESTAMP_TYPE, none) for field, none in zip(NODE.m
 
 
 def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:
-    """What is stored of a value of a memory: what stands for nothing where none is shown."""
+    """Return the stored form of a value in an answer; the value for "not set" if it is absent."""
     is_time, none = stored_as
     if shown is UNSET or shown is None:
         return none

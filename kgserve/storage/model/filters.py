@@ -1,4 +1,4 @@
-"""Which nodes a list is about, and what a page of it is."""
+"""Filters and pages of node and memory lists."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kgserve.storage.model.rows import NodeRow
 Item = TypeVar("Item")
 
 MAX_SCANNED_NODES = 20_000
-"""Nodes that one page looks at, at most."""
+"""Maximum nodes examined for one page."""
 
 MAX_COUNTED_NODES = 500_000
-"""Nodes that a count looks at, at most."""
+"""Maximum nodes examined for a count."""
 
 
 class NodeFilter(msgspec.Struct, frozen=True):
-    """Nodes of any of ``types``, with all ``tags`` and ``attributes``, true at ``valid_at`` (microseconds).
+    """Filter of nodes: any of ``types``, all ``tags`` and ``attributes``, valid at ``valid_at`` (microseconds).
 
-    What is empty or None does not matter.
+    Empty and None values do not filter.
     """
 
     types: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class NodeFilter(msgspec.Struct, frozen=True):
     attributes: tuple[Condition, ...] = ()
 
     def matches(self, row: NodeRow) -> bool:
-        """Whether a node is among them."""
+        """Return True if a node passes the filter."""
         return (
             (not self.types or row.type in self.types)
             and (not self.tags or set(self.tags) <= set(row.extras.tags if row.extras else ()))
@@ -45,23 +45,23 @@ NO_NODE_FILTER = NodeFilter()
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """How many nodes fit; if it is not exact, at least so many do."""
+    """Number of matching nodes; a lower bound unless ``exact``."""
 
     count: int
     exact: bool
 
 
 class PagePosition(NamedTuple):
-    """Where a page begins: behind the node ``after``, "" for the start, with ``skip`` nodes of the list passed over."""
+    """Start of a page: after the node ``after`` ("" for the beginning), skipping ``skip`` matches."""
 
     after: str = ""
     skip: int = 0
 
 
 class Listed(NamedTuple, Generic[Item]):
-    """A page, and where the next one begins: None when there is none.
+    """Page of a list, and the position of the next page; None for the last.
 
-    It may be short, or empty, with a next one: it has looked at as many nodes as it may.
+    A page can be short or empty and still have a next one, because the number of examined nodes is bounded.
     """
 
     items: list[Item]
@@ -69,7 +69,7 @@ class Listed(NamedTuple, Generic[Item]):
 
 
 def page_of(found: Iterable[tuple[str, Item, object]], place: PagePosition, limit: int) -> Listed[Item]:
-    """The next ``limit`` of those that fit: ``found`` are ids in order, from behind ``place``, items, and whether."""
+    """Return the next ``limit`` matches. ``found`` yields id, item and match flag, in order, from after ``place``."""
     items: list[Item] = []
     last, skip = place
     for number, (node_id, item, fits) in enumerate(found):
@@ -87,14 +87,17 @@ ANY_END = "any"
 
 
 class MemoryFilter(msgspec.Struct, frozen=True):
-    """Memories that meet all of this; what is empty or None does not matter. Times are microseconds since 1970.
+    """Filter of memories; empty and None values do not filter. Times are microseconds since 1970.
 
-    They have any of ``types``, all ``tags``, at ``now`` an effective confidence of ``min_confidence`` or more, were
-    created between ``created_from`` and ``created_to`` (both may be), are about the node ``entity``, below the memory
-    ``under``, with ``orphans`` below none and no domains or concepts, and among some ids. They are in force: none that
-    has ended, and true in the world at ``now``, or at ``valid_at``, or whenever if that is None; at a ``valid_at``
-    former versions count, too. With ``ended`` they are those that have ended in that way, or all there are for "any",
-    whenever they were true.
+    - ``types``: any of them. ``tags``: all of them.
+    - ``min_confidence``: lower bound of the effective confidence at ``now``.
+    - ``created_from``, ``created_to``: inclusive bounds of the creation time.
+    - ``entity``: the node that the memories are about. ``under``: their parent memory.
+    - ``orphans``: memories without a parent that are neither domains nor concepts.
+    - ``among``: ids to choose from.
+    - ``valid_at``: the valid time; UNSET for ``now``, None for any. With a time, former versions match too.
+    - ``ended``: only memories withdrawn in this way, "any" for all of them, regardless of valid time. By default, only
+      memories that are not withdrawn.
     """
 
     now: int
@@ -114,10 +117,10 @@ class MemoryFilter(msgspec.Struct, frozen=True):
 
     @property
     def moment(self) -> int | None:
-        """When they have to be true in the world; None: whenever."""
+        """Valid time in microseconds; None for any."""
         return self.now if self.valid_at is UNSET else self.valid_at
 
     @property
     def looks_back(self) -> bool:
-        """Whether former versions are wanted, of which those that were true at the moment do."""
+        """True if former versions can match, because a valid time is given."""
         return not self.ended and isinstance(self.valid_at, int)

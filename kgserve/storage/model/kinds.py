@@ -15,7 +15,7 @@ MAX_LISTED_EXAMPLES = 3
 
 
 class KindFreq(msgspec.Struct, frozen=True, kw_only=True):
-    """A type of node. ``examples`` are summaries, or beginnings of contents where there is none."""
+    """Node type and its frequency. ``examples`` are summaries, or beginnings of contents of nodes without one."""
 
     kind: str
     count: int
@@ -23,15 +23,15 @@ class KindFreq(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TagPrefixFreq(msgspec.Struct, frozen=True, kw_only=True):
-    """Tags of the form `prefix:value`, by what is in front of the first colon."""
+    """Prefix of tags of the form `prefix:value`, up to the first colon."""
 
     prefix: str
-    count: Annotated[int, Meta(description="Tags so prefixed, over all nodes")]
-    values: Annotated[list[str], Meta(description="The most frequent values, at most 10")]
+    count: Annotated[int, Meta(description="Tags with this prefix, over all nodes")]
+    values: Annotated[list[str], Meta(description="Most frequent values, at most 10")]
 
 
 class TagFreq(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag, and how many nodes have it."""
+    """Tag and the number of nodes that have it."""
 
     tag: str
     count: int

@@ -1,4 +1,4 @@
-"""What things are called: names that count as one, and the other names that something has."""
+"""Names of entities: normalization for comparison, and aliases."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.rows import NodeRow
 
 IS_ABOUT = "is_about"
-"""The relation from a memory to what it is about; its weight says how much."""
+"""Relation from a memory to its subject; the weight is the degree of relevance."""
 UNKNOWN_TYPE = "unknown"
-"""The type of what was only ever named."""
+"""Type of an entity that was only mentioned."""
 ALIASES = "aliases"
-"""The attribute that lists the other names of a node that has a name."""
+"""Attribute with the other names of a named node."""
 MAX_ALIASES = 100
 
 _decode = json_decoder(dict[str, Any]).decode
 
 
 def folded(name: str) -> str:
-    """The form in which names are compared: compatible letters, case and blanks make no difference."""
+    """Return the form in which names are compared: compatibility characters, case and whitespace are normalized."""
     if name.isascii():
         return " ".join(name.casefold().split())
     once = unicodedata.normalize("NFKC", name).casefold()
@@ -29,7 +29,7 @@ def folded(name: str) -> str:
 
 
 def aliases_in(attributes: str) -> list[str]:
-    """The other names in a node's attributes, as JSON: the texts of a list, at most 100, none of them empty."""
+    """Return the aliases in a node's attributes, as JSON: at most 100 non-empty strings of a list."""
     if f'"{ALIASES}"' not in attributes:
         return []
     found = _decode(attributes).get(ALIASES)
@@ -38,7 +38,7 @@ def aliases_in(attributes: str) -> list[str]:
 
 
 def names_of(row: NodeRow) -> list[str]:
-    """All names of a node that has one, its own first."""
+    """Return all names of a named node, its own first."""
     name = "" if row.extras is None else row.extras.name
     return [name, *aliases_in(row.attributes)] if name else []
 

@@ -1,4 +1,4 @@
-"""The relation from a memory to its parent, and which of several counts."""
+"""Parent relation of memories, and which of several is in effect."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from kgserve.storage.model.rows import EdgeRow, edge_created_at
 
 CHILD_OF = "child_of"
-"""The relation from a memory to the one that it stands below."""
+"""Relation from a memory to its parent."""
 MAX_HIERARCHY_DEPTH = 100
-"""So many levels above a memory are looked at, and kept."""
+"""Largest number of ancestors of a memory."""
 
 
 def is_upward(edge: EdgeRow) -> bool:
-    """Whether a relation may say what a memory stands below. One that is to end counts as ended."""
+    """Return True if an edge is a parent relation in effect. One with an end date does not count."""
     return edge.relation_type == CHILD_OF and (edge.extras is None or edge.extras.valid_to is None)
 
 
 def newest(edges: Iterable[EdgeRow]) -> EdgeRow | None:
-    """Of the relations of one child that count, the one that does: that which was made last.
+    """Return the parent relation in effect among those of one child: the one created last.
 
-    By the time of its making, not by its commit: those of an import are of one.
+    The creation time decides, not the commit: edges of one import share a commit.
     """
     return max(edges, key=lambda edge: (edge_created_at(edge), edge.target), default=None)

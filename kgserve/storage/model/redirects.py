@@ -1,4 +1,4 @@
-"""Merged nodes: the relation to the node that replaces one, and following it."""
+"""Redirects from merged nodes to the nodes that replace them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import EdgeKey, LinkKey
 
 MERGED_INTO = "MERGED_INTO"
-"""The relation from a node that was merged to its survivor. Reserved: between other nodes it means nothing."""
+"""Relation from a merged node to its survivor. Reserved: between other nodes it has no effect."""
 MAX_REDIRECTS = 100
-"""So many merges may lead from a node to the one that all of them came to."""
+"""Longest chain of redirects from a merged node to its survivor."""
 
 
 def is_withdrawn(extras: NodeExtras | None) -> bool:
-    """Whether a node is true at no moment, as one that was merged."""
+    """Return True if a node is never valid, as a merged node is."""
     return extras is not None and extras.valid_from is not None and extras.valid_from == extras.valid_to
 
 
 def survivor_of(steps: Mapping[str, str], node_id: str) -> str:
-    """Where a node has come to: itself, or the end of the steps from it. Steps that lead in a circle lead nowhere."""
+    """Return the node at the end of the redirects from a node; the node itself if they form a cycle."""
     at = node_id
     for _ in range(len(steps) + 1):
         if at not in steps:
@@ -29,7 +29,7 @@ def survivor_of(steps: Mapping[str, str], node_id: str) -> str:
 
 
 def moved_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
-    """The key of an edge once its ends have moved from one node to another."""
+    """Return the key of an edge after its endpoints moved from ``absorbed`` to ``survivor``."""
     source, target, relation_type = key
     return (
         survivor if source == absorbed else source,
@@ -39,11 +39,11 @@ def moved_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
 
 
 def moved_link(key: LinkKey, absorbed: str, survivor: str) -> LinkKey:
-    """As `moved_key`, of a link: its target is another store's."""
+    """Return the key of a link after its source moved from ``absorbed`` to ``survivor``."""
     source, target, relation_type = key.edge
     return LinkKey(key.store, (survivor if source == absorbed else source, target, relation_type))
 
 
 def refusal(node_id: str, survivor: str) -> str:
-    """What is said to who writes to a node that was merged."""
+    """Return the error message for a write to a merged node."""
     return f"node {node_id!r} was merged into {survivor!r}: write to {survivor!r}, or unmerge {node_id!r} first"

@@ -1,7 +1,7 @@
-"""The rows of a store, as the journal and the engine hold them: as Structs, as values in columns, edges by their ids.
+"""Rows of a store as in the journal and the engine: Structs, column values, and edge ids.
 
-Columns are the fields in order, then those of the extras. Who wrote the extras tells whether there are any: None where
-there are none. Columns of extras may be missing.
+Columns are the fields in order, then those of the extras, which may be missing. A row has extras if its author column
+is not null.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kgserve.storage.model.fields import AUTHOR_FIELD, EDGE, NODE, ColumnSet, Ed
 NO_ATTRIBUTES = "{}"
 
 EdgeKey = tuple[str, str, str]
-"""Source id, target id, relation type: at most one edge has it."""
+"""Source id, target id, relation type: unique among edges."""
 
 
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One state of an entity. ``attributes`` is compact JSON with sorted keys; times are microseconds since 1970.
 
-    ``extras`` is None until a state has any; from then on it stays, if need be with nothing in it.
+    ``extras`` is None until a state has any; later states keep it, possibly empty.
     """
 
     id: str
@@ -41,19 +41,19 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extras: NodeExtras | None = None
 
     def holds_at(self, moment: int) -> bool:
-        """Whether it was true at a moment of the world, in microseconds."""
+        """Return True if the state is valid at a valid time, in microseconds."""
         return holds(self.extras, moment)
 
     @property
     def is_memory(self) -> bool:
-        """Whether it is a memory: it has a confidence."""
+        """True for a memory: a node with a confidence."""
         return self.extras is not None and self.extras.confidence is not None
 
 
 class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One state of a relation. ``attributes`` starts with created_at and updated_at, as `edge_attributes` writes it.
 
-    ``extras`` is None where there is nothing to say in it.
+    ``extras`` is None if all are empty.
     """
 
     source: str
@@ -66,41 +66,41 @@ class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extras: EdgeExtras | None = None
 
     def holds_at(self, moment: int) -> bool:
-        """Whether it was true at a moment of the world, in microseconds."""
+        """Return True if the state is valid at a valid time, in microseconds."""
         return holds(self.extras, moment)
 
     @property
     def key(self) -> EdgeKey:
-        """What identifies the relation."""
+        """Key of the relation."""
         return (self.source, self.target, self.relation_type)
 
 
 class LinkKey(NamedTuple):
-    """What identifies a link: the store that it leads into, and the key of the edge; at most one has it."""
+    """Unique key of a link: the target store, and the key of the edge."""
 
     store: str
     edge: EdgeKey
 
 
 class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One state of an edge into another ``store``: the edge's target is the id of a node there, or of none."""
+    """One state of an edge into another ``store``; the edge's target is a node id there, which need not exist."""
 
     store: str
     edge: EdgeRow
 
     @property
     def key(self) -> LinkKey:
-        """What identifies the link."""
+        """Key of the link."""
         return LinkKey(self.store, self.edge.key)
 
 
 def width_of(extras: NodeExtras | EdgeExtras | None) -> ColumnSet:
-    """How many of its fields a row with these extras has."""
+    """Return the column set that a row with these extras needs."""
     return ColumnSet.PLAIN if extras is None else extras.width
 
 
 def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
-    """Whether what has these extras was true at a moment of the world, in microseconds."""
+    """Return True if a row with these extras is valid at a valid time, in microseconds."""
     if extras is None:
         return True
     begun = extras.valid_from is None or extras.valid_from <= moment
@@ -108,7 +108,7 @@ def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
 
 
 class Stamps(msgspec.Struct, frozen=True, gc=False):
-    """The parts of an edge's attributes: two times as text, and the caller's own attributes as compact JSON."""
+    """Parts of an edge's attributes: two times as text, and the caller's own attributes as compact JSON."""
 
     created_at: str
     updated_at: str
@@ -121,23 +121,23 @@ _UPDATED_AT_JSON = '","updated_at":"'
 
 
 def edge_attributes(created_at: str, updated_at: str, own: str) -> str:
-    """The stored text: both times first, then the caller's attributes. Times must be RFC 3339 (no quotes inside)."""
+    """Return the stored text: both times first, then the caller's attributes. Times must be RFC 3339 (no quotes)."""
     rest = "}" if own == NO_ATTRIBUTES else "," + own[1:]
     return f'{_CREATED_AT_JSON}{created_at}{_UPDATED_AT_JSON}{updated_at}"{rest}'
 
 
 def edge_created(attributes: str) -> str:
-    """The ``created_at`` of `edge_stamps`, alone."""
+    """Return the ``created_at`` in an edge's attributes, faster than `edge_stamps`."""
     return attributes[len(_CREATED_AT_JSON) : attributes.index('"', len(_CREATED_AT_JSON))]
 
 
 def edge_created_at(row: EdgeRow) -> int:
-    """When an edge was made, in microseconds."""
+    """Return when an edge was created, in microseconds."""
     return _time_of(edge_created(row.attributes))
 
 
 def edge_stamps(attributes: str) -> Stamps:
-    """The inverse of `edge_attributes`."""
+    """Split an edge's stored attributes into the parts that `edge_attributes` joined."""
     created_end = attributes.index('"', len(_CREATED_AT_JSON))
     updated_start = created_end + len(_UPDATED_AT_JSON)
     updated_end = attributes.index('"', updated_start)
@@ -151,10 +151,10 @@ _EDGE_KEY_PARTS = 3
 
 
 def edge_id(key: EdgeKey) -> str:
-    """The id of an edge: what identifies it, as a text that fits into the path of a URL.
+    """Return the id of an edge: its key, as a text that fits into the path of a URL.
 
-    ``source~relation_type~target``, each percent-encoded, the tilde too. It holds the key itself, so that looking an
-    edge up by its id needs no index, and one that is deleted and made again has the id that it had.
+    The id is ``source~relation_type~target``, each percent-encoded, including tildes. It contains the key, so that a
+    lookup by id needs no index. An edge that is deleted and created again keeps its id.
     """
     source, target, relation_type = key
     if _UNESCAPED_KEY.fullmatch(source + relation_type + target):
@@ -163,29 +163,29 @@ def edge_id(key: EdgeKey) -> str:
 
 
 def edge_key(text: str) -> EdgeKey:
-    """What an id stands for. Raises InvalidInput for a text that no edge has as its id."""
+    """Return the key in an edge's id. Raises InvalidInput for a text that is no such id."""
     parts = text.split("~")
     try:
         source, relation_type, target = (unquote(part, errors="strict") for part in parts)
     except ValueError:
         source = relation_type = target = ""
     if not (source and target and relation_type) or edge_id((source, target, relation_type)) != text:
-        raise InvalidInput.at("id", "is not the id of an edge: source~relation_type~target, each percent-encoded")
+        raise InvalidInput.at("id", "is not an edge id: source~relation_type~target, each percent-encoded")
     return source, target, relation_type
 
 
 def link_id(key: LinkKey) -> str:
-    """As `edge_id`, with the store behind it: ``source~relation_type~target~store``."""
+    """Return the id of a link: that of its edge, followed by the store: ``source~relation_type~target~store``."""
     return f"{edge_id(key.edge)}~{_quoted(key.store)}"
 
 
 def any_edge_id(key: EdgeKey | LinkKey) -> str:
-    """The id of an edge or of a link."""
+    """Return the id of an edge or of a link."""
     return link_id(key) if isinstance(key, LinkKey) else edge_id(key)
 
 
 def any_edge_key(text: str) -> EdgeKey | LinkKey:
-    """What the id of an edge or of a link stands for. Raises InvalidInput for a text that none of them has."""
+    """Return the key in the id of an edge or of a link. Raises InvalidInput for a text that is neither."""
     edge, _, store = text.rpartition("~")
     if edge.count("~") != _EDGE_KEY_PARTS - 1:
         return edge_key(text)
@@ -200,29 +200,29 @@ NODE_FIELDS, EDGE_FIELDS = len(NODE.plain), len(EDGE.plain)
 NODE_EXTRAS, EDGE_EXTRAS = names(NODE.optional), names(EDGE.optional)
 
 RowTuple = tuple[Any, ...]
-"""The fields of a row in order; its extras may be left out when there are none."""
+"""Fields of a row in order; extras of None may be omitted."""
 
 _NO_NODE_EXTRAS, _NO_EDGE_EXTRAS = (None,) * len(NODE_EXTRAS), (None,) * len(EDGE_EXTRAS)
 
 
 def node_tuples(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
-    """Nodes; times are microseconds."""
+    """Return node rows from columns; times are microseconds."""
     return _tuples(columns, NODE, NodeExtras.of_columns)
 
 
 def edge_tuples(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
-    """Edges; times are microseconds."""
+    """Return edge rows from columns; times are microseconds."""
     return _tuples(columns, EDGE, EdgeExtras.of_columns)
 
 
 def node_values(row: RowTuple) -> RowTuple:
-    """The inverse of `node_tuples` for one row: its fields and those of its extras."""
+    """Return the column values of one node: its fields and those of its extras."""
     extras: NodeExtras | None = row[NODE_FIELDS] if len(row) > NODE_FIELDS else None
     return (*row[:NODE_FIELDS], *(_NO_NODE_EXTRAS if extras is None else extras.columns))
 
 
 def edge_values(row: RowTuple) -> RowTuple:
-    """As `node_values`, of an edge."""
+    """Return the column values of one edge: its fields and those of its extras."""
     extras: EdgeExtras | None = row[EDGE_FIELDS] if len(row) > EDGE_FIELDS else None
     return (*row[:EDGE_FIELDS], *(_NO_EDGE_EXTRAS if extras is None else extras.columns))
 
@@ -233,10 +233,10 @@ def _tuples(
     plain, extras = columns[: len(fields.plain)], columns[len(fields.plain) :]
     if not extras or _all_none(extras[names(fields.extras).index(AUTHOR_FIELD)]):
         return zip(*plain, strict=True)
-    return _joined(plain, map(extras_of, zip(*extras, strict=True)))
+    return _join_extras(plain, map(extras_of, zip(*extras, strict=True)))
 
 
-def _joined(plain: Sequence[Sequence[Any]], extras: Iterable[Any]) -> Iterator[RowTuple]:
+def _join_extras(plain: Sequence[Sequence[Any]], extras: Iterable[Any]) -> Iterator[RowTuple]:
     return ((*row, more) for row, more in zip(zip(*plain, strict=True), extras, strict=True))
 
 

@@ -1,7 +1,7 @@
-"""Memories and relations that are withdrawn: true at no moment from then on, and brought back as they were.
+"""Soft deletion of memories and relations: they are never valid from then on, and can be restored.
 
-A memory keeps its former bounds in its row. A relation has no fields for that: it keeps them in its attributes, under
-`FORGOTTEN_BOUNDS`, and only while it is withdrawn.
+A memory keeps its former validity in its row. A relation has no fields for that; it keeps its validity in the attribute
+`FORGOTTEN_BOUNDS` while it is withdrawn.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ PRUNED = "pruned"
 FORGOTTEN = "forgotten"
 SUPERSEDED = "superseded"
 VERSION_OF = "version_of"
-"""The relation from a former version of a memory to the memory. Written by the store itself."""
+"""Relation from a former version of a memory to the memory. Written by the store itself."""
 FORGOTTEN_BOUNDS = "kgserve.forgotten"
 FORGOTTEN_BECAUSE = "kgserve.forgotten_because"
-"""Why a memory was withdrawn, in its attributes while it is."""
+"""Attribute with the reason for a withdrawal, while the memory is withdrawn."""
 _RELATIONS_UNMOVED_BY_MERGE = frozenset({MERGED_INTO, VERSION_OF})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def is_active(row: NodeRow, now: int) -> bool:
-    """Whether a node is a memory that nothing has ended, and that is true at a moment."""
+    """Return True for a memory that is not withdrawn and is valid at ``now``."""
     return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.holds_at(now)
 
 
 def is_live(row: NodeRow | None) -> TypeGuard[NodeRow]:
-    """Whether a node is a memory in force, now or once: not withdrawn, nor a version of another one."""
+    """Return True for a memory that is neither withdrawn nor a former version of another, regardless of valid time."""
     if row is None or not row.is_memory:
         return False
     extras = row.extras or NO_EXTRAS
@@ -45,12 +45,15 @@ def is_live(row: NodeRow | None) -> TypeGuard[NodeRow]:
 
 
 def is_version_of(row: NodeRow | None, memory: str) -> bool:
-    """Whether a node from which `VERSION_OF` leads to a memory is a version of it: others may call a relation so."""
+    """Return True if a node with a `VERSION_OF` edge to a memory is its version.
+
+    Callers may use that relation type for other purposes.
+    """
     return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
 
 
 def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:
-    """What makes a memory true at no moment, and notes why, and from when to when it was true before."""
+    """Return extras that make a memory never valid and record the reason and its former validity."""
     old = row.extras or NO_EXTRAS
     at = row.created_at if old.valid_from is None else old.valid_from
     return NodeExtrasPut(
@@ -65,12 +68,12 @@ def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "")
 
 
 def soft_delete(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodePut:
-    """A put that withdraws a memory."""
+    """Return a put that withdraws a memory."""
     return NodePut(0, row.id, extras=withdrawal(row, ended, belongs_to, author))
 
 
 def restore(row: NodeRow, author: str = "") -> NodePut:
-    """A put that takes the withdrawal of a memory back."""
+    """Return a put that reverts the withdrawal of a memory."""
     old = row.extras or NO_EXTRAS
     extras = NodeExtrasPut(
         created_by=author,
@@ -85,7 +88,7 @@ def restore(row: NodeRow, author: str = "") -> NodePut:
 
 
 def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
-    """A put that withdraws a memory, or a former version of one, because somebody wants it forgotten."""
+    """Return a put that withdraws a memory, or a former version of one, at a caller's request."""
     old = row.extras or NO_EXTRAS
     put = soft_delete(row, FORGOTTEN, old.belongs_to, author or old.created_by)
     if not reason:
@@ -96,7 +99,7 @@ def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
 
 
 def remembered(row: NodeRow) -> NodePut:
-    """A put that takes that back. What belongs to a memory was a former version of it."""
+    """Return a put that reverts `forgotten`. A former version of a memory becomes superseded again."""
     old = row.extras or NO_EXTRAS
     put = restore(row, old.created_by)
     ended = SUPERSEDED if old.belongs_to else ""
@@ -108,12 +111,12 @@ def remembered(row: NodeRow) -> NodePut:
 
 
 def cascades(edge: EdgeRow) -> bool:
-    """Whether a relation is withdrawn with a memory at its end, and was not before."""
+    """Return True if a relation is withdrawn together with a memory at its end."""
     return edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE and FORGOTTEN_BOUNDS not in _decoded(_own(edge))
 
 
 def edge_withdrawn(edge: EdgeRow) -> EdgePut:
-    """A put that makes a relation true at no moment."""
+    """Return a put that makes a relation never valid."""
     old, stamps = edge.extras or NO_EDGE_EXTRAS, edge_stamps(edge.attributes)
     at = time_of(stamps.created_at) if old.valid_from is None else old.valid_from
     own = _encode({**_decoded(stamps.own), FORGOTTEN_BOUNDS: [old.valid_from, old.valid_to]}).decode()
@@ -122,11 +125,11 @@ def edge_withdrawn(edge: EdgeRow) -> EdgePut:
 
 
 def edge_brought_back(edge: EdgeRow) -> EdgePut | None:
-    """A put that takes that back; None for a relation that was not withdrawn so."""
+    """Return a put that reverts `edge_withdrawn`; None for a relation that it did not withdraw."""
     stamps = edge_stamps(edge.attributes)
     own = _decoded(stamps.own)
     bounds = own.pop(FORGOTTEN_BOUNDS, None)
-    if not isinstance(bounds, list) or len(bounds) != 2:  # noqa: PLR2004 - from when to when
+    if not isinstance(bounds, list) or len(bounds) != 2:  # noqa: PLR2004 - start and end
         return None
     start, end = bounds
     old = edge.extras or NO_EDGE_EXTRAS

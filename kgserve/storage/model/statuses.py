@@ -9,13 +9,13 @@ from msgspec import Meta
 
 
 class IndexStatus(msgspec.Struct, kw_only=True):
-    """How one index of a store stands. Sizes are in bytes."""
+    """Status of one search index of a store. Sizes are in bytes."""
 
     name: Literal["keyword", "vector", "past-keyword", "past-vector"]
     sequence: int
-    lag: Annotated[int, Meta(description="Commits that it has not seen yet")]
+    lag: Annotated[int, Meta(description="Commits that are not indexed yet")]
     entities: int
-    pending: Annotated[int, Meta(description="Entities of the present step that are still to come")]
+    pending: Annotated[int, Meta(description="Entities of the current batch that are not indexed yet")]
     bytes: int
     model: str
     degraded: bool
@@ -23,7 +23,7 @@ class IndexStatus(msgspec.Struct, kw_only=True):
 
 
 class SetAside(msgspec.Struct, kw_only=True):
-    """A memory of which the language model made nothing that can be used, so often that it is not asked again."""
+    """Memory whose extraction failed so often that the language model is not asked again."""
 
     id: str
     tries: int
@@ -31,47 +31,47 @@ class SetAside(msgspec.Struct, kw_only=True):
 
 
 class ExtractionStatus(msgspec.Struct, kw_only=True):
-    """How taking facts out of memories with a language model stands. Counts are since the store was opened."""
+    """Status of fact extraction with a language model. Counts start when the store is opened."""
 
     model: str
-    sequence: Annotated[int, Meta(description="The commit up to which new memories were noted")]
-    waiting: Annotated[int, Meta(description="Memories that the model is yet to be given")]
-    set_aside: Annotated[list[SetAside], Meta(description="The first 20")]
+    sequence: Annotated[int, Meta(description="Last commit whose new memories were queued")]
+    waiting: Annotated[int, Meta(description="Memories waiting for the model")]
+    set_aside: Annotated[list[SetAside], Meta(description="The first 20 memories that failed too often")]
     set_aside_count: int
-    extracted: Annotated[int, Meta(description="Memories of which the model's answer was taken in")]
-    items: Annotated[int, Meta(description="Facts, entities and relations that were taken in")]
-    dropped: Annotated[int, Meta(description="What the model proposed that could not be")]
-    failures: Annotated[int, Meta(description="Questions without an answer that can be used")]
-    tokens_today: Annotated[int, Meta(description="Tokens of this day (UTC), by the larger of count, estimate")]
-    daily_tokens: Annotated[int, Meta(description="The most tokens of a day; 0: no limit")]
-    error: Annotated[str | None, Meta(description="Why the last question failed, until one succeeds")]
+    extracted: Annotated[int, Meta(description="Memories whose answer from the model was applied")]
+    items: Annotated[int, Meta(description="Facts, entities and relations that were added")]
+    dropped: Annotated[int, Meta(description="Proposals of the model that were invalid")]
+    failures: Annotated[int, Meta(description="Requests without a usable answer")]
+    tokens_today: Annotated[int, Meta(description="Tokens used today (UTC): the larger of count and estimate")]
+    daily_tokens: Annotated[int, Meta(description="Maximum tokens per day; 0 for no limit")]
+    error: Annotated[str | None, Meta(description="Why the last request failed, until one succeeds")]
 
 
 class SyncerStatus(msgspec.Struct, kw_only=True):
-    """How telling an index of others what the store contains stands. Counts are since the store was opened."""
+    """Status of a connector that sends the store's contents to an external index. Counts start at opening."""
 
     name: str
-    sequence: Annotated[int, Meta(description="The commit up to which it was told")]
-    lag: Annotated[int, Meta(description="Commits that it was not told of yet")]
-    sent: Annotated[int, Meta(description="Contents and deletions that it took")]
-    failures: Annotated[int, Meta(description="Times that it did not")]
-    error: Annotated[str | None, Meta(description="Why, until it takes them")]
+    sequence: Annotated[int, Meta(description="Last commit that was sent")]
+    lag: Annotated[int, Meta(description="Commits that were not sent yet")]
+    sent: Annotated[int, Meta(description="Contents and deletions that were accepted")]
+    failures: Annotated[int, Meta(description="Requests that failed")]
+    error: Annotated[str | None, Meta(description="Why the last request failed, until one succeeds")]
 
 
 class HistoryGap(msgspec.Struct, kw_only=True):
-    """Commits as of which something is missing, since a part of the history's file was damaged."""
+    """Range of commits whose history is incomplete because part of its file was damaged."""
 
-    part: Annotated[str, Meta(description="What is missing: node, edge or link")]
-    first: Annotated[int, Meta(description="The first sequence as of which it is missing")]
-    last: Annotated[int | None, Meta(description="The first one as of which it is not; null until that is known")]
+    part: Annotated[str, Meta(description="Missing part: node, edge or link")]
+    first: Annotated[int, Meta(description="First affected sequence")]
+    last: Annotated[int | None, Meta(description="First sequence that is complete again; null until it is known")]
 
 
 class HistoryStatus(msgspec.Struct, kw_only=True):
-    """How the history stands, and how far the look for damage has come that goes on in the background."""
+    """Status of the history and of its scrubber, which looks for damage in the background."""
 
-    oldest: Annotated[int, Meta(description="The first sequence as of which it answers; 0 for all")]
+    oldest: Annotated[int, Meta(description="First sequence that can be queried; 0 for all")]
     bytes: int
     gaps: list[HistoryGap]
-    scrubbed_bytes: Annotated[int, Meta(description="Read and compared with checksums in the present look for damage")]
-    scrubbed_at: Annotated[str | None, Meta(description="When the last look for damage ended")]
-    damage: Annotated[str | None, Meta(description="What was found damaged since the store was opened")]
+    scrubbed_bytes: Annotated[int, Meta(description="Bytes that the current scrub has verified")]
+    scrubbed_at: Annotated[str | None, Meta(description="When the last scrub ended")]
+    damage: Annotated[str | None, Meta(description="Damage found since the store was opened")]

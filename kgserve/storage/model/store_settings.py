@@ -1,4 +1,4 @@
-"""Settings of a store: what it indexes, keeps and accepts, and how it remembers."""
+"""Settings of a store: indexes, history, accepted kinds, and memory behaviour."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ EVERY_ATTRIBUTE = "*"
 ConflictPolicy = Literal["lww", "manual"]
 IndexesKept = Literal["default", "none", "words", "words+meaning"]
 Keeping = Literal["all", "none"] | int
-"""How much of a store's history is kept: everything, nothing, or the states that ended in so many last days."""
+"""Retention of a store's history: everything, nothing, or states that ended within a number of days."""
 _Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _HalfLives = Annotated[
     dict[_Kind, HalfLife],
-    Meta(max_length=MAX_CONFIGURED_KINDS, description="Half-lives of some types of memories; null: they stay"),
+    Meta(max_length=MAX_CONFIGURED_KINDS, description="Half-lives of memories by type; null: no decay"),
 ]
 _DEFAULTS = Settings()
 
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a store remembers."""
+    """Memory settings of a store."""
 
     half_life_days: HalfLife = _DEFAULTS.memory_half_life_days
     half_life_by_type: _HalfLives = {}
@@ -75,14 +75,14 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     extract: Extract = _DEFAULTS.memory_extract
 
     def __post_init__(self) -> None:
-        """Take a number in `reinforcement`, which older stores and callers have there, as the amount."""
+        """Interpret a number in `reinforcement`, as older stores and callers send it, as the amount."""
         if not isinstance(self.reinforcement, str):
             force_setattr(self, "reinforcement_amount", self.reinforcement)
             force_setattr(self, "reinforcement", "restore")
 
 
 class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a store is to remember. What is left out, or null, stays; but a half-life that is null is none."""
+    """Change of memory settings. Omitted and null values stay; a null half-life means no decay."""
 
     half_life_days: HalfLife | UnsetType = UNSET
     half_life_by_type: _HalfLives | None = None
@@ -106,7 +106,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     extract: Extract | None = None
 
     def onto(self, settings: MemorySettings) -> MemorySettings:
-        """What they are then."""
+        """Return the settings after the change."""
         given = msgspec.structs.asdict(self)
         kept = {name for name, value in given.items() if value is None and name != "half_life_days"}
         changes = {name: value for name, value in given.items() if name not in kept and value is not UNSET}
@@ -116,7 +116,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one store; an empty ``kind_whitelist`` lets every type in."""
+    """Settings of one store; an empty ``kind_whitelist`` accepts every type."""
 
     name: str = ""
     conflict_policy: ConflictPolicy = "lww"
@@ -129,6 +129,6 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usual(settings: Settings) -> StoreSettings:
-    """Those of a new store of a server with these settings."""
+    """Return the settings of a new store on a server with these settings."""
     names = (name for name in MemorySettings.__struct_fields__ if name != "half_life_by_type")
     return StoreSettings(memory=MemorySettings(**{name: getattr(settings, f"memory_{name}") for name in names}))

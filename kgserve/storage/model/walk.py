@@ -1,4 +1,4 @@
-"""A walk over relations, level by level, whoever knows the edges."""
+"""Breadth-first traversal of relations, independent of where the edges are stored."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 MAX_WALK_EDGES = 100_000
 
 Standing = Callable[[set[str]], set[str]]
-"""Those of some nodes that are there."""
+"""Function that returns which of some nodes exist."""
 EdgesOf = Callable[[Collection[str]], Iterable[EdgeRow]]
-"""The edges to follow from some nodes, in the directions that are wanted."""
+"""Function that returns the edges to follow from some nodes, in the requested directions."""
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """What to walk: ``depth`` in hops from 0 to 10, and which edges to follow.
+    """Traversal request: ``depth`` in hops from 0 to 10, and the edges to follow.
 
-    With ``valid_at``, in microseconds, only what was true in the world then is there.
+    With ``valid_at``, in microseconds, only nodes and edges valid at that time are visited.
     """
 
     start: str
@@ -33,18 +33,18 @@ class Walk(msgspec.Struct, frozen=True):
 
     @property
     def filtered(self) -> bool:
-        """Whether not every edge is followed."""
+        """True if some edges are not followed."""
         return self.relation_types is not None or self.min_weight is not None or self.valid_at is not None
 
     def follows(self, edge: EdgeRow) -> bool:
-        """Whether an edge is one to follow."""
+        """Return True if an edge is followed."""
         fits = self.relation_types is None or edge.relation_type in self.relation_types
         held = self.valid_at is None or edge.holds_at(self.valid_at)
         return fits and held and (self.min_weight is None or edge.weight >= self.min_weight)
 
 
 class WalkResult(msgspec.Struct, frozen=True):
-    """What a walk found: nodes with their depth, nearest first, and the edges between them."""
+    """Result of a traversal: nodes with their depth, nearest first, and the edges between them."""
 
     nodes: list[tuple[NodeRow, int]]
     edges: list[EdgeRow]
@@ -52,7 +52,7 @@ class WalkResult(msgspec.Struct, frozen=True):
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """What a walk found, by id: nodes with their depth, nearest first, and the edges between them."""
+    """Result of a traversal by ids: depths, nearest first, and the edges between the nodes."""
 
     depths: dict[str, int]
     edges: list[EdgeRow]
@@ -60,9 +60,9 @@ class Levels(msgspec.Struct, frozen=True):
 
 
 def by_levels(request: Walk, start: str, edges_of: EdgesOf, standing: Standing | None = None) -> Levels:
-    """Walk from a node that is there; within a level nodes come in the order of their ids.
+    """Traverse from an existing node; nodes of one level are ordered by id.
 
-    ``standing`` says which nodes are there, if not all are that edges lead to.
+    standing: returns which nodes exist, if edges may lead to missing ones.
     """
     depths = {start: 0}
     edges: dict[EdgeKey, EdgeRow] = {}
@@ -87,7 +87,7 @@ def by_levels(request: Walk, start: str, edges_of: EdgesOf, standing: Standing |
 
 
 def clamp(depth: int) -> int:
-    """A depth as it is taken: negative is 0, above 10 is 10."""
+    """Limit a depth to 0..10."""
     return max(0, min(depth, MAX_WALK_DEPTH))
 
 

@@ -1,7 +1,7 @@
-"""The base: all rows of a store at one commit, in two files that are mapped into memory and never changed.
+"""Base segment: all rows of a store at one commit, in two memory-mapped files that never change.
 
-Nodes are numbered in the order of their ids, edges in the order of source, target and relation type. Columns are
-checked against their sums when the file is opened, texts when they are first read.
+Nodes are numbered by id, edges by source, target and relation type. Columns are checked against their checksums when
+the file is opened, texts when they are first read.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from kgserve.storage.rows.format import (
 )
 
 BASE_READ_BATCH_ROWS = 4096
+"""Rows read at a time in a full scan."""
 BASE_READ_BATCH_BYTES = 8 << 20
-"""Rows that are read at once when all are, and about the most bytes of their texts."""
+"""Approximate bytes of texts read at a time in a full scan."""
 MAX_CACHED_IDS = 1 << 17
-"""So many look-ups of ids are remembered."""
+"""Maximum cached look-ups of ids."""
 MIN_BATCH_LOOKUP_IDS = 200
 MAX_BEST_CONNECTED = 1_000
-"""Nodes with most edges that are known of a base."""
+"""Number of nodes with the highest degrees that a base lists."""
 
 
 class BaseSegment:
-    """An open base. Numbers of nodes and edges are only good for this file. Safe for any number of threads."""
+    """Open base segment. Numbers of nodes and edges are valid for this file only. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Map a file. Raises RowsDamaged, and FileNotFoundError."""
+        """Map a file into memory. Raises RowsDamaged and FileNotFoundError."""
         self.path = path
         self._map = mapped(path)
         self._directory, sums = directory_of(self._map, path.name)
@@ -69,7 +70,7 @@ class BaseSegment:
         self._ids = self._directory.sections["ids"].offset
         directory = self._directory
         self._texts = Blocks(texts_of(path, directory), column("text_sums").data, directory.texts_size, directory.texts)
-        # Single numbers are read through these: an element of an array costs three times as much.
+        # Single numbers are read through memoryviews; indexing an array takes three times as long.
         self._hashes, self._hashed = self.hashes.data, self.hashed.data
         self._id_at, self._node_at, self._edge_at = self.id_at.data, self.node_at.data, self.edge_at.data
         self._node_sizes, self._edge_sizes = self.node_size.data, self.edge_size.data
@@ -86,50 +87,50 @@ class BaseSegment:
         self.names = [name.decode() for name in self._some("names", "name_at")]
         self.endings = self._some("endings", "ending_at")
         self._codes = {name: code for code, name in enumerate(self.names)}
-        # A write asks for the same nodes some ten times, from planning to folding.
+        # A write looks up the same nodes about ten times, from planning to folding.
         self._known: dict[str, int] = {}
-        # The mean distance of a hash from where it would be if all were evenly spread, four times.
+        # Four standard deviations of a hash's rank from its expected rank.
         self._spread = 4 * int(self.nodes**0.5) + 8
 
     def array(self, name: str) -> Numbers:
-        """A column by its name."""
+        """Return a column by its name."""
         return self._arrays[name]
 
     @property
     def texts(self) -> str:
-        """The name of the file beside it that has the rows; "" for a base that never had any."""
+        """Name of the companion file with the texts of rows; "" for a base without rows."""
         return self._directory.texts
 
     @property
     def texts_size(self) -> int:
-        """Bytes of that file that are this base's."""
+        """Bytes of the text file that belong to this base."""
         return self._directory.texts_size
 
     def ids_text(self) -> memoryview:
-        """All ids, one after the other. Raises RowsDamaged."""
+        """Return all ids, concatenated. Raises RowsDamaged."""
         section = self._directory.sections["ids"]
         self._blocks.check_range(section.offset, section.offset + section.size)
         return memoryview(self._map)[section.offset : section.offset + section.size]
 
     def sizes(self, kind: Literal["node", "edge"]) -> Numbers:
-        """Bytes of the JSON of all nodes or edges."""
+        """Return the JSON size in bytes of each node or edge."""
         endings = np.fromiter(map(len, self.endings), np.int64)
         return self._arrays[f"{kind}_size"] + endings[self._arrays[f"{kind}_ending"]]
 
     def text(self, start: int, end: int) -> memoryview:
-        """A part of the texts. Raises RowsDamaged."""
+        """Return a part of the texts. Raises RowsDamaged."""
         self._texts.check_range(start, end)
         return memoryview(self._texts.data)[start:end]
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Bytes of the base's files."""
         return len(self._map) + self.texts_size
 
     # Nodes
 
     def number(self, node_id: str) -> int:
-        """The number of a node; -1 when there is none."""
+        """Return the number of a node; -1 if it does not exist."""
         found = self._known.get(node_id)
         if found is None:
             found = self._number(node_id)
@@ -139,7 +140,7 @@ class BaseSegment:
         return found
 
     def look_up(self, ids: Collection[str]) -> None:
-        """Find the numbers of many nodes at once, so that asking for each of them costs next to nothing."""
+        """Cache the numbers of many nodes at once, so that `number` is cheap for each of them."""
         if not self.nodes or len(ids) < MIN_BATCH_LOOKUP_IDS:
             return
         known = self._known
@@ -151,12 +152,12 @@ class BaseSegment:
         hashed = np.array([xxhash.xxh3_64_intdigest(key) for key in keys], "<u8")
         places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
         numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1).tolist()
-        # Of two ids with one hash the second is left to be looked up by itself.
+        # If two ids have the same hash, the second one is left to a single look-up.
         own = zip(new, keys, numbers, strict=True)
         known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
 
     def forget(self) -> None:
-        """Give back the memory that look-ups have taken, once there are none for a while."""
+        """Clear the cache of looked-up ids."""
         self._known.clear()
 
     def _number(self, node_id: str) -> int:
@@ -176,46 +177,46 @@ class BaseSegment:
         return -1
 
     def position(self, node_id: str) -> int:
-        """How many nodes have smaller ids."""
+        """Return the number of nodes with smaller ids."""
         return bisect_left(range(self.nodes), node_id.encode(), key=self._id)
 
     def position_from(self, key: bytes, start: int) -> int:
-        """As `position`, of an id in UTF-8 that so many others are known to be before; quick where it is near."""
+        """Return the number of nodes with ids below ``key`` (UTF-8); fast if it is little more than ``start``."""
         low, step = start, 1
         while low + step <= self.nodes and self._id(low + step - 1) < key:
             low, step = low + step, 2 * step
         return bisect_left(range(self.nodes), key, low, min(low + step, self.nodes), key=self._id)
 
     def position_behind(self, node_id: str) -> int:
-        """How many nodes have ids up to this one."""
+        """Return the number of nodes with ids up to and including this one."""
         return bisect_right(range(self.nodes), node_id.encode(), key=self._id)
 
     def id(self, number: int) -> str:
-        """The id of a node."""
+        """Return the id of a node."""
         return self._id(number).decode()
 
     def ids(self, numbers: Iterable[int]) -> list[str]:
-        """The ids of nodes."""
+        """Return the ids of nodes."""
         data, starts, at = self._map, self._id_at, self._ids
         return [data[at + starts[number] : at + starts[number + 1]].decode() for number in numbers]
 
     def node(self, number: int) -> bytes:
-        """The open JSON of a node. Raises RowsDamaged."""
+        """Return the open JSON of a node. Raises RowsDamaged."""
         text = self._text(self._node_at[number], self._node_sizes[number])
         return text + self.endings[self._node_endings[number]]
 
     def node_texts(self, numbers: Numbers) -> list[bytes]:
-        """The open JSON of nodes. Raises RowsDamaged."""
+        """Return the open JSON of nodes. Raises RowsDamaged."""
         return self._many_texts("node", numbers)
 
     def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
-        """As `node_texts`, quicker for a few."""
+        """Return the open JSON of nodes, faster than `node_texts` for a few. Raises RowsDamaged."""
         return self._some_texts(self._node_at, self._node_sizes, self._node_endings, numbers)
 
     # Edges
 
     def edge_number(self, source: int, target: int, relation: str) -> int:
-        """The number of an edge between two nodes; -1 when there is none."""
+        """Return the number of an edge between two nodes; -1 if it does not exist."""
         code = self._codes.get(relation)
         if code is None:
             return -1
@@ -228,7 +229,7 @@ class BaseSegment:
         return -1
 
     def edge_numbers(self, keys: Sequence[EdgeKey]) -> list[int]:
-        """The numbers of some edges; -1 for one that is not there. It costs a look at the ends of all there are."""
+        """Return the numbers of edges, -1 for missing ones. Scans the endpoints of all edges."""
         sources, targets = [key[0] for key in keys], [key[1] for key in keys]
         ends = {*sources, *targets}
         numbers, codes = dict(zip(ends, map(self.number, ends), strict=True)), self._codes
@@ -240,13 +241,13 @@ class BaseSegment:
         places = np.minimum(np.searchsorted(own, asked), len(own) - 1)
         joined = own[places] == asked
         found = np.where(joined & (self.relation[places] == relation), places, -1).tolist()
-        # Two nodes may have more than one edge from one to the other.
+        # Two nodes may have several edges in the same direction.
         for at in np.flatnonzero(joined & (self.relation[places] != relation)).tolist():
             found[at] = self.edge_number(int(source[at]), int(target[at]), keys[at][2])
         return found
 
     def edge_position(self, source: int, target: int, relation: str, *, is_target: bool) -> int:
-        """Where an edge from a node would be among all; ``target`` is a node if ``is_target``, else a position."""
+        """Return where an edge from a node sorts; ``target`` is a node number if ``is_target``, else a position."""
         high = self.out_starts[source + 1]
         at = bisect_left(self.targets, target, self.out_starts[source], high)
         while is_target and at < high and self.targets[at] == target and self.names[self.relations[at]] < relation:
@@ -254,7 +255,7 @@ class BaseSegment:
         return at
 
     def place(self, key: EdgeKey) -> int:
-        """Where an edge that is not there would be among all."""
+        """Return where a missing edge sorts among all edges."""
         source, target = self.number(key[0]), self.number(key[1])
         if source < 0:
             return self.out_starts[self.position(key[0])]
@@ -262,35 +263,35 @@ class BaseSegment:
         return self.edge_position(source, target if is_target else self.position(key[1]), key[2], is_target=is_target)
 
     def code(self, relation: str) -> int:
-        """The code of a relation type; -1 when no edge has it."""
+        """Return the code of a relation type; -1 if no edge has it."""
         return self._codes.get(relation, -1)
 
     def edge(self, number: int) -> bytes:
-        """The JSON of an edge. Raises RowsDamaged."""
+        """Return the JSON of an edge. Raises RowsDamaged."""
         text = self._text(self._edge_at[number], self._edge_sizes[number])
         return text + self.endings[self._edge_endings[number]]
 
     def edge_texts(self, numbers: Numbers) -> list[bytes]:
-        """The JSON of edges. Raises RowsDamaged."""
+        """Return the JSON of edges. Raises RowsDamaged."""
         return self._many_texts("edge", numbers)
 
     def some_edge_texts(self, numbers: Iterable[int]) -> list[bytes]:
-        """As `edge_texts`, quicker for a few."""
+        """Return the JSON of edges, faster than `edge_texts` for a few. Raises RowsDamaged."""
         return self._some_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
 
     def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
-        """The edges that start, or end, at any of some nodes, those of one node in order."""
+        """Return the outgoing or incoming edges of nodes, grouped by node."""
         starts = self.out_at if outgoing else self.in_at
         places = ranges(starts[numbers], starts[numbers + 1])
         return places if outgoing else self.in_edge[places].astype(np.int64)
 
     def degree(self, node: int, *, outgoing: bool) -> int:
-        """How many edges start, or end, at a node; one that the base does not have has none."""
+        """Return the number of outgoing or incoming edges of a node; 0 for a node that the base lacks."""
         starts = self.out_starts if outgoing else self.in_starts
         return starts[node + 1] - starts[node] if node < self.nodes else 0
 
     def edges_of(self, node: int, *, outgoing: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """The edges that start, or end, at a node: their numbers and their other ends."""
+        """Return the outgoing or incoming edges of a node: their numbers and their other ends."""
         if outgoing:
             start, end = self.out_starts[node], self.out_starts[node + 1]
             return range(start, end), self.targets[start:end]
@@ -298,29 +299,29 @@ class BaseSegment:
         return numbers, [self.sources[number] for number in numbers]
 
     def edge_ends(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """Sources and targets of edges."""
+        """Return sources and targets of edges."""
         return self.source[numbers].astype(np.int64), self.target[numbers].astype(np.int64)
 
-    # Time in the world
+    # Valid time
 
     def nodes_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
-        """Which of some nodes were true at a moment, in microseconds."""
+        """Return which of some nodes are valid at a valid time, in microseconds."""
         return self._hold("node", self.flags_of_nodes, numbers, moment)
 
     def node_holds(self, number: int, moment: int) -> bool:
-        """As `nodes_hold`, of one node; most say nothing of time, and cost next to nothing."""
+        """Return True if a node is valid at a valid time; cheap for the many nodes without bounds."""
         return not self._node_flags[number] & DATED or self._holds("node", number, moment)
 
     def edge_holds(self, number: int, moment: int) -> bool:
-        """As `node_holds`, of one edge."""
+        """Return True if an edge is valid at a valid time; cheap for the many edges without bounds."""
         return not self._edge_flags[number] & DATED or self._holds("edge", number, moment)
 
     def edges_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
-        """Which of some edges were true at a moment, in microseconds."""
+        """Return which of some edges are valid at a valid time, in microseconds."""
         return self._hold("edge", self.flags_of_edges, numbers, moment)
 
     def edge_bounds(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """Validity of edges in microseconds: begin and end, `MIN_INT64` and `MAX_INT64` where there is no bound."""
+        """Return validity bounds of edges in microseconds; `MIN_INT64` and `MAX_INT64` if unbounded."""
         begun, ended = np.full(len(numbers), MIN_INT64, np.int64), np.full(len(numbers), MAX_INT64, np.int64)
         dated = np.flatnonzero(self.flags_of_edges[numbers] & DATED)
         if len(dated):
@@ -331,7 +332,7 @@ class BaseSegment:
 
     @cached_property
     def best_connected(self) -> Numbers:
-        """The 1,000 nodes with most edges, in no order. Found once, in some milliseconds for a million nodes."""
+        """Up to 1,000 nodes with the highest degrees, unordered. Computed once, in milliseconds for a million nodes."""
         ends = np.diff(self.out_at.astype(np.int64)) + np.diff(self.in_at.astype(np.int64))
         if len(ends) <= MAX_BEST_CONNECTED:
             return np.arange(len(ends))
@@ -340,7 +341,7 @@ class BaseSegment:
         return np.concatenate((more, np.flatnonzero(ends == least)[: MAX_BEST_CONNECTED - len(more)]))
 
     def ordinals(self, numbers: Numbers) -> Numbers:
-        """The ordinals of edges; the largest number there is for those that have none."""
+        """Return the ordinals of edges; `MAX_INT64` for edges without one."""
         found = np.full(len(numbers), MAX_INT64, np.int64)
         having = np.flatnonzero(self.flags_of_edges[numbers] & ORDINAL)
         if len(having):
@@ -349,7 +350,7 @@ class BaseSegment:
         return found
 
     def check(self) -> None:
-        """Compare every block with its sum. Raises RowsDamaged. Takes a second for some gigabytes."""
+        """Compare every block with its checksum. Raises RowsDamaged. Takes a second for some gigabytes."""
         self._blocks.check_all()
         self._texts.check_all()
 
@@ -372,7 +373,7 @@ class BaseSegment:
         return self._map[at + self._id_at[number] : at + self._id_at[number + 1]]
 
     def _some(self, name: str, column: str) -> list[bytes]:
-        """The texts of a section that has few."""
+        """Return the texts of a short section."""
         section, places = self._directory.sections[name], self._arrays[column].tolist()
         self._blocks.check_range(section.offset, section.offset + section.size)
         return [self._map[section.offset + a : section.offset + b] for a, b in pairwise(places)]
@@ -415,7 +416,7 @@ class BaseSegment:
 
 
 def ranges(starts: Numbers, ends: Numbers) -> Numbers:
-    """All numbers from each start up to its end, one range after the other."""
+    """Return all integers of the half-open ranges, concatenated."""
     lengths = ends.astype(np.int64) - starts
     total = int(lengths.sum())
     if len(lengths) == 1:
@@ -425,16 +426,16 @@ def ranges(starts: Numbers, ends: Numbers) -> Numbers:
 
 
 def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
-    """Where some numbers are among others in order, which hold them all. Those of one node are often side by side."""
-    # Of the same type: for numbers of another one all the others would be copied as such, each time.
+    """Return the indexes of ``numbers`` in the sorted array ``among``, which contains them all."""
+    # Another dtype would make numpy copy the whole array.
     own = numbers.astype(among.dtype)
     first = int(np.searchsorted(among, own[0]))
-    beside = slice(first, first + len(own))
-    return beside if np.array_equal(among[beside], own) else np.searchsorted(among, own)
+    adjacent = slice(first, first + len(own))
+    return adjacent if np.array_equal(among[adjacent], own) else np.searchsorted(among, own)
 
 
 def slices(sizes: Numbers) -> Iterator[tuple[int, int]]:
-    """Ranges of items, none much above `BASE_READ_BATCH_ROWS` and `BASE_READ_BATCH_BYTES`; `sizes` are in bytes."""
+    """Yield ranges of items of about `BASE_READ_BATCH_ROWS` and `BASE_READ_BATCH_BYTES` at most; sizes in bytes."""
     start, count = 0, len(sizes)
     while start < count:
         before = np.cumsum(sizes[start : start + BASE_READ_BATCH_ROWS], dtype=np.int64)

@@ -1,8 +1,8 @@
-"""What has changed since a base was made: rows with the commits from which they hold, in memory.
+"""Delta: rows changed since a base was made, in memory, with the commits at which they changed.
 
-One thread applies commits; any number of threads read beside it, each as of one commit, and none takes a lock: whatever
-a reader can meet is added before the commit is shown, and a row that is replaced stays behind the new one for as long
-as somebody may look for it. Numbers of nodes and edges go on where those of the base end.
+One thread applies commits. Other threads read concurrently, each as of one commit, without locks: all rows of a commit
+are added before it becomes visible, and a replaced row stays linked while a reader may need it. Numbers of nodes and
+edges continue after those of the base.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgserve.storage.rows.format import Numbers
 
 
 class Version(msgspec.Struct, gc=False):
-    """A row from a commit on, None where it is gone, and what it was before if anybody may still ask."""
+    """Version of a row since a commit, None if deleted, linked to the version before if a reader may need it."""
 
     sequence: int
     row: NodeRow | EdgeRow | None
@@ -32,7 +32,7 @@ class Version(msgspec.Struct, gc=False):
     data: bytes | None = None
 
     def at(self, sequence: int) -> Version | None:
-        """The version as of a commit; None when it came later."""
+        """Return the version as of a commit; None if the row is newer."""
         found: Version | None = self
         while found is not None and found.sequence > sequence:
             found = found.before
@@ -40,7 +40,7 @@ class Version(msgspec.Struct, gc=False):
 
 
 class Gathered(msgspec.Struct):
-    """Edges around some nodes: numbers of those in the base, and numbers with versions of those that have changed."""
+    """Edges around some nodes: numbers of those in the base; numbers and versions of those in the delta."""
 
     base: Numbers
     changed: list[tuple[int, Version]]
@@ -49,13 +49,13 @@ class Gathered(msgspec.Struct):
         return len(self.base) + len(self.changed)
 
     def first(self, count: int) -> Gathered:
-        """At most so many of them."""
+        """Return at most ``count`` of the edges."""
         own = self.base[:count]
         return Gathered(own, self.changed[: count - len(own)])
 
 
 class Around(NamedTuple):
-    """Edges of one node: numbers of those in the base and their other ends; number, other end and version of others."""
+    """Edges of one node: numbers and other ends of those in the base; number, other end and version of the others."""
 
     numbers: Sequence[int]
     ends: Sequence[int]
@@ -63,7 +63,7 @@ class Around(NamedTuple):
 
 
 class Delta:
-    """The changes since a base."""
+    """Changes since a base."""
 
     def __init__(self, base: BaseSegment) -> None:
         self.base = base
@@ -82,20 +82,20 @@ class Delta:
         self.sources, self.targets = array("q"), array("q")
         self.out: dict[int, array[int]] = {}
         self.into: dict[int, array[int]] = {}
-        # Pages of these that nobody writes to take no memory.
+        # The system allocates pages of these arrays only when they are written to.
         self.touched_nodes = np.zeros(base.nodes, np.bool_)
         self.touched_edges = np.zeros(base.edges, np.bool_)
         self._sorted: tuple[int, list[str]] = (0, [])
 
-    # Numbers
+    # Row numbers
 
     def number(self, node_id: str) -> int:
-        """The number of a node that is, or was once, there; -1 when there is none."""
+        """Return the number of a node that exists or existed; -1 otherwise."""
         found = self.node_numbers.get(node_id)
         return self.base.number(node_id) if found is None else found
 
     def edge_number(self, key: EdgeKey) -> int:
-        """As `number`, of an edge."""
+        """Return the number of an edge that exists or existed; -1 otherwise."""
         found = self.edge_numbers.get(key)
         if found is not None:
             return found
@@ -104,23 +104,23 @@ class Delta:
         return base.edge_number(source, target, key[2]) if source >= 0 and target >= 0 else -1
 
     def id(self, number: int) -> str:
-        """The id of a node."""
+        """Return the id of a node."""
         new = number - self.base.nodes
         return self.base.id(number) if new < 0 else self.node_ids[new]
 
     def ids(self, numbers: Sequence[int]) -> list[str]:
-        """The ids of nodes."""
+        """Return the ids of nodes."""
         return self.base.ids(numbers) if not self.node_ids else [self.id(number) for number in numbers]
 
     def ends(self, number: int) -> tuple[int, int]:
-        """Source and target of an edge."""
+        """Return source and target of an edge."""
         new = number - self.base.edges
         if new < 0:
             return self.base.sources[number], self.base.targets[number]
         return self.sources[new], self.targets[new]
 
     def new_ids(self) -> list[str]:
-        """The ids of nodes that the base has not, in order; some of them may be gone."""
+        """Return the sorted ids of nodes that the base lacks; some may be deleted."""
         count, found = self._sorted
         if count != len(self.node_ids):
             count = len(self.node_ids)
@@ -131,7 +131,7 @@ class Delta:
     # Writing
 
     def apply(self, change: ChangeSet, floor: int) -> None:
-        """Take in the next commit. Nobody asks for a commit before ``floor`` any more."""
+        """Apply the next commit. No reader needs a commit before ``floor`` anymore."""
         at = change.sequence
         self.linked = self.linked or change.links is not None
         for key in change.edges_deleted:
@@ -154,7 +154,7 @@ class Delta:
             self.node_ids.append(node_id)
             self.node_numbers[node_id] = number
         before = self.nodes.get(number)
-        self.nodes[number] = Version(at, row, _kept(before, floor) if before else None)
+        self.nodes[number] = Version(at, row, _prune_versions(before, floor) if before else None)
         if number < self.base.nodes:
             self.touched_nodes[number] = True
         self.versions += 1
@@ -167,10 +167,10 @@ class Delta:
         if number < 0:
             number = self._add_edge(key)
         before = self.edges.get(number)
-        self.edges[number] = Version(at, row, _kept(before, floor) if before else None)
+        self.edges[number] = Version(at, row, _prune_versions(before, floor) if before else None)
         if before is None:
-            # Known before it is found, and found among the changes before it is no longer found in the base.
-            self._note(number, *self.ends(number))
+            # Order matters: readers must find it among the changes before it is hidden in the base.
+            self._index_edge(number, *self.ends(number))
             if number < self.base.edges:
                 self.touched_edges[number] = True
         self.versions += 1
@@ -193,7 +193,7 @@ class Delta:
             if self.width is not ColumnSet.MEMORY:
                 self.width = max(self.width, row.extras.width)
 
-    def _note(self, number: int, source: int, target: int) -> None:
+    def _index_edge(self, number: int, source: int, target: int) -> None:
         for lists, node in ((self.out, source), (self.into, target)):
             found = lists.get(node)
             if found is None:
@@ -203,7 +203,7 @@ class Delta:
 
 
 def node_data(version: Version) -> bytes:
-    """The open JSON of a version of a node, made once."""
+    """Return the open JSON of a node's version, encoded once."""
     if version.data is None:
         assert isinstance(version.row, NodeRow)  # noqa: S101
         version.data = encode_node(version.row)
@@ -211,15 +211,15 @@ def node_data(version: Version) -> bytes:
 
 
 def edge_data(version: Version) -> bytes:
-    """The JSON of a version of an edge, made once."""
+    """Return the JSON of an edge's version, encoded once."""
     if version.data is None:
         assert isinstance(version.row, EdgeRow)  # noqa: S101
         version.data = encode_edge(version.row)
     return version.data
 
 
-def _kept(version: Version, floor: int) -> Version:
-    """A version and those before it that somebody may still ask for."""
+def _prune_versions(version: Version, floor: int) -> Version:
+    """Cut the chain of versions after the oldest one that a reader may need; return the chain."""
     last = version
     while last.sequence > floor and last.before is not None:
         last = last.before

@@ -1,4 +1,4 @@
-"""A page of the edges of one node, in the order in which they are shown, without reading those that are not."""
+"""Pages of one node's edges in display order, reading only the edges of the page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kgserve.storage.rows.format import MAX_INT64, Numbers
 from kgserve.storage.rows.snapshot import Rows
 
 Key = Callable[[Numbers], Numbers]
-"""The values by which some are put in order, for those at some places among them."""
+"""Sort key: maps positions in the list of edges to values."""
 
 
 def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
-    """Those of some edges that are of any of ``kinds``; all of them when there are none."""
+    """Return the edges whose relation type is one of ``kinds``; all edges if it is empty."""
     if not kinds:
         return found
     relations = rows.base.relation[found.base]
@@ -29,7 +29,7 @@ def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
 
 
 def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
-    """The edges of a kind that lead to a node: of the others, be they many, nothing is read but the kind."""
+    """Return a node's incoming edges of a relation type; of other edges only the type is read."""
     number = rows.number(node_id)
     if number < 0:
         return []
@@ -37,7 +37,7 @@ def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
 
 
 def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
-    """Some nodes, and behind them the former versions of those that are memories."""
+    """Return nodes followed by the former versions of those that are memories."""
     found = dict.fromkeys(ids)
     numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
     if not len(numbers):
@@ -49,22 +49,22 @@ def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
 
 
 def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
-    """Those of some edges that are of none of ``kinds``."""
+    """Return the edges whose relation type is none of ``kinds``."""
     relations = rows.base.relation[found.base]
     own = found.base[~np.isin(relations, [rows.base.code(kind) for kind in kinds])]
     return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds])
 
 
 def strong(rows: Rows, found: Gathered, least: float) -> Gathered:
-    """Those of some edges that have at least a weight."""
+    """Return the edges with at least a weight."""
     own = found.base[rows.base.weight[found.base] >= least]
     return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
 
 
 def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> Gathered:
-    """Those edges of one node, which was true at a moment, that were so as well, and whose other ends were.
+    """Return the edges of one valid node that are valid at a valid time, and whose other ends are.
 
-    As `Rows.holding` finds them, for half the price.
+    Same result as `Rows.holding` at half the cost.
     """
     true = rows.edges_holding(found, moment)
     own, changed = true.base, true.changed
@@ -76,9 +76,9 @@ def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> 
 
 
 def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[list[bytes], bool]:
-    """Some edges of one node as JSON, and whether there are more; all of them are looked at, as columns.
+    """Return some edges of one node as JSON, and True if more follow.
 
-    They come by ordinal, those without one last, then by age and key.
+    Order: ordinal, edges without one last; then creation time and key. Every edge is examined, as columns.
     """
     own, changed = found.base, [cast("EdgeRow", version.row) for _, version in found.changed]
     count = len(own)
@@ -100,7 +100,7 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
         return joined(places, lambda own: 2 * own + 1, lambda at: _spot(rows.base, found.changed[at][0], changed[at]))
 
     def ranks(places: Numbers) -> Numbers:
-        # New edges may come between the same two of the base.
+        # Several new edges may sort between the same two of the base.
         order = sorted((changed[at - count].key, at) for at in places[places >= count].tolist())
         rank = {at: number for number, (_, at) in enumerate(order)}
         return joined(places, np.zeros_like, lambda at: rank[at + count])
@@ -111,14 +111,14 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
 
 
 def _spot(base: BaseSegment, number: int, row: EdgeRow) -> int:
-    """Where an edge stands among those of the base, whose places are odd."""
+    """Return the rank of an edge on a scale where edges of the base have odd ranks."""
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 
 
 def ranked(keys: Sequence[Key], places: Numbers, start: int, end: int) -> Numbers:
-    """Those from ``start`` to ``end`` of some ascending places, put in order by keys, the most important first.
+    """Return the positions with ranks ``start`` to ``end``, sorted by ``keys``, the most significant first.
 
-    Nothing is put in order but them; a less important key is asked for those alone that the others do not part.
+    Only that range is sorted, and later keys are evaluated only for ties.
     """
     end = min(end, len(places))
     if start >= end:

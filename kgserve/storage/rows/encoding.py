@@ -1,7 +1,7 @@
-"""Rows as the JSON that callers get: what the rows view stores, joins to answers, and reads back as rows.
+"""JSON encoding of rows: stored, joined into answers, and decoded back into rows.
 
-A node's object is kept open, without its closing brace, for a walk adds the distance. Nothing of a row is lost in it
-but whether it has extras at all, which is one of its flags.
+A node's object is kept open, without its closing brace, because a traversal appends the distance. The encoding is
+lossless except for the presence of empty extras, which is a flag of the row.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from kgserve.storage.model.fields import (
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_id, link_id
 
 EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
-"""Flags of a row: it has extras, says when it is true, says when it goes stale, has a place among its siblings, and
-fields of a memory or a name."""
+"""Flags of a row: has extras, validity bounds, a freshness time, an ordinal, fields of a memory or a name."""
 
 _Read = TypeVar("_Read")
 
 
 class EncodedNodeFields(NodeExtrasShown, gc=False):
-    """As `kgserve.graph.answers.Node`, with attributes that are JSON already."""
+    """`kgserve.graph.answers.Node` with attributes that are already JSON."""
 
     id: str
     type: str
@@ -45,7 +44,7 @@ class EncodedNodeFields(NodeExtrasShown, gc=False):
 
 
 class EdgeFields(EdgeExtrasShown, gc=False):
-    """As `kgserve.graph.answers.Edge`, with attributes that are JSON already."""
+    """`kgserve.graph.answers.Edge` with attributes that are already JSON."""
 
     id: str
     source: str = msgspec.field(name="from")
@@ -60,7 +59,7 @@ class EdgeFields(EdgeExtrasShown, gc=False):
 
 
 class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
-    """A node as a line of an export, with attributes that are JSON already."""
+    """Node as a line of an export, with attributes that are already JSON."""
 
     id: str
     type: str
@@ -74,17 +73,17 @@ class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
     access_confidence: float | msgspec.UnsetType = msgspec.UNSET
 
     def tell(self, access: Access) -> None:
-        """Say what reading has made of it."""
+        """Set the fields of an access record."""
         self.access_count, self.access_confidence = access.count, access.confidence
         self.last_accessed_at = format_time(access.last)
 
 
 class ExportedHead(ExportedNode, tag="head", tag_field="kind"):
-    """A version that is beside a node, as a line before that node's."""
+    """Conflicting version of a node, as a line before that of the node."""
 
 
 class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):
-    """An edge as a line of an export, with attributes that are JSON already."""
+    """Edge as a line of an export, with attributes that are already JSON."""
 
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
@@ -96,11 +95,11 @@ class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):
 
 
 class RowsDamaged(Exception):
-    """What is stored is not what was written, or none of ours: it is to be made anew."""
+    """Stored rows are damaged or unreadable and must be rebuilt."""
 
 
 class RowsOfAnotherFormat(RowsDamaged):
-    """What is stored is another version's."""
+    """Stored rows were written by another version."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -108,12 +107,12 @@ _decode_node = json_decoder(EncodedNodeFields).decode
 _decode_edge = json_decoder(EdgeFields).decode
 _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
-# Rows that were written together have their times in common.
+# Rows written together share their times.
 _text_of = lru_cache(maxsize=4096)(format_time)
 
 
 def node_flags(extras: NodeExtras | None) -> int:
-    """The flags of a node with these extras."""
+    """Return the flags of a node with these extras."""
     if extras is None:
         return 0
     dated = DATED if extras.valid_from is not None or extras.valid_to is not None else 0
@@ -121,7 +120,7 @@ def node_flags(extras: NodeExtras | None) -> int:
 
 
 def edge_flags(extras: EdgeExtras | None) -> int:
-    """The flags of an edge with these extras."""
+    """Return the flags of an edge with these extras."""
     if extras is None:
         return 0
     dated = DATED if extras.valid_from is not None or extras.valid_to is not None else 0
@@ -133,12 +132,12 @@ def _memory(extras: NodeExtras | EdgeExtras) -> int:
 
 
 def width_of_flags(flags: int) -> ColumnSet:
-    """How many of its fields a row with these flags has, or the widest of those that have them together."""
+    """Return the column set for the flags of a row, or for the combined flags of several."""
     return ColumnSet.MEMORY if flags & MEMORY else ColumnSet.EXTRAS if flags & EXTRAS else ColumnSet.PLAIN
 
 
 def encode_node(row: NodeRow) -> bytes:
-    """The open JSON object of a node; whether it is stale is not in it."""
+    """Return the open JSON object of a node, without ``stale``."""
     node = EncodedNodeFields(
         row.id,
         row.type,
@@ -155,12 +154,12 @@ def encode_node(row: NodeRow) -> bytes:
 
 
 def encode_edge(row: EdgeRow) -> bytes:
-    """The JSON object of an edge."""
+    """Return the JSON object of an edge."""
     return _encode(_edge_fields(row, edge_id(row.key)))
 
 
 def encode_link(row: LinkRow, origin: str | None = None) -> bytes:
-    """The JSON object of a link: that of an edge, with the store that it leads into, and maybe that which it is of."""
+    """Return the JSON object of a link: its edge, the target store, and optionally its own store."""
     fields = _edge_fields(row.edge, link_id(row.key))
     fields.to_graph = row.store
     if origin is not None:
@@ -185,26 +184,26 @@ def _edge_fields(row: EdgeRow, name: str) -> EdgeFields:
 
 
 def exported_node(data: bytes) -> ExportedNode:
-    """The line of an open node. Raises RowsDamaged."""
-    return _exchanged(_read(_export_node, data + b"}"))
+    """Return the export line of an open node. Raises RowsDamaged."""
+    return _drop_computed(_read(_export_node, data + b"}"))
 
 
 def exported_edge(data: bytes) -> ExportedEdge:
-    """The line of an edge. Raises RowsDamaged."""
+    """Return the export line of an edge. Raises RowsDamaged."""
     return _read(_export_edge, data)
 
 
 def node_line(row: NodeRow, kind: type[ExportedNode] = ExportedNode) -> ExportedNode:
-    """The line of a node, or that of a version beside it."""
+    """Return the export line of a node, or of a conflicting version."""
     times = _text_of(row.created_at), _text_of(row.updated_at)
     line = kind(row.id, row.type, row.content, msgspec.Raw(row.attributes), row.version, *times)
     if row.extras is not None:
         line.show(row.extras)
-    return _exchanged(line)
+    return _drop_computed(line)
 
 
 def edge_line(row: EdgeRow) -> ExportedEdge:
-    """The line of an edge."""
+    """Return the export line of an edge."""
     line = ExportedEdge(*row.key, row.weight, msgspec.Raw(row.attributes), row.version)
     if row.extras is not None:
         line.show(row.extras)
@@ -212,14 +211,14 @@ def edge_line(row: EdgeRow) -> ExportedEdge:
 
 
 def link_line(row: LinkRow) -> ExportedEdge:
-    """The line of a link."""
+    """Return the export line of a link."""
     line = edge_line(row.edge)
     line.to_graph = row.store
     return line
 
 
-def _exchanged(line: ExportedNode) -> ExportedNode:
-    """A line without what the store it goes to finds by itself."""
+def _drop_computed(line: ExportedNode) -> ExportedNode:
+    """Remove the fields that the importing store computes."""
     line.stale = msgspec.UNSET
     return line
 
@@ -232,7 +231,7 @@ def _read(decode: Callable[[bytes], _Read], data: bytes) -> _Read:
 
 
 def decode_node(data: bytes, flags: int) -> NodeRow:
-    """The inverse of `encode_node`."""
+    """Return the row that `encode_node` encoded. Raises RowsDamaged."""
     node = _read(_decode_node, data + b"}")
     extras = node.extras if flags & EXTRAS else None
     return NodeRow(
@@ -249,7 +248,7 @@ def decode_node(data: bytes, flags: int) -> NodeRow:
 
 
 def decode_edge(data: bytes, flags: int) -> EdgeRow:
-    """The inverse of `encode_edge`."""
+    """Return the row that `encode_edge` encoded. Raises RowsDamaged."""
     edge = _read(_decode_edge, data)
     extras = edge.extras if flags & EXTRAS else None
     attributes = str(edge.attributes, "utf-8")
@@ -259,7 +258,7 @@ def decode_edge(data: bytes, flags: int) -> EdgeRow:
 
 
 def with_staleness(data: bytes, now: int) -> bytes:
-    """An open node that says when it goes stale, with whether it is at a moment in microseconds."""
+    """Return an open node with a freshness time, with ``stale`` set as of ``now`` in microseconds."""
     node = _read(_decode_node, data + b"}")
     node.stale = not isinstance(node.freshness_at, str) or time_of(node.freshness_at) <= now
     return _encode(node)[:-1]

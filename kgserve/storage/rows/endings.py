@@ -1,8 +1,7 @@
-"""What many rows of a base end with: kept once, and told by its number in a column of each row.
+"""Dictionary of common row suffixes: stored once per base, referenced by number in a column.
 
-Nodes that were written together have version, sequence and times in common, many their attributes as well; edges all
-that is behind their ends. A row is read as its own text and its ending, one behind the other, so it does not matter
-where it was parted.
+Nodes written together share version, sequence and times, and often their attributes. Edges share all that follows their
+endpoints. A row is read as its own text followed by its suffix, so the split position does not matter.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import numpy as np
 from kgserve.storage.rows.format import Numbers
 
 ENDING_MARKS = {"node": (b',"attributes":', b',"version":'), "edge": (b',"relation_type":', b',"attributes":')}
-"""Where rows may be parted: the first place that many of them have in common counts."""
+"""Texts before which rows may be split; the first one at which many rows agree is used."""
 ENDING_SAMPLE_ROWS = 4096
 MIN_ENDING_ROWS = 8
-"""An ending is kept apart if so many of the rows that are looked at together have it."""
+"""Number of sampled rows that must share a suffix before it is added."""
 MAX_ENDING_BYTES = 1 << 10
 MAX_ENDINGS = 1 << 13
-"""Endings are in memory while a base is open: 8 MiB of them at most, and mostly some kilobytes."""
+"""Maximum suffixes of a base. They are in memory while it is open: at most 8 MiB, usually some kilobytes."""
 
 
 class SuffixDictionary:
-    """Those of a base that is being made. Number 0 is of rows that are whole."""
+    """Suffixes of a base under construction. Number 0 is the empty suffix."""
 
     def __init__(self, old: Sequence[bytes], used: Iterable[int]) -> None:
-        """``used`` are the numbers of the old ones that rows which stay have."""
+        """Keep the ``old`` suffixes whose numbers are in ``used``."""
         self._numbers = {b"": 0}
         self.renumbered: Numbers = np.zeros(len(old), np.uint32)
         for number in used:
@@ -36,21 +35,21 @@ class SuffixDictionary:
 
     @property
     def texts(self) -> list[bytes]:
-        """All of them by number."""
+        """All suffixes by number."""
         return [*self._numbers]
 
     def part(self, kind: str, texts: list[bytes]) -> list[int]:
-        """Take endings off the texts of new rows, in place; their numbers."""
+        """Remove common suffixes from the texts of new rows, in place; return the number of each row's suffix."""
         numbers = [0] * len(texts)
         for start in range(0, len(texts), ENDING_SAMPLE_ROWS):
             left: Sequence[int] = range(start, min(start + ENDING_SAMPLE_ROWS, len(texts)))
             for mark in ENDING_MARKS[kind]:
-                left = self._part_some(texts, numbers, left, mark)
+                left = self._split_at(texts, numbers, left, mark)
         return numbers
 
-    def _part_some(self, texts: list[bytes], numbers: list[int], some: Sequence[int], mark: bytes) -> list[int]:
-        """Part some rows where they have a mark; those that stay whole."""
-        found = [_from(texts[at], mark) for at in some]
+    def _split_at(self, texts: list[bytes], numbers: list[int], some: Sequence[int], mark: bytes) -> list[int]:
+        """Split rows at a mark; return the indexes of rows that remain whole."""
+        found = [_suffix_from(texts[at], mark) for at in some]
         for ending, count in Counter(found).items():
             if count >= MIN_ENDING_ROWS and len(self._numbers) < MAX_ENDINGS:
                 self._numbers.setdefault(ending, len(self._numbers))
@@ -64,7 +63,7 @@ class SuffixDictionary:
         return left
 
 
-def _from(text: bytes, mark: bytes) -> bytes:
-    """What a text has from a mark on; nothing where that is long, or not there."""
+def _suffix_from(text: bytes, mark: bytes) -> bytes:
+    """Return a text from a mark on; empty if that is too long or the mark is missing."""
     place = text.find(mark)
     return text[place:] if place > 0 and len(text) - place <= MAX_ENDING_BYTES else b""

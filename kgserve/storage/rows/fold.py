@@ -1,8 +1,8 @@
-"""Making a base out of another one and what has changed since, without looking at the rows that stay as they are.
+"""Build a base from another base and the changes since, without reading unchanged rows.
 
-What stays has its columns copied, with what is new between; its text stays where it is, and the new ones are added at
-the end of that file. Once half of the texts there are no longer used, the others are copied into a new file. Numbers
-change, in the same order, so that what was sorted still is. A row that stays takes 150 bytes of memory meanwhile.
+Columns of unchanged rows are copied, with new values inserted. Their texts stay in place, and new texts are appended to
+the same file. When less than half of that file is in use, the rest is copied to a new file. Rows get new numbers in the
+same order, so sorted columns stay sorted. Building takes 150 bytes of memory per unchanged row.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from kgserve.storage.rows.format import (
 
 TEXTS_SUFFIX = ".texts"
 MAX_TEXTS_GROWTH = 2
-"""A file of texts is not added to once it has more than so many times what is used of it."""
+"""Size of a text file, as a multiple of its used bytes, beyond which it is replaced."""
 TEXT_COPY_BYTES = 16 << 20
 
 
 class NodeMerge(msgspec.Struct, frozen=True, gc=False):
-    """A node as it is now, its number in the base or -1, and its JSON if it has been made."""
+    """Current row of a node, its number in the base or -1, and its JSON if already encoded."""
 
     row: NodeRow
     number: int = -1
@@ -53,7 +53,7 @@ class NodeMerge(msgspec.Struct, frozen=True, gc=False):
 
 
 class EdgeMerge(msgspec.Struct, frozen=True, gc=False):
-    """As `NodeMerge`, of an edge."""
+    """Current row of an edge, its number in the base or -1, and its JSON if already encoded."""
 
     row: EdgeRow
     number: int = -1
@@ -61,7 +61,7 @@ class EdgeMerge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Changes(msgspec.Struct):
-    """What is to be folded into a base: rows that are new or other, and the numbers of those that are gone."""
+    """Changes to merge into a base: new and updated rows, and the numbers of deleted ones."""
 
     nodes: list[NodeMerge]
     edges: list[EdgeMerge]
@@ -71,13 +71,13 @@ class Changes(msgspec.Struct):
 
 
 def followed_by(base: BaseSegment, changes: Changes, net: NetChange) -> Changes:
-    """What changes of a base and the commits after them come to."""
+    """Combine changes of a base with the net change of later commits."""
 
     def edge_number(key: EdgeKey) -> int:
         source, target = base.number(key[0]), base.number(key[1])
         return base.edge_number(source, target, key[2]) if source >= 0 and target >= 0 else -1
 
-    # What is created is in the base only if the changes have taken it away.
+    # A created row is in the base only if the changes have deleted it.
     nodes = {put.row.id: put for put in changes.nodes}
     gone = bool(changes.nodes_gone)
     nodes |= {key: NodeMerge(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
@@ -99,10 +99,11 @@ def followed_by(base: BaseSegment, changes: Changes, net: NetChange) -> Changes:
 def fold(
     base: BaseSegment, changes: Changes, state: StoreState, path: Path, *, durable: bool = True, copying: bool = False
 ) -> None:
-    """Write a new base, whole or not there. ``state`` is what the rows come to. Raises OSError.
+    """Write a new base atomically. ``state`` is the state of its rows. Raises OSError.
 
-    One that is not ``durable`` may be torn by a power loss. ``copying``: into a file of texts of its own, in which
-    nothing is that is not used.
+    durable: sync the files; otherwise a power loss may tear them.
+
+    copying: write a new text file without unused texts.
     """
     aside = path.with_name(path.name + ".new")
     kept = 0 if copying or not _is_worth_adding_to(base) else base.texts_size
@@ -110,7 +111,7 @@ def fold(
     try:
         with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
             rows.seek(kept)
-            made = _Fold(base, changes, RowsFile(file), TextsFile(rows), copying=not kept)
+            made = _BaseMerge(base, changes, RowsFile(file), TextsFile(rows), copying=not kept)
             made.run(state, texts.name)
             if durable:
                 os.fsync(rows.fileno())
@@ -125,22 +126,22 @@ def fold(
                 os.truncate(texts, kept)
             else:
                 texts.unlink(missing_ok=True)
-            # There already if its name could not be synced.
+            # The rename may have succeeded before syncing the folder failed.
             path.unlink(missing_ok=True)
         raise
 
 
 def _is_worth_adding_to(base: BaseSegment) -> bool:
-    """Whether enough of its file of texts is used."""
+    """Return True if enough of the base's text file is in use."""
     used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
     return base.texts_size <= MAX_TEXTS_GROWTH * used
 
 
 class _Splice:
-    """Some of the old items, in order, and new ones between them."""
+    """Merge of kept old items with new items, in order."""
 
     def __init__(self, kept: Numbers, cuts: Numbers) -> None:
-        """``kept``: their old numbers; ``cuts``: how many of them are before each new item."""
+        """Take the old numbers of the kept items, and the number of kept items before each new item."""
         self.kept = kept
         self._cuts = cuts
         self.kept_at = np.arange(len(kept)) + np.cumsum(np.bincount(cuts, minlength=len(kept)))[: len(kept)]
@@ -148,14 +149,14 @@ class _Splice:
         self.count = len(kept) + len(cuts)
 
     def column(self, name: str, old: Numbers, new: Sequence[int | float] | Numbers) -> Numbers:
-        """A column of all items; ``old`` are the values of those that are kept."""
+        """Return a column of all items; ``old`` are the values of the kept items."""
         found = np.empty(self.count, COLUMN_TYPES[name])
         found[self.kept_at] = old
         found[self.new_at] = np.asarray(new, COLUMN_TYPES[name])
         return found
 
     def offsets(self, old_at: Numbers, new: Sequence[bytes]) -> Numbers:
-        """Where each text begins, and the last one ends."""
+        """Return the start of each text, followed by the end of the last."""
         found = np.zeros(self.count + 1, "<u8")
         lengths = found[1:]
         lengths[self.kept_at] = (old_at[1:] - old_at[:-1])[self.kept]
@@ -164,7 +165,7 @@ class _Splice:
         return found
 
     def pieces(self, old_at: Numbers, old: memoryview, new: Sequence[bytes]) -> Iterator[bytes | memoryview]:
-        """All texts in order, those that follow each other in the old file in one piece."""
+        """Yield all texts in order; consecutive old texts come as one piece."""
         breaks = np.flatnonzero(np.diff(self.kept) != 1) + 1
         edges = np.unique(np.concatenate((breaks, self._cuts, [0, len(self.kept)]))).tolist()
         cuts, next_ = self._cuts.tolist(), 0
@@ -178,17 +179,17 @@ class _Splice:
 
 
 class _EdgeKeys(NamedTuple):
-    """What identifies edges, in numbers and in order: by source, target and relation type."""
+    """Sorted columns of edge keys as numbers: source, target and relation type."""
 
     source: Numbers
     target: Numbers
     relation: Numbers
 
     def places(self, others: _EdgeKeys) -> Numbers:
-        """How many of these are before each of some others."""
+        """Return how many of these keys precede each of ``others``."""
         own, asked = self._pairs(), others._pairs()
         found = np.searchsorted(own, asked, "left")
-        # Few pairs of nodes have more than one edge.
+        # Few pairs of nodes have several edges.
         for at in np.flatnonzero(np.searchsorted(own, asked, "right") > found).tolist():
             end = np.searchsorted(own, asked[at], "right")
             found[at] += np.searchsorted(self.relation[found[at] : end], others.relation[at])
@@ -198,13 +199,13 @@ class _EdgeKeys(NamedTuple):
         return (self.source.astype(np.uint64) << np.uint64(32)) | self.target.astype(np.uint64)
 
 
-class _Fold:
-    """One fold: nodes first, for edges are told by the numbers of their ends."""
+class _BaseMerge:
+    """One merge: nodes first, because edges refer to the new numbers of their endpoints."""
 
     def __init__(
         self, base: BaseSegment, changes: Changes, writer: RowsFile, texts: TextsFile, *, copying: bool
     ) -> None:
-        """With ``copying`` what stays is written to ``texts`` as well; without it is there already."""
+        """Prepare the merge; with ``copying``, unchanged texts are also written to ``texts``."""
         self._base = base
         self._changes = changes
         self._writer = writer
@@ -212,7 +213,7 @@ class _Fold:
         self._copying = copying
         keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
         self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
-        kept = _kept(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
+        kept = _unchanged_numbers(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
         self._splice = _Splice(kept, np.searchsorted(kept, self._positions()))
         self._stays = np.full(base.nodes, NOWHERE, "<u4")
         self._stays[self._splice.kept] = self._splice.kept_at
@@ -222,12 +223,12 @@ class _Fold:
         ]
         self._new_number[[number for number, _ in replaced]] = [at for _, at in replaced]
         self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
-        self._kept_edges = _kept(base.edges, (put.number for put in changes.edges), changes.edges_gone)
+        self._kept_edges = _unchanged_numbers(base.edges, (put.number for put in changes.edges), changes.edges_gone)
         used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
         self._endings = SuffixDictionary(base.endings, np.flatnonzero(sum(map(self._counted, used))).tolist())
 
     def _positions(self) -> list[int]:
-        """Where each node goes among those of the base."""
+        """Return the position of each node among those of the base."""
         at, found = 0, list[int]()
         for key, put in zip(self._ids, self._nodes, strict=True):
             at = put.number if put.number >= 0 else self._base.position_from(key, at)
@@ -235,7 +236,7 @@ class _Fold:
         return found
 
     def run(self, state: StoreState, texts: str) -> None:
-        """Write both files, the second of which has a name."""
+        """Write both files; ``texts`` is the name of the text file."""
         self._write_nodes()
         edges = self._write_edges()
         self._texts.finish()
@@ -279,7 +280,7 @@ class _Fold:
         names, codes = self._names(kept)
         puts = self._changes.edges
         order, keys = self._in_order(puts, codes)
-        # Looked at as they came, and put in order then: rows that came together lie together in memory.
+        # Rows are read in their original order, which is their order in memory, and permuted afterwards.
         rows = [put.row for put in puts]
         texts = [put.data or encode_edge(put.row) for put in puts]
         texts = [texts[at] for at in order.tolist()]
@@ -313,12 +314,12 @@ class _Fold:
         return splice.count
 
     def _number(self, node_id: str) -> int:
-        """The number that a node will have."""
+        """Return the new number of a node."""
         found = self._numbers.get(node_id)
         return self._new_number.data[self._base.number(node_id)] if found is None else found
 
     def _in_order(self, puts: list[EdgeMerge], codes: dict[str, int]) -> tuple[Numbers, _EdgeKeys]:
-        """The order of edges by their keys, and the keys in that order."""
+        """Return the sort order of edges, and their sorted keys."""
         sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
         number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
         found = _EdgeKeys(
@@ -330,7 +331,7 @@ class _Fold:
         return order, _EdgeKeys(*(each[order] for each in found))
 
     def _names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
-        """The relation types in use, in order, and their codes."""
+        """Return the relation types in use, sorted, and their codes."""
         base = self._base
         used = np.flatnonzero(np.bincount(base.relation[kept], minlength=len(base.names))) if len(kept) else ()
         names = sorted({base.names[code] for code in used} | {put.row.relation_type for put in self._changes.edges})
@@ -346,20 +347,20 @@ class _Fold:
         return np.bincount(endings, minlength=len(self._base.endings))
 
     def _write_texts(self, kind: str, splice: _Splice, new: list[bytes]) -> None:
-        """Those of new rows, which are parted from their endings here, and columns that say where all are."""
+        """Write the texts of new rows, without common suffixes, and the columns that locate all texts."""
         base, kept = self._base, splice.kept
         numbers = self._endings.part(kind, new)
         was = self._endings.renumbered[base.array(f"{kind}_ending")[kept]]
         self._writer.column(f"{kind}_ending", splice.column(f"{kind}_ending", was, numbers))
         places, sizes = base.array(f"{kind}_at")[kept], base.array(f"{kind}_size")[kept]
         if self._copying:
-            places = self._copied(places, sizes)
+            places = self._copy_texts(places, sizes)
         added = self._texts.add(new)
         self._writer.column(f"{kind}_at", splice.column(f"{kind}_at", places, added))
         self._writer.column(f"{kind}_size", splice.column(f"{kind}_size", sizes, [len(text) for text in new]))
 
-    def _copied(self, places: Numbers, sizes: Numbers) -> Numbers:
-        """Copy texts, those that follow each other in one piece; where they are now."""
+    def _copy_texts(self, places: Numbers, sizes: Numbers) -> Numbers:
+        """Copy texts, adjacent ones in one piece; return their new offsets."""
         ends = places.astype(np.uint64) + sizes
         found = self._texts.offset + np.cumsum(sizes, dtype=np.uint64) - sizes
         runs = np.flatnonzero(places[1:] != ends[:-1]) + 1
@@ -371,11 +372,11 @@ class _Fold:
     def _write_dated(
         self, kind: str, new: Iterable[tuple[int, NodeRow | EdgeRow]], number: Numbers | None = None
     ) -> None:
-        """The bounds of what says when it is true, in the order of numbers."""
+        """Write the validity bounds of rows that have any, ordered by number."""
         old = self._base.array(f"dated_{kind}s")
         there = (self._stays if number is None else number)[old]
         found = [
-            (n, _or(row.extras.valid_from, MIN_INT64), _or(row.extras.valid_to, MAX_INT64))
+            (n, _value_or(row.extras.valid_from, MIN_INT64), _value_or(row.extras.valid_to, MAX_INT64))
             for n, row in new
             if row.extras
         ]
@@ -384,11 +385,11 @@ class _Fold:
 
     def _write_ordinals(self, new: Iterable[tuple[int, EdgeRow]], number: Numbers) -> None:
         there = number[self._base.array("ordered_edges")]
-        found = [(n, _or(row.extras.ordinal, 0)) for n, row in new if row.extras]
+        found = [(n, _value_or(row.extras.ordinal, 0)) for n, row in new if row.extras]
         self._sparse(["ordered_edges", "ordinals"], there, found)
 
     def _sparse(self, columns: list[str], there: Numbers, new: Sequence[tuple[int, ...]]) -> None:
-        """Columns of few rows: their numbers, and a value or two of each."""
+        """Write columns of few rows: their numbers, and one or two values of each."""
         stays = there != NOWHERE
         old = [there[stays], *(self._base.array(name)[stays] for name in columns[1:])]
         added = list(zip(*new, strict=True)) or [()] * len(columns)
@@ -401,8 +402,8 @@ class _Fold:
             self._writer.column(name, values[order])
 
 
-def _kept(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:
-    """The numbers of what stays as it is."""
+def _unchanged_numbers(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:
+    """Return the numbers of unchanged rows."""
     stays = np.ones(count, np.bool_)
     stays[[number for number in replaced if number >= 0]] = False
     stays[gone] = False
@@ -410,21 +411,22 @@ def _kept(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:
 
 
 def _starts(values: Numbers, count: int) -> Numbers:
-    """Where the entries of each number up to ``count`` begin, were ``values`` sorted."""
+    """Return where the entries of each number up to ``count`` would begin if ``values`` were sorted."""
     return np.concatenate(([0], np.cumsum(np.bincount(values, minlength=count))))
 
 
-def _or(value: int | None, default: int) -> int:
+def _value_or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
 BASE_BUILD_BATCH_ROWS = 500_000
+"""Rows merged at a time when a base is built from all rows."""
 BASE_BUILD_BATCH_BYTES = 256 << 20
-"""Rows that are put together at once when a base is made of all of them."""
+"""Bytes of texts merged at a time when a base is built from all rows."""
 
 
 def write_empty(path: Path) -> None:
-    """Write a base without rows, as of before the first commit. Raises OSError."""
+    """Write a base without rows, as before the first commit. Raises OSError."""
     with path.open("wb", buffering=0) as file:
         writer = RowsFile(file)
         for name in COLUMN_TYPES:
@@ -438,7 +440,7 @@ def write_empty(path: Path) -> None:
 def build(
     folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, *, linked: bool = False
 ) -> BaseSegment:
-    """A base of rows in any order, made in slices in a folder of its own. Raises OSError."""
+    """Build a base from unsorted rows, batch by batch, in a folder of its own. Raises OSError."""
     path = folder / "empty"
     write_empty(path)
     base = BaseSegment(path)

@@ -1,12 +1,12 @@
-"""The two files of a base: columns and texts, and how what is written there is known to be whole.
+"""Format of a base's two files, columns and texts, and their checksums.
 
-    magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 4 KiB before them · directory
-    (JSON) · its length and its sum
+    magic · columns, each at a multiple of 64 bytes · checksums, 64 bits for each 4 KiB before them · directory
+    (JSON) · its length and its checksum
 
-Columns are plain arrays in little-endian order, so that a walk is arithmetic on them, each in as few bytes as its
-largest number takes, and of one value alone where all are the same. The rows themselves are JSON in a file of texts, to
-whose end each base adds what is new; one base says how much of the file is its, and has the sums. What many rows end
-with is beside the columns, once.
+Columns are plain little-endian arrays, so that traversals are arithmetic on them. Each uses the narrowest type for its
+largest value, and stores a single value if all are equal. Rows are JSON in a text file, to which each base appends its
+new rows. The directory records how much of that file belongs to the base, and its checksums. Common suffixes of rows
+are stored once, next to the columns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLOCK_BITS = 12
 ROWS_BLOCK_BYTES = 1 << BLOCK_BITS
 FOOTER_BYTES = 24
 NOWHERE = 0xFFFFFFFF
-"""The number of a node or an edge that is none."""
+"""Number of a missing node or edge."""
 
 Numbers = NDArray[Any]
 Bytes = mmap.mmap | bytes
@@ -71,22 +71,24 @@ COLUMN_TYPES = {
     "ordinals": "<i8",
     "text_sums": "<u8",
 }
-"""Names of the columns, and the widest type of each. ``node_at`` and ``edge_at`` are the places of rows in the file of
-texts, and the sums of its blocks ``text_sums``; ``node_ending`` and ``edge_ending`` say which of the endings is behind
-each; ``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the order of their
-targets."""
+"""Columns and the widest type of each.
+
+``node_at`` and ``edge_at`` are offsets of rows in the text file, ``text_sums`` the checksums of its blocks.
+``node_ending`` and ``edge_ending`` are numbers of suffixes. ``hashed`` lists nodes in the order of the ``hashes`` of
+their ids, and ``in_edge`` lists edges in the order of their targets.
+"""
 OFFSET_COLUMNS = ("id_at", "out_at", "in_at", "name_at", "ending_at")
-"""Columns that say where texts or lists begin in another one, with one more entry than there are of them."""
+"""Columns of offsets into another column or text; each has one more entry than there are items."""
 TEXT_COLUMNS = ("ids", "names", "endings")
 _NARROWER_TYPES = ("u1", "<u2", "<u4")
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
-"""The bounds of what has been true for ever, and always will be."""
+"""Bounds of rows with unlimited validity."""
 
 
 class Section(msgspec.Struct, frozen=True):
-    """Where a column or a text is in the file, in bytes.
+    """Byte range of a column or text in the file.
 
-    Of a column also its type, and how often its value is meant if it has but one, else 0.
+    For a column also its type, and the number of entries if a single value is stored, else 0.
     """
 
     offset: int
@@ -96,10 +98,10 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Directory(Stated, frozen=True):
-    """The end of the file: the state that its rows are of, and where everything is.
+    """End of the file: the state of its rows, and the sections.
 
-    ``texts`` is the name of the file beside it that has the rows, in so many bytes. ``linked``: the store may have
-    links, which are no rows of it.
+    ``texts`` is the name of the text file, of which the first ``texts_size`` bytes belong to this base. ``linked``: the
+    store may have links, which are not rows.
     """
 
     sections: dict[str, Section]
@@ -109,10 +111,10 @@ class Directory(Stated, frozen=True):
 
 
 class Blocks:
-    """Bytes that are compared with their sums, block by block, before they are used."""
+    """Bytes whose blocks are verified against checksums before use."""
 
     def __init__(self, data: Bytes, sums: Sequence[int], end: int, name: str) -> None:
-        """``sums`` are those of the blocks up to ``end``; ``name`` is the file's, for errors."""
+        """Take the checksums of the blocks up to ``end``; ``name`` is the file's name for errors."""
         self.data = data
         self.checked = bytearray(len(sums))
         self._sums = sums
@@ -120,26 +122,26 @@ class Blocks:
         self._name = name
 
     def check(self, blocks: Iterable[int]) -> None:
-        """Compare some blocks. Raises RowsDamaged."""
+        """Verify some blocks. Raises RowsDamaged."""
         data, sums, end, checked = memoryview(self.data), self._sums, self._end, self.checked
         for block in blocks:
             start = block << BLOCK_BITS
             if xxhash.xxh3_64_intdigest(data[start : min(start + ROWS_BLOCK_BYTES, end)]) != sums[block]:
-                raise RowsDamaged(f"{self._name} does not fit its checksums at offset {start}")
+                raise RowsDamaged(f"{self._name} does not match its checksums at offset {start}")
             checked[block] = 1
 
     def check_all(self) -> None:
-        """Compare every block. Raises RowsDamaged. Takes a second for some gigabytes."""
+        """Verify every block. Raises RowsDamaged. Takes a second for some gigabytes."""
         self.check(range(len(self._sums)))
 
     def check_range(self, start: int, end: int) -> None:
-        """Compare what has not been yet from one place to another. Raises RowsDamaged."""
+        """Verify the unverified blocks of a byte range. Raises RowsDamaged."""
         checked = self.checked
         blocks = range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1)
         self.check([block for block in blocks if not checked[block]])
 
     def check_ranges(self, starts: Numbers, ends: Numbers) -> None:
-        """As `check_range`, of many ranges, most of which are in one block or two."""
+        """Verify many byte ranges, most of which span one or two blocks. Raises RowsDamaged."""
         bits, one = np.uint64(BLOCK_BITS), np.uint64(1)
         first, last = (starts >> bits).astype(np.int64), ((ends - one) >> bits).astype(np.int64)
         checked = np.frombuffer(self.checked, np.uint8)
@@ -150,50 +152,53 @@ class Blocks:
 
 
 def read_directory(path: Path) -> Directory:
-    """What a file says at its end, with nothing else looked at. Raises RowsDamaged, and FileNotFoundError."""
+    """Return the directory of a file without reading anything else. Raises RowsDamaged and FileNotFoundError."""
     with mapped(path) as data:
         return directory_of(data, path.name)[0]
 
 
 def mapped(path: Path, size: int = 0) -> mmap.mmap:
-    """A file in memory, or so many bytes of it. Raises RowsDamaged when it has fewer, and FileNotFoundError."""
+    """Map a file into memory, optionally its first ``size`` bytes. Raises RowsDamaged if it is shorter.
+
+    Raises FileNotFoundError if it does not exist.
+    """
     if path.is_dir() or (path.is_symlink() and not path.exists()):
-        raise RowsDamaged(f"{path.name} is no file")
+        raise RowsDamaged(f"{path.name} is not a regular file")
     with path.open("rb") as file:
         try:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except ValueError:
-            raise RowsDamaged(f"{path.name} is empty, or cut off") from None
+            raise RowsDamaged(f"{path.name} is empty or truncated") from None
 
 
 def texts_of(path: Path, directory: Directory) -> Bytes:
-    """The texts of the base at a path. Raises RowsDamaged."""
+    """Return the texts of the base at a path. Raises RowsDamaged."""
     if not directory.texts_size:
         return b""
     try:
         return mapped(path.with_name(directory.texts), directory.texts_size)
     except FileNotFoundError:
-        raise RowsDamaged(f"{directory.texts} is not there") from None
+        raise RowsDamaged(f"{directory.texts} is missing") from None
 
 
 def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
-    """What a file says at its end, and the sums of its blocks. Raises RowsDamaged."""
+    """Return the directory at the end of a file, and the checksums of its blocks. Raises RowsDamaged."""
     end = len(data)
     if end < FOOTER_BYTES + len(ROWS_MAGIC) or data[: len(ROWS_MAGIC)] != ROWS_MAGIC or data[end - 8 :] != ROWS_MAGIC:
         if end > FOOTER_BYTES and data[: len(_ROWS_KIND)] == data[end - 8 : end - 8 + len(_ROWS_KIND)] == _ROWS_KIND:
-            raise RowsOfAnotherFormat(f"{name} is of another version")
-        raise RowsDamaged(f"{name} is no file of rows")
+            raise RowsOfAnotherFormat(f"{name} was written by another version")
+        raise RowsDamaged(f"{name} is not a file of rows")
     length, expected = (int.from_bytes(data[end - at : end - at + 8], "little") for at in (24, 16))
     text = data[max(end - FOOTER_BYTES - length, 0) : end - FOOTER_BYTES]
     if xxhash.xxh3_64_intdigest(text) != expected:
-        raise RowsDamaged(f"{name} has a directory that does not fit its checksum")
+        raise RowsDamaged(f"{name} has a directory that does not match its checksum")
     try:
         directory = decode_json(text, Directory)
         sums = directory.sections["sums"]
     except (msgspec.MsgspecError, KeyError) as error:
-        raise RowsDamaged(f"{name} has no directory of ours: {error}") from error
+        raise RowsDamaged(f"{name} has an unreadable directory: {error}") from error
     if set(directory.sections) != {*COLUMN_TYPES, *TEXT_COLUMNS, "sums"}:
-        raise RowsDamaged(f"{name} is of another format")
+        raise RowsDamaged(f"{name} has unexpected sections")
     return directory, np.frombuffer(data, "<u8", sums.size // 8, sums.offset).data
 
 
@@ -202,7 +207,7 @@ _TEXT_JOIN_BATCH = 1_000
 
 
 class SummedFile:
-    """A file that is being written, from a multiple of a block's size on; syncing is the caller's."""
+    """Writer that computes a checksum of each block, from a block boundary on. The caller syncs the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = file.seek(0, 1)
@@ -213,7 +218,7 @@ class SummedFile:
         self.sums: list[int] = []
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add to it."""
+        """Append data."""
         self.offset += len(data)
         if len(data) > _WRITE_BUFFER_BYTES:
             self._flush()
@@ -224,7 +229,7 @@ class SummedFile:
             self._flush()
 
     def end_block(self) -> None:
-        """Write what is pending, and take the sum of the block that is begun."""
+        """Flush, and add the checksum of the incomplete block."""
         self._flush()
         if self._hashed:
             self.sums.append(self._hash.intdigest())
@@ -244,7 +249,7 @@ class SummedFile:
         self._begin_block(data[whole:])
 
     def _begin_block(self, data: memoryview) -> memoryview:
-        """Add to the sum of the block that is begun; what belongs to the next ones."""
+        """Add data to the checksum of the current block; return the data of the following blocks."""
         part = data[: ROWS_BLOCK_BYTES - self._hashed]
         self._hash.update(part)
         self._hashed += len(part)
@@ -256,10 +261,10 @@ class SummedFile:
 
 
 class TextsFile(SummedFile):
-    """Rows at the end of a file of texts."""
+    """Writer that appends rows to a text file."""
 
     def add(self, texts: Sequence[bytes]) -> Numbers:
-        """Add texts; where each of them is."""
+        """Append texts; return their offsets."""
         sizes = np.array([len(text) for text in texts], np.uint64)
         places = self.offset + np.cumsum(sizes) - sizes
         for first in range(0, len(texts), _TEXT_JOIN_BATCH):
@@ -267,13 +272,13 @@ class TextsFile(SummedFile):
         return places
 
     def finish(self) -> None:
-        """Fill the last block, so that the next base begins with one of its own."""
+        """Pad the last block, so that the next base starts with a new one."""
         self.write(bytes(-self.offset % ROWS_BLOCK_BYTES))
         self.end_block()
 
 
 class RowsFile(SummedFile):
-    """A file of columns that is being written. `finish` makes it whole."""
+    """Writer of a file of columns, complete after `finish`."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
@@ -281,24 +286,24 @@ class RowsFile(SummedFile):
         self.write(ROWS_MAGIC)
 
     def column(self, name: str, values: Numbers) -> None:
-        """A section with a column."""
-        found, repeated = _narrowed(np.ascontiguousarray(values, COLUMN_TYPES[name]))
+        """Write a section with a column."""
+        found, repeated = _narrow_column(np.ascontiguousarray(values, COLUMN_TYPES[name]))
         with self.text(name, found.dtype.str, repeated):
             self.write(found.data.cast("B"))
 
-    def text(self, name: str, type_: str = "", repeated: int = 0) -> _Section:
-        """A section; what is written within it is in it."""
+    def text(self, name: str, type_: str = "", repeated: int = 0) -> _SectionWriter:
+        """Return a context manager for a section; data written inside belongs to it."""
         self.write(bytes(-self.offset % ALIGNMENT))
-        return _Section(self, name, type_, repeated)
+        return _SectionWriter(self, name, type_, repeated)
 
     def texts(self, name: str, column: str, texts: Sequence[bytes]) -> None:
-        """A section with texts one after the other, and a column that says where each begins."""
+        """Write a section with concatenated texts, and a column of their offsets."""
         self.column(column, np.cumsum([0, *map(len, texts)]))
         with self.text(name):
             self.write(b"".join(texts))
 
     def finish(self, state: StoreState, texts: str = "", texts_size: int = 0, *, linked: bool = False) -> None:
-        """Write sums and directory; ``state`` is what the rows are, which are in so many bytes of ``texts``."""
+        """Write checksums and directory; ``texts_size`` bytes of the file ``texts`` belong to this base."""
         self.write(bytes(-self.offset % ALIGNMENT))
         self.end_block()
         sums = np.array(self.sums, "<u8").tobytes()
@@ -310,11 +315,11 @@ class RowsFile(SummedFile):
         write_all(self._file.fileno(), sums + directory + tail + ROWS_MAGIC)
 
     def leave(self, name: str, start: int, type_: str, repeated: int) -> None:
-        """A section has ended."""
+        """Record the end of a section."""
         self._sections[name] = Section(start, self.offset - start, type_, repeated)
 
 
-class _Section:
+class _SectionWriter:
     def __init__(self, writer: RowsFile, name: str, type_: str, repeated: int) -> None:
         self._writer, self._start, self._of = writer, writer.offset, (type_, repeated)
         self._name = name
@@ -326,8 +331,8 @@ class _Section:
         self._writer.leave(self._name, self._start, *self._of)
 
 
-def _narrowed(values: Numbers) -> tuple[Numbers, int]:
-    """A column as it is written, and how often its value is meant if that is one."""
+def _narrow_column(values: Numbers) -> tuple[Numbers, int]:
+    """Return the column as stored, and its number of entries if it is a single repeated value."""
     if len(values) > 1 and (values == values[0]).all():
         return values[:1], len(values)
     if values.dtype.kind == "u" and len(values):

@@ -1,4 +1,4 @@
-"""What a drawing samples of the current rows, in columns: edges around and between nodes, degrees, and types."""
+"""Samples of the current rows for drawings: edges around and between nodes, degrees, and types."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kgserve.storage.rows.walk import LargeWalk
 
 
 class IncidentEdges(NamedTuple):
-    """Edges around the nodes of a level: the place of the node in the level, the other end, and the weight.
+    """Edges around the nodes of a level: index of the node in the level, the other end, and the weight.
 
-    ``cut``: whether there are more edges than the limit.
+    ``cut`` is true if there are more edges than the limit.
     """
 
     owner: Numbers
@@ -31,7 +31,7 @@ class IncidentEdges(NamedTuple):
 
 
 class NumberedEdge(NamedTuple):
-    """An edge between two numbered nodes; bounds of its validity in microseconds, None where it has none."""
+    """Edge between two numbered nodes; validity bounds in microseconds, None if unbounded."""
 
     source: int
     target: int
@@ -42,7 +42,7 @@ class NumberedEdge(NamedTuple):
 
 
 class OverviewStart(NamedTuple):
-    """The nodes that an overview begins with, and whether they are the whole graph."""
+    """Initial nodes of an overview; ``whole`` if they are the entire graph."""
 
     nodes: Numbers
     whole: bool
@@ -56,7 +56,7 @@ def number_edge(source: int, target: int, row: EdgeRow) -> NumberedEdge:
 
 
 class _NodeType(msgspec.Struct):
-    """Of a node's JSON its type."""
+    """Type field of a node's JSON."""
 
     type: str
 
@@ -65,7 +65,7 @@ _type_of = json_decoder(_NodeType).decode
 
 
 def types_of(rows: Rows, numbers: Numbers) -> list[str]:
-    """The types of nodes."""
+    """Return the types of nodes."""
     return [
         _type_of(text + b"}").type
         for start in range(0, len(numbers), BASE_READ_BATCH_ROWS)
@@ -74,7 +74,7 @@ def types_of(rows: Rows, numbers: Numbers) -> list[str]:
 
 
 def _count_within(rows: Rows, level: Numbers, left: int, *, outgoing: bool) -> int:
-    """How many of some nodes to look at so that no more than the last one goes beyond so many edges."""
+    """Return how many nodes can be examined before their base edges exceed ``left``, including the last one."""
     count = rows.base.nodes
     if not count:
         return len(level)
@@ -85,7 +85,7 @@ def _count_within(rows: Rows, level: Numbers, left: int, *, outgoing: bool) -> i
 
 
 def degrees(rows: Rows, numbers: Numbers) -> list[int]:
-    """How many edges start and end at nodes, whatever they are and whenever they are true; a loop counts twice."""
+    """Return the numbers of edges at nodes, regardless of type and validity; a loop counts twice."""
     found = _base_degrees(rows, numbers).tolist()
     delta = rows.delta
     if delta.edges:
@@ -112,9 +112,10 @@ def _change(rows: Rows, edge: int, newest: Version) -> int:
 
 
 def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> list[int]:
-    """The nodes with most edges, then by id: of those with most in the base and of those whose edges have changed.
+    """Return the nodes with the highest degrees, ties by id.
 
-    Should these all have gone, others are found with the next base.
+    Candidates are the best-connected nodes of the base and those whose edges changed. If all of them were deleted, the
+    next base finds others.
     """
     numbers = np.union1d(rows.base.best_connected, _changed_most(rows, 8 * count + 100)).astype(np.int64)
     numbers = np.array([number for number in numbers.tolist() if rows.is_there(number)], np.int64)
@@ -127,7 +128,7 @@ def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> lis
 
 
 def _changed_most(rows: Rows, count: int) -> Numbers:
-    """Of the nodes whose edges have changed since the base those that may have most by now."""
+    """Return the nodes with changed edges that have the highest upper bounds of their degree."""
     delta: Delta = rows.delta
     parts: list[tuple[Numbers, Numbers]] = []
     for lists in (delta.out.copy(), delta.into.copy()):
@@ -139,14 +140,14 @@ def _changed_most(rows: Rows, count: int) -> Numbers:
 
 
 def overview(rows: Rows, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
-    """Return `count` nodes of some types with most edges, or all nodes in order if they are at most `max_nodes`."""
+    """Return `count` nodes of the given types with most edges, or all nodes in order if at most `max_nodes` exist."""
     if rows.state.nodes <= max_nodes:
         return OverviewStart(rows.in_order(np.concatenate([*rows.node_slices()])), whole=True)
     return OverviewStart(np.array(most_connected(rows, count, types), np.int64), whole=False)
 
 
 def incident_edges(rows: Rows, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
-    """Return at most `limit` of the edges around some nodes that a walk follows."""
+    """Return at most `limit` of the edges around nodes that a traversal follows."""
     ways = [way for way in (True, False) if wanted.direction != ("incoming" if way else "outgoing")]
     parts = [_incident(rows, numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
     owner, end, weight = (np.concatenate(column) for column in zip(*(part[:3] for part in parts), strict=True))
@@ -166,7 +167,7 @@ def _incident(rows: Rows, numbers: Numbers, wanted: Walk, limit: int, *, outgoin
 
 
 def edges_between(rows: Rows, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
-    """Return the edges between some nodes that a walk follows, and whether there are more than are returned."""
+    """Return the edges between nodes that a traversal follows, and True if the result is truncated."""
     if not len(numbers):
         return [], False
     found, cut = LargeWalk(rows, wanted, None).between(np.sort(numbers))

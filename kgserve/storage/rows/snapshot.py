@@ -1,4 +1,4 @@
-"""Reading the rows of one commit, whatever is written meanwhile."""
+"""Snapshot of the current rows as of one commit, unaffected by concurrent writes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from kgserve.storage.rows.encoding import FRESH, MEMORY, decode_edge, decode_nod
 from kgserve.storage.rows.format import Numbers
 
 MAX_SINGLE_READS = 100
-"""Up to so many texts are read one by one."""
+"""Maximum number of texts that are read one by one."""
 MIN_BATCH_LOOKUPS = 1_000
+"""Minimum number of rows that are looked up in one batch."""
 MAX_EDGES_PER_LOOKUP = 100
-"""So many rows and more are looked up all at once; edges only while the base has less than so many times more."""
+"""Edges of the base per looked-up edge beyond which edges are looked up one by one."""
 
 
 class Rows:
-    """The rows as of one commit. For one thread at a time; numbers are good for this snapshot alone."""
+    """Rows as of one commit. Not thread-safe; row numbers are valid for this snapshot only."""
 
     def __init__(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
         self.base = base
@@ -36,48 +37,48 @@ class Rows:
 
     @property
     def dated(self) -> bool:
-        """Whether any row says when it is true."""
+        """True if any row has validity bounds."""
         return self.delta.dated
 
     @property
     def linked(self) -> bool:
-        """Whether any edge leads into another store, or has led there a while ago."""
+        """True if any edge leads, or led at some time, into another store."""
         return self.delta.linked
 
     @property
     def know_merges(self) -> bool:
-        """Whether any node was merged into another."""
+        """True if any node was merged into another."""
         return self.delta.merges
 
     @property
     def width(self) -> ColumnSet:
-        """That of the widest row, or of one that was there a while ago."""
+        """Column set of the widest row, possibly one that was deleted."""
         return self.delta.width
 
     # Nodes
 
     def number(self, node_id: str) -> int:
-        """The number of a node; -1 when it is not there."""
+        """Return the number of a node; -1 if it does not exist."""
         number = self.delta.number(node_id)
         return number if number >= 0 and self.is_there(number) else -1
 
     def is_there(self, number: int) -> bool:
-        """Whether a node is there."""
+        """Return True if a numbered node exists."""
         changed = self.delta.nodes.get(number)
         version = changed and changed.at(self.at)
         return number < self.base.nodes if version is None else version.row is not None
 
     def has(self, node_id: str) -> bool:
-        """Whether a node is there."""
+        """Return True if a node exists."""
         return self.number(node_id) >= 0
 
     def node(self, node_id: str) -> NodeRow | None:
-        """A node, if it is there."""
+        """Return a node, or None."""
         number = self.delta.number(node_id)
         return None if number < 0 else self.node_row(number)
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The nodes among some ids that are there, by id and in the order of these."""
+        """Return the existing nodes among ids, by id and in the order of ``ids``."""
         if len(ids) < MIN_BATCH_LOOKUPS:
             return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
         base, delta = self.base, self.delta
@@ -89,7 +90,7 @@ class Rows:
         return {node_id: row for node_id, row in found if row is not None}
 
     def node_row(self, number: int) -> NodeRow | None:
-        """The row of a node, None when it is gone."""
+        """Return the row of a numbered node; None if it was deleted."""
         version = self._node_version(number)
         if version is not None:
             return cast("NodeRow | None", version.row)
@@ -98,7 +99,7 @@ class Rows:
         return decode_node(self.base.node(number), int(self.base.flags_of_nodes[number]))
 
     def node_texts(self, numbers: Numbers, now: int) -> list[bytes]:
-        """The open JSON of nodes that are there; ``now`` in microseconds decides on staleness."""
+        """Return the open JSON of existing nodes; ``now`` in microseconds decides on staleness."""
         base, count = self.base, self.base.nodes
         if len(numbers) <= MAX_SINGLE_READS:
             some = numbers.tolist()
@@ -120,11 +121,11 @@ class Rows:
         return texts
 
     def node_text(self, number: int, now: int) -> bytes:
-        """The JSON of a node that is there."""
+        """Return the JSON of an existing node; ``now`` in microseconds decides on staleness."""
         return self._node_text(number, now) + b"}"
 
     def nodes_hold(self, numbers: Numbers, moment: int) -> Numbers:
-        """Which nodes were true in the world at a moment, in microseconds."""
+        """Return which nodes are valid at a valid time, in microseconds."""
         count = self.base.nodes
         changed = numbers >= count
         if self.delta.nodes and count:
@@ -138,19 +139,19 @@ class Rows:
         return held
 
     def node_holds(self, number: int, moment: int) -> bool:
-        """As `nodes_hold`, of one node that is there."""
+        """Return True if an existing node is valid at a valid time, in microseconds."""
         version = self._node_version(number)
         if version is not None:
             return cast("NodeRow", version.row).holds_at(moment)
         return self.base.node_holds(number, moment)
 
     def holding_nodes(self, numbers: set[int], moment: int) -> set[int]:
-        """Those of a few nodes that were true in the world at a moment."""
+        """Return those of a few nodes that are valid at a valid time, in microseconds."""
         asked = numbers if self.base.dated else self.delta.nodes.keys() & numbers
         return numbers - {number for number in asked if not self.node_holds(number, moment)}
 
     def in_order(self, numbers: Numbers) -> Numbers:
-        """Nodes in the order of their ids."""
+        """Return nodes ordered by id."""
         count = self.base.nodes
         own = np.sort(numbers)
         if not len(own) or own[-1] < count:
@@ -161,7 +162,7 @@ class Rows:
         return np.insert(own, np.searchsorted(own, positions), [number for _, number in placed])
 
     def some_in_order(self, numbers: Collection[int]) -> list[int]:
-        """As `in_order`, for a few."""
+        """Return a few nodes ordered by id."""
         if max(numbers, default=0) < self.base.nodes:
             return sorted(numbers)
         return sorted(numbers, key=lambda number: self.delta.id(number).encode())
@@ -181,16 +182,16 @@ class Rows:
     # Edges
 
     def edge(self, key: EdgeKey) -> EdgeRow | None:
-        """An edge, if it is there."""
+        """Return an edge, or None."""
         number = self.delta.edge_number(key)
         return None if number < 0 else self.edge_row(number)
 
     def edges(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
-        """The edges among some keys that are there, by key and in the order of these."""
+        """Return the existing edges among keys, by key and in the order of ``keys``."""
         return self.numbered_edges(self.edge_numbers(keys))
 
     def edge_numbers(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, int]:
-        """The numbers of those edges that are, or were once, there, in the order of the keys."""
+        """Return the numbers of edges that exist or existed, in the order of ``keys``."""
         base, delta = self.base, self.delta
         if len(keys) < MIN_BATCH_LOOKUPS or len(keys) * MAX_EDGES_PER_LOOKUP < base.edges or not base.edges:
             found: Iterable[int] = map(delta.edge_number, keys)
@@ -201,7 +202,7 @@ class Rows:
         return {key: number for key, number in zip(keys, found, strict=True) if number >= 0}
 
     def numbered_edges(self, numbers: Mapping[EdgeKey, int]) -> dict[EdgeKey, EdgeRow]:
-        """The rows of edges whose numbers are known, of those that are there."""
+        """Return the existing rows of edges whose numbers are known."""
         base, changed = self.base, self.delta.edges
         if len(numbers) < MIN_BATCH_LOOKUPS:
             return {key: row for key, number in numbers.items() if (row := self.edge_row(number)) is not None}
@@ -211,14 +212,14 @@ class Rows:
         return {key: row for key, number in numbers.items() if (row := rows(number) or self.edge_row(number))}
 
     def unchanged_weights(self, own: Mapping[EdgeKey, int]) -> dict[EdgeKey, float]:
-        """The weights of those edges whose rows are as they are in the base, without reading these."""
+        """Return the weights of those edges that are unchanged since the base, without reading their rows."""
         base, changed = self.base, self.delta.edges
         if changed:
             own = {key: number for key, number in own.items() if number < base.edges and number not in changed}
         return dict(zip(own, base.weight[[*own.values()]].tolist(), strict=True))
 
     def edge_row(self, number: int) -> EdgeRow | None:
-        """The row of an edge, None when it is gone."""
+        """Return the row of a numbered edge; None if it was deleted."""
         changed = self.delta.edges.get(number)
         version = changed and changed.at(self.at)
         if version is not None:
@@ -228,19 +229,19 @@ class Rows:
         return decode_edge(self.base.edge(number), int(self.base.flags_of_edges[number]))
 
     def edge_texts(self, found: Gathered) -> list[bytes]:
-        """The JSON of edges."""
+        """Return the JSON of edges."""
         few = len(found.base) <= MAX_SINGLE_READS
         texts = self.base.some_edge_texts(found.base.tolist()) if few else self.base.edge_texts(found.base)
         texts += [edge_data(version) for _, version in found.changed]
         return texts
 
     def around(self, numbers: Numbers, *, outgoing: bool) -> Gathered:
-        """The edges that start, or end, at any of some nodes."""
+        """Return the outgoing or incoming edges of nodes."""
         base, delta = self.base, self.delta
         own = numbers if not len(delta.node_ids) else numbers[numbers < base.nodes]
         if not delta.edges:
             return Gathered(base.around(own, outgoing=outgoing), [])
-        # The mask before the lists: what a commit under way adds to both is then seen in one of them at least.
+        # Read the mask before the lists: an edge added concurrently is then seen in at least one of them.
         edges = base.around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
         edges = edges[~delta.touched_edges[edges]]
         lists = delta.out if outgoing else delta.into
@@ -258,7 +259,7 @@ class Rows:
         return Gathered(edges, changed)
 
     def edges_of(self, node: int, *, outgoing: bool) -> Around:
-        """The edges of one node, one by one."""
+        """Return the edges of one node as single numbers."""
         base, delta = self.base, self.delta
         numbers, ends = base.edges_of(node, outgoing=outgoing) if node < base.nodes else ((), ())
         noted = (delta.out if outgoing else delta.into).get(node)
@@ -274,15 +275,15 @@ class Rows:
         return Around([number for number, _ in own], [end for _, end in own], changed)
 
     def outgoing(self, node_id: str) -> Iterator[EdgeRow]:
-        """The edges that start at a node."""
+        """Yield the edges that start at a node."""
         return self._edges_of(node_id, outgoing=True)
 
     def incoming(self, node_id: str) -> Iterator[EdgeRow]:
-        """The edges that end at a node."""
+        """Yield the edges that end at a node."""
         return self._edges_of(node_id, outgoing=False)
 
     def rows_of(self, found: Gathered) -> Iterator[EdgeRow]:
-        """The rows of edges, decoded one after the other."""
+        """Yield the rows of edges, decoding them in batches."""
         base = self.base
         for start in range(0, len(found.base), BASE_READ_BATCH_ROWS):
             numbers = found.base[start : start + BASE_READ_BATCH_ROWS]
@@ -291,12 +292,12 @@ class Rows:
             yield cast("EdgeRow", version.row)
 
     def edges_holding(self, found: Gathered, moment: int) -> Gathered:
-        """Those of some edges that were true at a moment, whatever was of their nodes."""
+        """Return the edges that are valid at a valid time, regardless of their nodes."""
         base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
         return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
 
     def holding(self, found: Gathered, moment: int) -> Gathered:
-        """Those of some edges that were true at a moment, between nodes that were."""
+        """Return the edges that are valid at a valid time, between nodes that are."""
         own = self.edges_holding(found, moment)
         base, changed, ends = own.base, own.changed, self.ends(own)
         held = self.nodes_hold(ends[0], moment) & self.nodes_hold(ends[1], moment)
@@ -305,7 +306,7 @@ class Rows:
         )
 
     def ends(self, found: Gathered) -> tuple[Numbers, Numbers]:
-        """Sources and targets: first of the edges in the base, then of those that have changed."""
+        """Return sources and targets: first of the edges in the base, then of the changed ones."""
         source, target = self.base.edge_ends(found.base)
         if not found.changed:
             return source, target
@@ -313,7 +314,7 @@ class Rows:
         return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
 
     def weights(self, found: Gathered) -> list[float]:
-        """The weights of edges."""
+        """Return the weights of edges."""
         return self.base.weight[found.base].tolist() + [cast("EdgeRow", each.row).weight for _, each in found.changed]
 
     def _edges_of(self, node_id: str, *, outgoing: bool) -> Iterator[EdgeRow]:
@@ -321,15 +322,15 @@ class Rows:
         return self.rows_of(self.around(np.array([number]), outgoing=outgoing)) if number >= 0 else iter(())
 
     def _with_unchanged(self, edges: Numbers, hidden: list[int]) -> Numbers:
-        """Edges with those that only a commit later than this one has changed, unless they are among them."""
+        """Add edges of the base that only a later commit has changed, unless they are included already."""
         own = np.array([number for number in hidden if number < self.base.edges], np.int64)
         missing = own[~np.isin(own, edges)]
         return np.concatenate((edges, missing)) if len(missing) else edges
 
-    # All rows, and lists
+    # Scans and lists
 
     def ids_behind(self, after: str) -> Iterator[str]:
-        """The ids of all nodes that are behind one, in order (by code point)."""
+        """Yield the ids of all nodes after an id, ordered by code point."""
         new = self.delta.new_ids()
         at, own = bisect_right(new, after), self.base.position_behind(after)
         count = self.base.nodes
@@ -344,7 +345,7 @@ class Rows:
                 yield node_id
 
     def node_slices(self) -> Iterator[Numbers]:
-        """All nodes, some thousands at a time: those of the base first, in the order of their ids."""
+        """Yield all nodes in batches of some thousands: first those of the base, ordered by id."""
         count = self.base.nodes
         for start, end in slices(self.base.sizes("node")):
             touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
@@ -362,7 +363,7 @@ class Rows:
         yield np.array(there, np.int64)
 
     def edge_slices(self) -> Iterator[Gathered]:
-        """All edges, some thousands at a time: those of the base first, in the order of their keys."""
+        """Yield all edges in batches of some thousands: first those of the base, ordered by key."""
         count, edges = self.base.edges, self.delta.edges
         for start, stop in slices(self.base.sizes("edge")):
             numbers = np.arange(start, stop)
@@ -377,11 +378,11 @@ class Rows:
             yield Gathered(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
 
     def node_rows(self) -> Iterator[list[NodeRow]]:
-        """The rows of all nodes, some thousands at a time."""
+        """Return an iterator over batches of all nodes' rows."""
         return map(self.rows_of_nodes, self.node_slices())
 
     def wide_nodes(self) -> Iterator[Numbers]:
-        """The nodes that are memories or have a name, some thousands at a time."""
+        """Yield batches of the nodes that are memories or have a name."""
         own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
         changed = (number for number, each in self.delta.nodes.copy().items() if _is_wide(each.at(self.at)))
         numbers = np.union1d(own, np.fromiter(changed, np.int64))
@@ -389,26 +390,26 @@ class Rows:
             yield numbers[start : start + BASE_READ_BATCH_ROWS]
 
     def rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
-        """The rows of those of some nodes, in order, that are there."""
+        """Return the rows of existing nodes; ``numbers`` must be sorted."""
         base, some = self.base, numbers.tolist()
         if some and some[-1] < base.nodes and self.delta.nodes.keys().isdisjoint(some):
             return [*map(decode_node, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
         return [row for number in some if (row := self.node_row(number)) is not None]
 
     def edge_rows(self) -> Iterator[list[EdgeRow]]:
-        """The rows of all edges, some thousands at a time."""
+        """Return an iterator over batches of all edges' rows."""
         return (list(self.rows_of(found)) for found in self.edge_slices())
 
     def all_nodes(self) -> Iterator[NodeRow]:
-        """The rows of all nodes, one after the other."""
+        """Return an iterator over the rows of all nodes."""
         return chain.from_iterable(self.node_rows())
 
     def all_edges(self) -> Iterator[EdgeRow]:
-        """The rows of all edges, one after the other."""
+        """Return an iterator over the rows of all edges."""
         return chain.from_iterable(self.edge_rows())
 
     def relation_counts(self) -> dict[str, int]:
-        """Every relation type with the number of its edges."""
+        """Return the number of edges of every relation type."""
         base, counts = self.base, Counter[str]()
         for found in self.edge_slices():
             numbers = np.bincount(base.relation[found.base], minlength=len(base.names)).tolist()

@@ -1,7 +1,8 @@
-"""The present rows of a store as a view of its journal: a base and what has come since, read by commit.
+"""Current rows of a store, as a projection of its journal: a base and the changes since, read as of a commit.
 
-A reader gets a snapshot and lets go of it; what it may still ask for is kept so long. Once the changes have grown, a
-new base is folded in the background and takes over with the changes that came meanwhile; readers stay on the old one.
+A reader gets a snapshot and releases it; row versions that it may need are kept until then. When the changes have
+grown, a background merge builds a new base, which takes over with the changes made in the meantime. Readers of the old
+base keep using it.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from kgserve.storage.rows.snapshot import Rows
 
 BASE_SUFFIX = ".rows"
 UNSYNCED_MARK = ".unsynced"
-"""Part of the name of a base that a power loss might tear: it is looked through before it is used again."""
+"""Name part of a base that was not synced: a power loss may have torn it, so it is verified before reuse."""
 STAGED_MARK = ".foreseen"
-"""Part of the name of a base that was made ahead of commits which it lacks: it is never used again."""
+"""Name part of a base built ahead of its commit. It lacks rows, so it is never opened again."""
 
 
 def newest_base(folder: Path) -> int:
-    """The commit that the newest whole base in a folder was made at; 0 when there is none. Nothing is changed."""
+    """Return the commit of the newest readable base in a folder, 0 if it has none. Read-only."""
     for path in newest_first(folder):
         with suppress(RowsDamaged, OSError):
             return read_directory(path).sequence
@@ -46,24 +47,24 @@ def newest_base(folder: Path) -> int:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The bases that a store may be opened from."""
+    """Return the paths of the bases that a store may be opened from, newest first."""
     whole = (path for path in folder.glob(f"*{BASE_SUFFIX}") if STAGED_MARK not in path.suffixes)
     found = [path for path in whole if path.stem.partition("-")[0].isdecimal()]
     return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
 def _remove_files(base: BaseSegment, *others: BaseSegment) -> None:
-    """Remove the files of a base that the others do not need."""
+    """Remove the files of a base, except a text file that other bases use."""
     remove_path(base.path)
     if base.texts not in {"", *(other.texts for other in others)}:
         remove_path(base.path.with_name(base.texts))
 
 
 class StagedBase:
-    """Rows of a commit of which some are to go, and the base without them, made before the commit that it is for.
+    """Base that lacks rows to be deleted, built before the commit that deletes them.
 
-    What others write meanwhile must not meet those rows; so it comes to the same before and after, and is put beside
-    the new base in the order in which it came.
+    Concurrent writes must not touch these rows. They can therefore be applied to the new base in the order in which
+    they were made.
     """
 
     def __init__(self, view: RowsView, rows: Rows, pending: deque[ChangeSet]) -> None:
@@ -75,21 +76,21 @@ class StagedBase:
 
     @property
     def is_current(self) -> bool:
-        """Whether these rows, and what came since, are still what the view has."""
+        """True if the view still uses the base that these rows come from."""
         return self._view.rows().base is self.rows.base
 
     def begin_again(self) -> None:
-        """Go by the rows of now. For who applies commits, while nothing is left out yet."""
+        """Restart from the current rows. For the applying thread, before `leave_out`."""
         self._pending.clear()
         self.rows = self._view.rows()
 
     def leave_out(self, nodes: set[int], edges: set[int]) -> None:
-        """Make the base without these. Raises StorageFull, Unavailable and RowsDamaged."""
+        """Build the base without some rows. Raises StorageFull, Unavailable and RowsDamaged."""
         self.base = self._view.without(self.rows, nodes, edges)
         self._delta = Delta(self.base)
 
     def catch_up(self) -> list[ChangeSet]:
-        """What others have written since this was last asked; it must not meet what is to go."""
+        """Apply and return the commits since the last call. They must not touch the rows to be deleted."""
         taken = [self._pending.popleft() for _ in range(len(self._pending))]
         if self._delta is not None:
             for change in taken:
@@ -97,7 +98,7 @@ class StagedBase:
         return taken
 
     def show(self, change: ChangeSet) -> None:
-        """Show the commit that takes the rows away, once nothing is left to catch up with. For who applies commits."""
+        """Publish the commit that deletes the rows, after the last `catch_up`. For the applying thread."""
         assert self.base is not None  # noqa: S101
         assert self._delta is not None  # noqa: S101
         self._delta.sequence = change.sequence
@@ -110,13 +111,15 @@ OVERFULL_FACTOR = 6
 IDLE_MERGE_SHARE = 0.1
 IMMEDIATE_MERGE_SHARE = 0.25
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
-"""The change sets after a sequence, from the journal."""
+"""Function that returns the change sets after a sequence, from the journal."""
 
 
 class FoldLimits(msgspec.Struct, frozen=True):
-    """When changes are folded into a new base: once there are more than ``rows``, or a ``share`` of the base's.
+    """Limits beyond which changes are merged into a new base.
 
-    Or once their texts take so many ``bytes``.
+    rows, share: number of changed rows, absolute and as a fraction of the base; the larger one applies.
+
+    bytes: bytes of changed texts; if larger, ``share`` of the base's bytes applies.
     """
 
     rows: int = 50_000
@@ -125,7 +128,7 @@ class FoldLimits(msgspec.Struct, frozen=True):
 
 
 class _Epoch(msgspec.Struct, frozen=True, eq=False):
-    """A base and its changes, and how many read which commit of it."""
+    """Base and delta in service, with the number of readers of each commit."""
 
     base: BaseSegment
     delta: Delta
@@ -133,10 +136,10 @@ class _Epoch(msgspec.Struct, frozen=True, eq=False):
 
 
 class RowsView:
-    """The present rows. One thread applies commits; any thread reads."""
+    """Current rows. One thread applies commits; any thread reads."""
 
     def __init__(self, folder: Path, store: str = "") -> None:
-        """Open the newest base in a folder that is whole; `catch_up` is to follow. Raises OSError."""
+        """Open the newest valid base in a folder. Call `catch_up` next. Raises OSError."""
         self.store = store
         self.folder = folder
         self.limits = FoldLimits()
@@ -146,70 +149,70 @@ class RowsView:
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
         self._applying: Sequence[ChangeSet] = ()
-        self._behind: BaseSegment | None = None
+        self._reopenable_base: BaseSegment | None = None
         self.folds = 0
         self.on_damage: Callable[[RowsDamaged], Exception] = lambda error: error
-        """Has damaged rows rebuilt; the error that answers say meanwhile."""
+        """Callback that starts a rebuild of damaged rows and returns the error for callers."""
 
     @property
     def state(self) -> StoreState:
-        """The last commit that readers see."""
+        """State at the last commit that readers see."""
         return self._state
 
     @property
     def base_sequence(self) -> int:
-        """The commit that the base was made at: the journal is needed from there on."""
+        """Commit of the base; the journal is needed from there on."""
         return self._epoch.base.state.sequence
 
     @property
     def dated(self) -> bool:
-        """Whether any row says when it is true."""
+        """True if any row has validity bounds."""
         return self._epoch.delta.dated
 
     @property
     def bytes(self) -> int:
-        """Size of the base's file."""
+        """Size of the base's files in bytes."""
         return self._epoch.base.size
 
     @property
     def changed(self) -> int:
-        """Versions of rows that are kept beside the base."""
+        """Number of row versions in the delta."""
         return self._epoch.delta.versions
 
     def rows(self) -> Rows:
-        """The newest rows, for the thread that applies commits, or for who reads at once and keeps nothing."""
+        """Return the newest rows, for the applying thread or for short reads that keep nothing."""
         epoch, state = self._epoch, self._state
         return Rows(epoch.base, epoch.delta, state)
 
     @contextmanager
     def foreseeing(self) -> Generator[StagedBase]:
-        """A base to be made before the commit that it is for. For one thread at a time, which alone may `fold`."""
+        """Yield a `StagedBase` for the next deletion. One thread at a time; other threads must not `fold`."""
         with self._lock:
-            epoch, state = self._registered()
+            epoch, state = self._register_reader()
             self._folding = pending = deque(self._applying)
-        foreseen = StagedBase(self, Rows(epoch.base, epoch.delta, state), pending)
+        staged = StagedBase(self, Rows(epoch.base, epoch.delta, state), pending)
         try:
-            yield foreseen
+            yield staged
         finally:
-            self._let_go(epoch, state)
+            self._release_reader(epoch, state)
             with self._lock:
                 self._folding = None
-                if foreseen.base is not None and self._epoch.base is not foreseen.base:
-                    _remove_files(foreseen.base, self._epoch.base)
+                if staged.base is not None and self._epoch.base is not staged.base:
+                    _remove_files(staged.base, self._epoch.base)
 
     @contextmanager
     def reading(self) -> Generator[Rows]:
-        """The rows of the last commit, for as long as the block runs."""
+        """Yield the rows of the last commit, valid while the block runs."""
         with self._lock:
-            epoch, state = self._registered()
+            epoch, state = self._register_reader()
         try:
             yield Rows(epoch.base, epoch.delta, state)
         finally:
-            self._let_go(epoch, state)
+            self._release_reader(epoch, state)
 
     @contextmanager
     def serving(self) -> Generator[Rows]:
-        """As `reading`, for answers: rows that turn out to be damaged are rebuilt. Raises Unavailable meanwhile."""
+        """Yield the rows of the last commit, for answers. Damaged rows are rebuilt; raises Unavailable meanwhile."""
         try:
             with self.reading() as rows:
                 yield rows
@@ -217,11 +220,11 @@ class RowsView:
             raise self.on_damage(error) from error
 
     def apply(self, changes: Sequence[ChangeSet]) -> None:
-        """Take in commits, and show them to readers all at once."""
-        if self._taken_as_base(changes):
+        """Apply commits and publish them to readers at once."""
+        if self._merge_at_once(changes):
             return
         with self._lock:
-            # A base that is begun, or takes over, from here on has these changes, too.
+            # Any base started or put in service after this point receives these changes, too.
             self._applying = changes
             epoch = self._epoch
             floor = min(epoch.readers, default=self._state.sequence)
@@ -232,8 +235,8 @@ class RowsView:
         with self._lock:
             self._state, self._applying = changes[-1].state, ()
 
-    def _taken_as_base(self, changes: Sequence[ChangeSet]) -> bool:
-        """Make a base of many rows at once, where that is less work than to keep them beside the old one first."""
+    def _merge_at_once(self, changes: Sequence[ChangeSet]) -> bool:
+        """Merge a large commit into a new base at once, if that is cheaper than keeping it in the delta."""
         epoch = self._epoch
         base = epoch.base
         least = IMMEDIATE_MERGE_SHARE * max(self.limits.rows, self.limits.share * (base.nodes + base.edges))
@@ -245,8 +248,10 @@ class RowsView:
             self._folding = deque()
         try:
             before = changes_of(Rows(base, epoch.delta, self._state))
-            # Nobody waits for the disk twice: the journal has it all.
-            made = self._made(base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False)
+            # Not synced: the journal already has the changes.
+            made = self._build_base(
+                base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False
+            )
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
             self._remove(base, made)
@@ -258,11 +263,11 @@ class RowsView:
         return True
 
     def sync(self) -> None:
-        """Make the base durable if it is not. Blocks. Raises OSError."""
+        """Make the base durable. Blocks. Raises OSError."""
         base = self._epoch.base
         if UNSYNCED_MARK not in base.path.suffixes:
             return
-        with suppress(FileNotFoundError):  # another base has taken over meanwhile
+        with suppress(FileNotFoundError):  # another base has replaced it
             if base.texts:
                 sync_file(self.folder / base.texts)
             sync_file(base.path)
@@ -272,11 +277,11 @@ class RowsView:
         sync_folder(self.folder)
 
     def catch_up(self, changes_after: ChangesAfter) -> None:
-        """Take in what the journal has beyond; nobody reads yet. Raises RowsDamaged, StorageFull and Unavailable."""
-        self._epoch, self._state = self._replayed(self._epoch, self._state, changes_after)
+        """Apply the rest of the journal, before any reader exists. Raises RowsDamaged, StorageFull and Unavailable."""
+        self._epoch, self._state = self._replay(self._epoch, self._state, changes_after)
 
     def wants_fold(self, *, idle: bool = False) -> bool:
-        """Whether the changes have outgrown their limits, a tenth of them while nobody writes."""
+        """Return True if the changes exceed their limits, or a tenth of them while the store is ``idle``."""
         is_due = STAGED_MARK in self._epoch.base.path.suffixes or self._is_full(
             self._epoch.delta, IDLE_MERGE_SHARE if idle else 1
         )
@@ -284,27 +289,28 @@ class RowsView:
 
     @property
     def is_overfull(self) -> bool:
-        """Whether the changes are far beyond their limits: who writes had better wait for a new base."""
+        """True if the changes far exceed their limits, so that writers should wait for a new base."""
         return self._is_full(self._epoch.delta, OVERFULL_FACTOR)
 
     def fold(self, *, copying: bool = False) -> None:
-        """Make a new base of the rows as they are, and put it in service. For one thread at a time.
+        """Build a new base from the current rows and put it in service. One thread at a time.
 
-        ``copying``: though nothing has changed, and with nothing in its files that the rows are not. Raises StorageFull
-        or Unavailable with the old one in service, RowsDamaged when that is not whole.
+        With ``copying``, build it even if nothing changed, with new files that contain nothing unused.
+
+        Raises StorageFull or Unavailable with the old base in service, RowsDamaged if that base is damaged.
         """
         if not (copying or self._epoch.delta.sequence > self.base_sequence):
             return
         with self._lock:
             if self._folding is not None:
                 return
-            # At one moment: what comes after these rows, and that alone, is put into the new base's changes.
-            epoch, state = self._registered()
+            # Under one lock, so that exactly the commits after these rows go into the new delta.
+            epoch, state = self._register_reader()
             self._folding = deque(self._applying)
         try:
-            self._put_in_service(self._folded(Rows(epoch.base, epoch.delta, state), copying=copying))
+            self._put_in_service(self._merge_rows(Rows(epoch.base, epoch.delta, state), copying=copying))
         finally:
-            self._let_go(epoch, state)
+            self._release_reader(epoch, state)
             with self._lock:
                 self._folding = None
 
@@ -317,9 +323,9 @@ class RowsView:
         *,
         linked: bool = False,
     ) -> None:
-        """Make everything anew, from rows as of a commit and the journal after it; nobody writes meanwhile.
+        """Rebuild everything from rows as of a commit and the journal after it, while no writes run.
 
-        Raises what `fold` does.
+        Raises StorageFull, Unavailable and RowsDamaged.
         """
         building = self.folder / "building"
         shutil.rmtree(building, ignore_errors=True)
@@ -332,38 +338,38 @@ class RowsView:
             base.path.rename(path)
             sync_folder(self.folder)
         except OSError as error:
-            raise storage_error(error, "making the present rows anew") from error
+            raise storage_error(error, "rebuilding the current rows") from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        epoch, state = self._replayed(_new_epoch(BaseSegment(path)), base.state, changes_after)
+        epoch, state = self._replay(_new_epoch(BaseSegment(path)), base.state, changes_after)
         with self._lock:
             old, self._epoch, self._state = self._epoch, epoch, state
         self._remove(old.base, epoch.base)
 
     def forget(self) -> None:
-        """Give back what only makes writing faster, while nobody writes."""
+        """Release caches that only speed up writes."""
         self._epoch.base.forget()
 
     def close(self) -> None:
-        """Let go of the base; it is closed once its last reader has left. Raises OSError."""
+        """Release the base; its files close when the last reader has finished. Raises OSError."""
         self.sync()
         del self._epoch
 
-    def _replayed(self, epoch: _Epoch, state: StoreState, changes_after: ChangesAfter) -> tuple[_Epoch, StoreState]:
-        """An epoch that nobody reads yet with what the journal has beyond it, folded as often as need be."""
+    def _replay(self, epoch: _Epoch, state: StoreState, changes_after: ChangesAfter) -> tuple[_Epoch, StoreState]:
+        """Apply the rest of the journal to an unpublished epoch, merging as often as needed."""
         for change in changes_after(state.sequence):
             epoch.delta.apply(change, change.sequence)
             state = change.state
             if self._is_full(epoch.delta):
-                folded = self._folded(Rows(epoch.base, epoch.delta, state))
+                folded = self._merge_rows(Rows(epoch.base, epoch.delta, state))
                 _remove_files(epoch.base, folded)
                 epoch = _new_epoch(folded)
         return epoch, state
 
-    def _folded(self, rows: Rows, *, copying: bool = False) -> BaseSegment:
-        return self._made(rows.base, changes_of(rows), rows.state, copying=copying)
+    def _merge_rows(self, rows: Rows, *, copying: bool = False) -> BaseSegment:
+        return self._build_base(rows.base, changes_of(rows), rows.state, copying=copying)
 
-    def _made(
+    def _build_base(
         self,
         base: BaseSegment,
         changes: Changes,
@@ -373,7 +379,7 @@ class RowsView:
         copying: bool = False,
         mark: str = UNSYNCED_MARK,
     ) -> BaseSegment:
-        """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
+        """Build the successor of a base. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
         path = path if durable else path.with_suffix(mark + BASE_SUFFIX)
@@ -387,7 +393,7 @@ class RowsView:
         return BaseSegment(path)
 
     def without(self, rows: Rows, nodes: set[int], edges: set[int]) -> BaseSegment:
-        """A base of these rows without some, which is not to be used again once it is closed. Raises as `fold` does."""
+        """Return a base of these rows without some, not to be reopened. Raises the errors of `fold`."""
         before, base = changes_of(rows), rows.base
         gone = Changes(
             [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
@@ -396,34 +402,34 @@ class RowsView:
             [*{*before.edges_gone, *(number for number in edges if number < base.edges)}],
             before.linked,
         )
-        return self._made(base, gone, base.state, durable=False, mark=STAGED_MARK)
+        return self._build_base(base, gone, base.state, durable=False, mark=STAGED_MARK)
 
     def show_foreseen(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
-        """Put a base that was made ahead in service, with the changes that it lacked. For who applies commits."""
+        """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
-            former, behind = self._epoch.base, self._behind
+            former, behind = self._epoch.base, self._reopenable_base
             self._epoch, self._state = _Epoch(base, delta, Counter()), state
-            # The last file that was not made ahead stays: it is what the store would be opened from.
-            self._behind = behind or former
+            # Keep the last base that was not staged: the store would be opened from it.
+            self._reopenable_base = behind or former
         if behind is not None:
             _remove_files(former, base, behind)
 
     def _path(self, sequence: int) -> Path:
         return self.folder / f"{sequence}-{time.time_ns()}{BASE_SUFFIX}"
 
-    def _registered(self) -> tuple[_Epoch, StoreState]:
-        """The base in service and the last commit, which is kept for a reader from here on; for who has the lock."""
+    def _register_reader(self) -> tuple[_Epoch, StoreState]:
+        """Register a reader of the base in service and the last commit. The caller holds the lock."""
         self._epoch.readers[self._state.sequence] += 1
         return self._epoch, self._state
 
-    def _let_go(self, epoch: _Epoch, state: StoreState) -> None:
+    def _release_reader(self, epoch: _Epoch, state: StoreState) -> None:
         with self._lock:
             epoch.readers[state.sequence] -= 1
             if not epoch.readers[state.sequence]:
                 del epoch.readers[state.sequence]
 
     def _put_in_service(self, base: BaseSegment) -> None:
-        """Put a base in service, with the changes that have come since it was begun."""
+        """Put a base in service, with the changes made since its build began."""
         epoch = _new_epoch(base)
         while True:
             with self._lock:
@@ -433,12 +439,12 @@ class RowsView:
                     break
                 taken = [pending.popleft() for _ in range(len(pending))]
             for change in taken:
-                # Readers of any of them may come once it is in service.
+                # Readers may use any of these commits once the base is in service.
                 epoch.delta.apply(change, base.state.sequence)
         self._remove(old.base, base)
 
     def _remove(self, base: BaseSegment, following: BaseSegment) -> None:
-        behind, self._behind = self._behind, None
+        behind, self._reopenable_base = self._reopenable_base, None
         for former in (base, behind):
             if former is not None:
                 _remove_files(former, following)
@@ -474,10 +480,10 @@ class RowsView:
 
 
 def changes_of(rows: Rows) -> Changes:
-    """What makes these rows out of their base."""
+    """Return the difference between rows and their base."""
     base, delta = rows.base, rows.delta
-    nodes, nodes_gone = _parted(delta.nodes, rows.at, base.nodes)
-    edges, edges_gone = _parted(delta.edges, rows.at, base.edges)
+    nodes, nodes_gone = _split_changes(delta.nodes, rows.at, base.nodes)
+    edges, edges_gone = _split_changes(delta.edges, rows.at, base.edges)
     return Changes(
         [NodeMerge(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
         [EdgeMerge(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
@@ -487,8 +493,8 @@ def changes_of(rows: Rows) -> Changes:
     )
 
 
-def _parted(changed: dict[int, Version], at: int, count: int) -> tuple[list[tuple[int, Version]], list[int]]:
-    """Rows that are there as of a commit, with their numbers in a base of so many or -1, and the numbers of others."""
+def _split_changes(changed: dict[int, Version], at: int, count: int) -> tuple[list[tuple[int, Version]], list[int]]:
+    """Split changed rows at a commit into existing rows, with their base number or -1, and deleted base numbers."""
     there: list[tuple[int, Version]] = []
     gone: list[int] = []
     for number, newest in changed.copy().items():

@@ -1,7 +1,7 @@
-"""Walking relations breadth first: every node once, at its shortest distance, with all edges between the nodes found.
+"""Breadth-first traversal: every node once, at its shortest distance, and all edges between the nodes found.
 
-A level is taken at once, in columns: the edges around it, those of them that are to be followed, their other ends. That
-takes some 15 steps of ten microseconds, however few they are, so a small walk goes from edge to edge instead.
+A level is processed at once, in columns: its edges, those to follow, their other ends. This takes about 15 steps of ten
+microseconds even for few edges, so a small traversal follows edges one by one instead.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MAX_SMALL_WALK_EDGES = 200
 
 
 class TooLong(Exception):
-    """The walk meets more edges than it was allowed to."""
+    """The traversal meets more edges than allowed."""
 
 
-class _Large(Exception):
-    """The walk meets more edges than are worth being looked at one by one."""
+class _SmallWalkExceeded(Exception):
+    """The traversal meets too many edges to follow them one by one."""
 
 
 class WalkedLevels(msgspec.Struct, frozen=True):
-    """What a walk found: the nodes of each level, in the order of their ids, and the edges between all of them."""
+    """Result of a traversal: the nodes of each level, ordered by id, and the edges between all of them."""
 
     levels: list[Numbers]
     edges: Gathered
@@ -38,30 +38,30 @@ class WalkedLevels(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many nodes."""
+        """Number of nodes."""
         return sum(map(len, self.levels))
 
 
 def walk(rows: Rows, wanted: Walk, allowed: int | None = None) -> WalkedLevels:
-    """Walk in one snapshot. An unknown start reaches nothing.
+    """Traverse one snapshot. An unknown start reaches nothing.
 
     Raises TooLong when it meets more than ``allowed`` edges.
     """
     start = rows.number(wanted.start)
-    if start < 0 or not _held(rows, start, wanted.valid_at):
+    if start < 0 or not _is_valid(rows, start, wanted.valid_at):
         return WalkedLevels([], _NOTHING_GATHERED, truncated=False)
-    with suppress(_Large):
+    with suppress(_SmallWalkExceeded):
         return _SmallWalk(rows, wanted).run(start)
     return LargeWalk(rows, wanted, allowed).run(start)
 
 
 def edges_json(rows: Rows, found: WalkedLevels) -> bytes:
-    """The edges, as the elements of a JSON array."""
+    """Return the edges as the elements of a JSON array."""
     return b",".join(rows.edge_texts(found.edges))
 
 
 def nodes_json(rows: Rows, found: WalkedLevels, now: int) -> bytes:
-    """The nodes with their depths, as the elements of a JSON array; ``now`` in microseconds decides on staleness."""
+    """Return the nodes with their depths as elements of a JSON array; ``now`` in microseconds decides on staleness."""
     parts: list[bytes] = []
     for depth, level in enumerate(found.levels):
         end = b',"depth":%d}' % depth
@@ -70,7 +70,7 @@ def nodes_json(rows: Rows, found: WalkedLevels, now: int) -> bytes:
 
 
 def reached(rows: Rows, found: WalkedLevels) -> WalkResult:
-    """What a walk found, as rows."""
+    """Return the result of a traversal as rows."""
     nodes = [
         (row, depth)
         for depth, level in enumerate(found.levels)
@@ -81,7 +81,7 @@ def reached(rows: Rows, found: WalkedLevels) -> WalkResult:
 
 
 class LargeWalk:
-    """A walk in columns."""
+    """Traversal that processes each level in columns."""
 
     def __init__(self, rows: Rows, wanted: Walk, allowed: int | None) -> None:
         self._rows = rows
@@ -92,7 +92,7 @@ class LargeWalk:
         self._dated = wanted.valid_at is not None and rows.dated
 
     def run(self, start: int) -> WalkedLevels:
-        """Walk from a node."""
+        """Traverse from a node."""
         wanted = self._wanted
         seen = np.array([start], np.int64)
         levels = [seen]
@@ -112,7 +112,7 @@ class LargeWalk:
         return WalkedLevels(levels, edges, truncated or cut)
 
     def _beyond(self, level: Numbers, seen: Numbers) -> Numbers:
-        """The nodes that some lead to and that have not been seen."""
+        """Return the unseen nodes that edges of a level lead to."""
         ends: list[Numbers] = []
         if self._wanted.direction != "incoming":
             ends.append(self._rows.ends(self.followed(level, outgoing=True))[1])
@@ -125,8 +125,8 @@ class LargeWalk:
         return found
 
     def between(self, seen: Numbers) -> tuple[Gathered, bool]:
-        """The edges between some nodes, in sorted order, and whether there are more than may be returned."""
-        # An edge between two of them is found from either: beside a hub there is not much to look at.
+        """Return the edges between sorted nodes, and True if the result is truncated."""
+        # Each edge is found from either end; use the direction with fewer edges, as hubs have many.
         base = self._rows.base
         outgoing = _count_around(base.out_at, seen) <= _count_around(base.in_at, seen)
         found = self.followed(seen, outgoing=outgoing)
@@ -141,7 +141,7 @@ class LargeWalk:
         return Gathered(base, changed[: MAX_WALK_EDGES - len(base)]), True
 
     def followed(self, level: Numbers, *, outgoing: bool) -> Gathered:
-        """The edges of some nodes that are to be followed."""
+        """Return the edges of nodes that the traversal follows."""
         found = self._rows.around(level, outgoing=outgoing)
         self._count(len(found.base) + len(found.changed))
         wanted, base, own = self._wanted, self._rows.base, found.base
@@ -164,7 +164,7 @@ class LargeWalk:
 
 
 class _SmallWalk:
-    """A walk from edge to edge. Raises _Large once it is none."""
+    """Traversal that follows edges one by one. Raises _SmallWalkExceeded if they are too many."""
 
     def __init__(self, rows: Rows, wanted: Walk) -> None:
         self._rows = rows
@@ -230,17 +230,17 @@ class _SmallWalk:
         return found
 
     def _followed(self, node: int, *, outgoing: bool) -> Around:
-        """The edges of a node that are to be followed."""
+        """Return the edges of a node that the traversal follows."""
         wanted = self._wanted
         if self._rows.base.degree(node, outgoing=outgoing) > self._left:
-            raise _Large
+            raise _SmallWalkExceeded
         found = self._rows.edges_of(node, outgoing=outgoing)
         self._left -= len(found.numbers) + len(found.changed)
         if self._left < 0:
-            raise _Large
-        return self._passing(found) if self._filters or (found.changed and wanted.filtered) else found
+            raise _SmallWalkExceeded
+        return self._filter_edges(found) if self._filters or (found.changed and wanted.filtered) else found
 
-    def _passing(self, edges: Around) -> Around:
+    def _filter_edges(self, edges: Around) -> Around:
         wanted, base = self._wanted, self._rows.base
         own = zip(edges.numbers, edges.ends, strict=True)
         if (codes := self._codes) is not None:
@@ -253,24 +253,24 @@ class _SmallWalk:
         return Around(numbers, ends, [each for each in edges.changed if wanted.follows(cast("EdgeRow", each[2].row))])
 
 
-def _held(rows: Rows, node: int, moment: int | None) -> bool:
+def _is_valid(rows: Rows, node: int, moment: int | None) -> bool:
     return moment is None or not rows.dated or rows.node_holds(node, moment)
 
 
 def _count_around(starts: Numbers, nodes: Numbers) -> int:
-    """How many edges the lists that begin at ``starts`` hold for some nodes of the base."""
+    """Return the number of edges of nodes in a base, given the column of list starts."""
     own = nodes[nodes < len(starts) - 1]
     return int((starts[own + 1].astype(np.int64) - starts[own]).sum())
 
 
 def _distinct(numbers: Numbers) -> Numbers:
-    """Each number once, in order. What numpy has for it hashes them, which takes ten times as long as sorting."""
+    """Return the sorted distinct numbers; np.unique would hash them, which takes ten times as long."""
     found = np.sort(numbers)
     return found[np.flatnonzero(np.diff(found, prepend=-1))]
 
 
 def _among(numbers: Numbers, some: Numbers) -> Numbers:
-    """Which numbers are among some that are sorted and not empty."""
+    """Return which numbers are in ``some``, which is sorted and not empty."""
     places = np.searchsorted(some, numbers)
     places[places == len(some)] = 0
     return some[places] == numbers

@@ -1,4 +1,4 @@
-"""Ways along relations that mean something: what memories stand below, and where merged nodes have come to."""
+"""Hierarchies of memories and merge redirects, read from the current rows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from kgserve.storage.rows.snapshot import Rows
 
 
 def upward(rows: Rows, ids: Iterable[str]) -> dict[str, list[EdgeRow]]:
-    """The relations of some memories that may say what they stand below, by memory."""
+    """Return the possible parent relations of memories, by memory."""
     return _by_memory(outgoing_of(rows, ids, (CHILD_OF,)))
 
 
 def outgoing_of(rows: Rows, ids: Iterable[str], kinds: Collection[str]) -> list[EdgeRow]:
-    """The relations of some kinds that lead from some nodes."""
+    """Return the relations of some types that start at nodes."""
     numbers = np.array([number for node_id in ids if (number := rows.number(node_id)) >= 0], np.int64)
     return [*rows.rows_of(of_kinds(rows, rows.around(numbers, outgoing=True), kinds))] if len(numbers) else []
 
 
 def parents(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
-    """What some memories stand below, of those that stand below anything."""
+    """Return the parents of those memories that have one."""
     return parents_among(rows, outgoing_of(rows, ids, (CHILD_OF,)))
 
 
 def parents_among(rows: Rows, edges: Iterable[EdgeRow]) -> dict[str, str]:
-    """The same of memories whose relations are among some."""
+    """Return the parents of memories, given their relations."""
     found = _by_memory(edges)
     there = rows.nodes({edge.target for edges in found.values() for edge in edges})
     counting = {child: [each for each in edges if is_live(there.get(each.target))] for child, edges in found.items()}
@@ -47,7 +47,7 @@ def _by_memory(edges: Iterable[EdgeRow]) -> dict[str, list[EdgeRow]]:
 
 
 def redirects_of(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
-    """Those of some nodes that were merged, each with the next step on its way, and what comes on those ways."""
+    """Return the redirects of merged nodes among ``ids``, including the following steps."""
     found: dict[str, str] = {}
     some = set(ids) if rows.know_merges else set()
     while some:
@@ -58,12 +58,12 @@ def redirects_of(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
 
 
 def resolve_redirect(rows: Rows, node_id: str) -> str:
-    """The node itself, or the one that it has come to by merges."""
+    """Return the node's id after following merge redirects."""
     return survivor_of(redirects_of(rows, (node_id,)), node_id)
 
 
 def aliases(rows: Rows, node_id: str) -> list[str]:
-    """The nodes that were merged into one, themselves."""
+    """Return the nodes that were merged into a node directly."""
     number = rows.number(node_id)
     into = of_kinds(rows, rows.around(np.array([number]), outgoing=False), (MERGED_INTO,)) if number >= 0 else None
     sources = [row.source for row in rows.rows_of(into)] if into is not None else []
@@ -71,7 +71,7 @@ def aliases(rows: Rows, node_id: str) -> list[str]:
 
 
 def merged_ids(rows: Rows, node_id: str) -> list[str]:
-    """The nodes that have come to one by merges, also by way of others."""
+    """Return the nodes that were merged into a node, directly or through others."""
     found: dict[str, None] = {}
     waiting = [node_id] if rows.know_merges else []
     while waiting:
@@ -83,7 +83,7 @@ def merged_ids(rows: Rows, node_id: str) -> list[str]:
 
 def _merged_into(rows: Rows, node_id: str) -> str | None:
     number = rows.number(node_id)
-    # One that was merged holds at no moment; this one is at hand.
+    # A merged node is never valid, so any moment will do.
     if number < 0 or rows.node_holds(number, rows.state.time):
         return None
     row = rows.node_row(number)

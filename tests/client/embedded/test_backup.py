@@ -21,7 +21,7 @@ def test_there_and_back(tmp_path: Path) -> None:
         assert (first.sequence, done.stores[0].sequence, done.failed) == (1, 2, [])
         assert library.restore_backup(folder, store="a", into="b", until=1).stores[0].nodes == 1
         assert [node.id for node in library.store("b").nodes()] == ["one"]
-        with pytest.raises(InvalidInput, match="which folder"):
+        with pytest.raises(InvalidInput, match="the folder of the backup"):
             store.backup()
         with pytest.raises(NotFound):
             library.store("nothing").backup(folder)

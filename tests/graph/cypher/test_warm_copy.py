@@ -171,7 +171,7 @@ def test_it_makes_room_on_a_full_disk(pool: StorePool) -> None:
         write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x' RETURN count(*)")
         options = store.engine.options
         store.engine.options = msgspec.structs.replace(options, file=FileOptions(cache_bytes=1 << 60))
-        with pytest.raises(StorageFull, match="works on a copy"):
+        with pytest.raises(StorageFull, match="runs on a copy"):
             write(pool, "MATCH (n {id: 'a'}) SET n.content = 'y' RETURN count(*)")
         assert list(store.layout.scratch.iterdir()) == []
         store.engine.options = options

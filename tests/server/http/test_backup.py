@@ -89,7 +89,7 @@ def test_no_path_leads_out_of_the_folder(client: httpx.Client, served: Served, p
     outside = served.data.parent / "outside"
     for method, body in (("memory/d/backup", {"to": path}), ("backup", {"to": path}), ("restore", {"from": path})):
         answer = client.post(f"/api/{method}", json=body)
-        assert "folder for backups" in refusal(answer, 403)["detail"]
+        assert "backup folder" in refusal(answer, 403)["detail"]
     assert list(outside.iterdir()) == []
 
 

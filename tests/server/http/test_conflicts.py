@@ -183,7 +183,7 @@ def test_settings_of_an_import_are_for_a_new_store(http: httpx.Client, torn: str
     assert node(http, copy)["conflicts"] == [2]
     header = b'{"kind":"store","conflict_policy":"manual","history":"none"}\n'
     wrong = accepted(http.post(f"{copy}-2/import", content=header, headers={"content-type": NDJSON}))
-    assert "does not go with the history" in wrong["errors"][0]["message"]
+    assert "cannot be combined with" in wrong["errors"][0]["message"]
 
 
 def test_other_formats_have_the_present_versions_alone(http: httpx.Client, torn: str) -> None:

@@ -208,7 +208,7 @@ def test_manual_does_not_go_without_a_history(http: httpx.Client, api: str, hist
     for each in refused:
         document = refusal(each, 400)
         assert document["errors"][0]["path"] in {"conflict_policy", "history"}
-        assert "versions beside each other" in document["detail"]
+        assert "keeps conflicting versions in the history" in document["detail"]
     accepted(http.patch(api, json={"conflict_policy": "manual", "history": 30}))
 
 

@@ -126,7 +126,7 @@ def test_a_missing_segment_is_damage_unless_it_is_not_needed(tmp_path: Path) -> 
     journal_of(tmp_path, changes, SMALL).close()
     first, second, third, *_ = list_segments(tmp_path)
     second.path.unlink()
-    with pytest.raises(JournalDamaged, match=f"after sequence {second.first - 1} is missing"):
+    with pytest.raises(JournalDamaged, match=f"after sequence {second.first - 1} are missing"):
         reopened(tmp_path)
     assert contents(tmp_path, third.first - 1) == changes[third.first - 1 :]
     first.path.unlink()
