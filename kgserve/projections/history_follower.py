@@ -192,7 +192,7 @@ class HistoryFollower(JournalFollower):
         if self.turned_off:
             name = self.store.name
             raise Conflict(
-                f"store {name!r} keeps no history, so only its current state can be read. To keep history from now "
+                f"the history of store {name!r} is turned off, so only its current state can be read. To keep it from now "
                 f'on, change the settings: PATCH /api/memory/{name} with {{"history": "all"}}'
             )
 
@@ -258,11 +258,11 @@ class HistoryFollower(JournalFollower):
 
     @override
     def _move(self, sequence: int) -> None:
-        self._note_heads()
+        self._publish_conflict_generation()
         super()._move(sequence)
         self._wake_others()
 
-    def _note_heads(self) -> None:
+    def _publish_conflict_generation(self) -> None:
         self.store.heads_mark = 0 if self._history is None else self._history.heads_mark
 
     def _wake_others(self) -> None:
@@ -278,7 +278,7 @@ class HistoryFollower(JournalFollower):
             self._remove()
             history = self._open_verified()
         self._history = history
-        self._note_heads()
+        self._publish_conflict_generation()
         # History was enabled again: commits of the time without history are not applied.
         self.rebuild_wanted = self.rebuild_wanted or self._predates_reenabling(history)
         return history.sequence
@@ -301,7 +301,7 @@ class HistoryFollower(JournalFollower):
 
     def _remove(self) -> None:
         self.close()
-        self._note_heads()
+        self._publish_conflict_generation()
         remove_history(self._path)
         # Waiting callers keep waiting: the next step opens it again.
         self._suspected, self._sequence, self._pruned_up_to = False, -1, 0
@@ -366,7 +366,7 @@ class HistoryFollower(JournalFollower):
     def _erase(self, erasure: Erasure) -> None:
         if self._history is not None:
             self._history.erase(erasure.ids, erasure.former, erasure.through)
-            self._note_heads()
+            self._publish_conflict_generation()
 
     def _restore(self) -> None:
         """Restore missing current states from the rows."""

@@ -46,7 +46,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
 
     def of(self, store: FollowedStore) -> Indexes:
         """Return the indexes of an open store. Raises Unavailable if it has none."""
-        return self._of(store, "the store is not indexed, because indexes are disabled or the store is closing")
+        return self._of(store, "the store is not indexed, because indexes are turned off or the store is closing")
 
     def reindex(self, store: FollowedStore) -> None:
         """Schedule a rebuild of all indexes with the current model. Raises Conflict if the store has no index."""

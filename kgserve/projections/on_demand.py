@@ -134,9 +134,9 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
 
     def _ask(self, question: Callable[[File, Rows], Found]) -> Found:
         with self._rows.serving() as rows:
-            return question(self._file_as_of(rows), rows)
+            return question(self._caught_up(rows), rows)
 
-    def _file_as_of(self, rows: Rows) -> File:
+    def _caught_up(self, rows: Rows) -> File:
         """Return the file after applying everything up to the commit of ``rows``, and nothing after it."""
         self._catch_up(rows.at)
         return self._opened

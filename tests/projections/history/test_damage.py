@@ -361,7 +361,7 @@ def test_a_file_without_checksums_is_sealed_when_it_is_opened(
     flip_in(9, random.Random(1))(path)
     fault = find_fault(path)
     assert fault is not None
-    assert "pages that are not as they were written: 10" in fault.reason
+    assert "pages do not match their checksums: 10" in fault.reason
 
 
 def test_a_history_that_goes_while_it_is_open_comes_back(tmp_path: Path) -> None:
@@ -442,4 +442,4 @@ def test_stats_say_what_is_missing_and_how_far_the_scrub_is(
         assert {gap.part for gap in history.gaps} <= {"node", "edge", "link"}
         assert history.gaps
         assert history.damage is not None
-        assert "pages that are not as they were written" in history.damage
+        assert "pages do not match their checksums" in history.damage
