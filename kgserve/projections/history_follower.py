@@ -120,7 +120,7 @@ class HistoryFollower(JournalFollower):
             raise Unavailable(message, retry_after=2) from error
 
     def suspect(self) -> None:
-        """Have the whole file checked for damage, and its damaged parts set set_aside_path."""
+        """Have the whole file checked for damage, and its damaged parts set aside."""
         self._suspected = True
         self.wake()
 
@@ -192,8 +192,8 @@ class HistoryFollower(JournalFollower):
         if self.turned_off:
             name = self.store.name
             raise Conflict(
-                f"the history of store {name!r} is turned off, so only its current state can be read. To keep it from now "
-                f'on, change the settings: PATCH /api/memory/{name} with {{"history": "all"}}'
+                f"the history of store {name!r} is turned off, so only its current state can be read. To keep it from "
+                f'now on, change the settings: PATCH /api/memory/{name} with {{"history": "all"}}'
             )
 
     def prune(self, before: int) -> int:
